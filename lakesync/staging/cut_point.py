@@ -1,8 +1,9 @@
 """Finds the point at which a gateway's checkpoint can be made: an arrival with whole pushes on either side.
 
-The pipeline asks for a cut point, waits until the lake contains all deltas up to it, and makes the checkpoint there.
-The arrival of the newest push is not enough. A change of rules moves rows at arrivals of its own, so a checkpoint below
-them under the new rules would contain rows that the feed sends again. And each shard counts its own arrivals.
+An arrival is the gateway's own HLC timestamp of a commit. The pipeline requests a cut point, waits until the lake
+contains all deltas up to it, and makes the checkpoint there. The arrival of the newest push is not enough. A change of
+rules moves rows at arrivals of its own, so a checkpoint below them under the new rules would contain rows that the feed
+sends again. And each shard counts its own arrivals.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from lakesync.staging.store.push import RowCommit
 T = TypeVar("T")
 
 LEAD = 500 << 16
-"""How far all shards may advance their arrivals ahead of the clock in order to meet: half a second."""
+"""How far ahead of the clock the shards' common arrival is chosen, as a difference of arrivals: half a second."""
 
-TRIES = 20
-"""Attempts to bring all shards to one arrival."""
+MAX_ATTEMPTS = 20
+"""The most attempts to bring all shards to one arrival."""
 
 
 class CutPointStore(ABC):
-    """The method of a store that returns its cut point."""
+    """The method of a store that returns its cut point; a base class of `SqliteStore` and `PostgresStore`."""
 
     @abstractmethod
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
@@ -40,7 +41,7 @@ class CutPointStore(ABC):
 
     def cut_point(self, gateway: str) -> CutPoint:
         """Return the gateway's cut point: every push so far has an arrival up to it, every later push one above it."""
-        return self.read(gateway, _held).result()
+        return self.read(gateway, _cut_point).result()
 
 
 def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoint:
@@ -48,51 +49,55 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
 
     Args:
         gateway: the gateway's id.
-        stores: shard to store, the default shard first.
+        stores: the store of each shard, by shard name, the default shard first.
 
     Raises:
-        StagingUnavailableError: pushes arrived in between, `TRIES` times; a repeat may succeed.
+        StagingUnavailableError: in `MAX_ATTEMPTS` attempts, pushes always arrived in between, or a shard cannot be
+            reached; a repeat may succeed.
     """
-    held = {name: store.cut_point(gateway) for name, store in stores.items()}
-    for _ in range(TRIES):
-        arrivals = {each.arrival for each in held.values()}
+    points = {name: store.cut_point(gateway) for name, store in stores.items()}
+    for _ in range(MAX_ATTEMPTS):
+        arrivals = {point.arrival for point in points.values()}
         if len(arrivals) == 1:
-            return _joined(gateway, held)
+            return _joined(gateway, points)
         first = next(iter(stores.values()))
         now = first.submit(gateway, lambda commit: commit.next_arrivals(1)[-1]).result()
-        there = max(now, *arrivals) + LEAD
-        held = {name: store.submit(gateway, _going_on_to(there)).result() for name, store in stores.items()}
+        target = max(now, *arrivals) + LEAD
+        points = {name: store.submit(gateway, _advance_to(target)).result() for name, store in stores.items()}
     raise StagingUnavailableError(
-        f"the {len(stores)} shards of gateway {gateway!r} did not meet at one arrival in {TRIES} tries, as pushes kept "
-        "coming in between; ask again"
+        f"the {len(stores)} shards of gateway {gateway!r} did not meet at one arrival in {MAX_ATTEMPTS} attempts, as "
+        "pushes arrived in between: repeat the call"
     )
 
 
-def _held(view: ClientView) -> CutPoint:
-    config, mark = view.config, view.reindexing()
-    done = mark is not None and mark.done and mark.rules_version == config.rules_version
+def _cut_point(view: ClientView) -> CutPoint:
+    """Return the cut point of one store; without a rules version while its rows are re-indexed."""
+    config, progress = view.config, view.reindexing()
+    done = progress is not None and progress.done and progress.rules_version == config.rules_version
     rules_version = config.rules_version if done or config.rules_version == 0 else None
     return CutPoint(view.gateway, view.arrival, view.epoch, rules_version)
 
 
-def _going_on_to(there: int) -> Callable[[Commit], CutPoint]:
-    def go(commit: RowCommit) -> CutPoint:
-        behind = (there - commit.arrival) // ARRIVAL_STEP
-        if behind > 0:
-            here = commit.next_arrivals(1)[-1]  # the current time
-            commit.next_arrivals(max(0, there - here) // ARRIVAL_STEP)
-        return _held(commit)
+def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
+    """Return a work that brings a store's newest arrival to `target`, if it is below, and returns its cut point."""
 
-    return go
+    def advance(commit: RowCommit) -> CutPoint:
+        if (target - commit.arrival) // ARRIVAL_STEP > 0:
+            now = commit.next_arrivals(1)[-1]  # by the clock
+            commit.next_arrivals(max(0, target - now) // ARRIVAL_STEP)
+        return _cut_point(commit)
+
+    return advance
 
 
-def _joined(gateway: str, held: Mapping[str, CutPoint]) -> CutPoint:
-    default = next(iter(held.values()))
-    indexed = all(each.rules_version is not None for each in held.values())
+def _joined(gateway: str, points: Mapping[str, CutPoint]) -> CutPoint:
+    """Return the cut point of all shards, which are at the same arrival."""
+    default = next(iter(points.values()))
+    indexed = all(point.rules_version is not None for point in points.values())
     return CutPoint(
         gateway,
         default.arrival,
         default.epoch,
         default.rules_version if indexed else None,
-        {name: ShardCutPoint(each.epoch, each.rules_version or 0) for name, each in held.items()},
+        {name: ShardCutPoint(point.epoch, point.rules_version or 0) for name, point in points.items()},
     )

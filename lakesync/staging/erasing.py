@@ -1,8 +1,8 @@
-"""Executes erasures in a store: log bodies, merged rows, client records, then the database files themselves.
+"""Executes erasures (permanent deletions) in a store: log bodies, merged rows, client records, then the files.
 
 `SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the gateway's admin routes and the pipeline call it. An
-erasure is recorded durably before any step, every step can be repeated, and a store completes interrupted erasures when
-it opens. Until an erasure is complete, pushes that it covers are stored without their values.
+erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
+erasures when it opens. Until an erasure is complete, pushes that it covers are stored without their values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ T = TypeVar("T")
 ERASER = "~lakesync:erasure"
 """Client id of the DELETE by which clients learn that a row was erased."""
 
-_ROWS_AT_ONCE = 500
+_ROWS_PER_COMMIT = 500
+"""The most log rows or merged rows that one commit reads, so that pushes run in between."""
 
 
 class ErasingStore(ABC):
@@ -54,7 +55,7 @@ class ErasingStore(ABC):
 
     @abstractmethod
     def _now_ms(self) -> int:
-        """Return the server's wall time in milliseconds."""
+        """Return the server's wall time in milliseconds since 1970."""
 
     @abstractmethod
     def _purge(self) -> None:
@@ -65,14 +66,14 @@ class ErasingStore(ABC):
         """
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase all values that a row ever had, and send a DELETE to the clients that have it.
+        """Erase all values that a row ever had, and send a DELETE to the clients that have it; returns when done.
 
-        If the row was erased before and not written since, return that erasure.
+        If the row was erased before and not written since, the earlier erasure is returned.
 
         Args:
             gateway: the gateway's id.
-            table: of the row.
-            row_id: of the row.
+            table: the row's table.
+            row_id: the row's id.
 
         Raises:
             NotFoundError: there never was such a row.
@@ -90,8 +91,8 @@ class ErasingStore(ABC):
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase everything that a client ever wrote, and its record.
 
-        Rows with values of this client only are deleted; other rows lose the client's columns. If the client was erased
-        before and did nothing since, return that erasure.
+        Rows with values of this client only are deleted; other rows lose the client's columns. Returns when done. If
+        the client was erased before and did nothing since, the earlier erasure is returned.
 
         Args:
             gateway: the gateway's id.
@@ -106,8 +107,8 @@ class ErasingStore(ABC):
             highest, record = commit.highest_hlc(client_id), commit.client(client_id)
             if highest < 0 and record is None:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
-            came_back = record is not None and record.epoch != LOST
-            return max(highest, start_of(self._now_ms())) if came_back else highest
+            returned = record is not None and record.epoch != LOST  # it was seen since an earlier erasure
+            return max(highest, start_of(self._now_ms())) if returned else highest
 
         return self._erase(gateway, newest, client_id=client_id)
 
@@ -127,11 +128,11 @@ class ErasingStore(ABC):
         """
 
         def work(commit: Commit) -> None:
-            found = next((each for each in commit.erasures() if each.seq == seq), None)
-            if found is None:
+            erasure = next((each for each in commit.erasures() if each.seq == seq), None)
+            if erasure is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
-            if found.lake_ms is None:
-                commit.put_erasure(msgspec.structs.replace(found, lake_ms=self._now_ms()))
+            if erasure.lake_ms is None:
+                commit.put_erasure(msgspec.structs.replace(erasure, lake_ms=self._now_ms()))
 
         self.submit(gateway, work).result()
 
@@ -143,7 +144,7 @@ class ErasingStore(ABC):
         Args:
             gateway: the gateway's id.
             seq: the erasure's sequence number.
-            deltas: the older deltas.
+            deltas: the older deltas, from the lake.
 
         Raises:
             NotFoundError: there is no such erasure.
@@ -151,18 +152,18 @@ class ErasingStore(ABC):
 
         def work(commit: Commit) -> Erasure:
             commit.run_alone()  # no log row records this, so it cannot be replayed
-            found = next((each for each in commit.erasures() if each.seq == seq), None)
-            if found is None:
+            erasure = next((each for each in commit.erasures() if each.seq == seq), None)
+            if erasure is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
-            self._take_in(commit, deltas)
-            restored = msgspec.structs.replace(found, arrival=commit.next_arrivals(1)[-1])
+            self._merge(commit, deltas)
+            restored = msgspec.structs.replace(erasure, arrival=commit.next_arrivals(1)[-1])
             commit.put_erasure(restored)
             return restored
 
         return self.submit(gateway, work).result()
 
-    def _take_in(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
-        """Merge old deltas into existing rows."""
+    def _merge(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
+        """Merge deltas into existing rows, each changed row at a new arrival."""
         rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
         won: dict[RowKey, set[str]] = {}
         for delta in deltas:
@@ -182,7 +183,7 @@ class ErasingStore(ABC):
         for gateway in self.gateways():
             for erasure in self.erasures(gateway):
                 if erasure.done_ms is None:
-                    self._carry_out(erasure)
+                    self._execute(erasure)
 
     def _erase(
         self,
@@ -193,17 +194,26 @@ class ErasingStore(ABC):
         row_id: str | None = None,
         client_id: str | None = None,
     ) -> Erasure:
+        """Record an erasure and execute it, or return an earlier one of the same row or client.
+
+        Args:
+            gateway: the gateway's id.
+            newest: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none.
+            table: the row's table; None for a client.
+            row_id: the row's id; None for a client.
+            client_id: the client's id; None for a row.
+        """
         target = (table, row_id, client_id)
 
         def request(commit: Commit) -> Erasure:
             latest = newest(commit)
-            known = commit.erasures()
-            for each in reversed(known):
+            earlier = commit.erasures()
+            for each in reversed(earlier):
                 if (each.table, each.row_id, each.client_id) == target and (each.done_ms is None or latest <= each.hlc):
                     return each
-            made = Erasure(
+            erasure = Erasure(
                 gateway=gateway,
-                seq=known[-1].seq + 1 if known else 1,
+                seq=earlier[-1].seq + 1 if earlier else 1,
                 table=table,
                 row_id=row_id,
                 client_id=client_id,
@@ -211,22 +221,25 @@ class ErasingStore(ABC):
                 arrival=commit.arrival,
                 requested_ms=self._now_ms(),
             )
-            commit.put_erasure(made)
-            return made
+            commit.put_erasure(erasure)
+            return erasure
 
-        asked = self.submit(gateway, request).result()
+        requested = self.submit(gateway, request).result()
         crash_point("erasure.requested")
         with self._one_at_a_time:  # a call that was repeated after a timeout waits for the first one
-            erasure = next(each for each in self.erasures(gateway) if each.seq == asked.seq)
-            return erasure if erasure.done_ms is not None else self._carry_out(erasure)
+            erasure = next(each for each in self.erasures(gateway) if each.seq == requested.seq)
+            return erasure if erasure.done_ms is not None else self._execute(erasure)
 
-    def _carry_out(self, erasure: Erasure) -> Erasure:
+    def _execute(self, erasure: Erasure) -> Erasure:
+        """Run every step of an erasure, record that it is done, and return it."""
         deltas = self._redact(erasure)
         crash_point("erasure.redacted")
         if erasure.client_id is None:
-            rows = self.submit(erasure.gateway, lambda commit: self._bury(commit, erasure, [_key(erasure)])).result()
+            rows = self.submit(
+                erasure.gateway, lambda commit: self._delete_rows(commit, erasure, [_key(erasure)])
+            ).result()
         else:
-            rows = self._strip_all(erasure, erasure.client_id)
+            rows = self._remove_columns_of(erasure, erasure.client_id)
         crash_point("erasure.applied")
         self._purge()
         crash_point("erasure.purged")
@@ -245,6 +258,8 @@ class ErasingStore(ABC):
         return self.submit(erasure.gateway, finish).result()
 
     def _redact(self, erasure: Erasure) -> int:
+        """Remove the values of covered deltas from the log; return the number of these deltas."""
+
         def covers(delta: RowDelta) -> bool:
             if delta.hlc > erasure.hlc:
                 return False
@@ -254,36 +269,37 @@ class ErasingStore(ABC):
         redacted = 0
         while after is not None:
             start = after
-            after, some = self.submit(
+            after, count = self.submit(
                 erasure.gateway,
-                lambda commit, start=start: commit.redact(start, _ROWS_AT_ONCE, covers),  # type: ignore[misc]
+                lambda commit, start=start: commit.redact(start, _ROWS_PER_COMMIT, covers),  # type: ignore[misc]
             ).result()
-            redacted += some
+            redacted += count
         return redacted
 
-    def _bury(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
-        """Delete rows for every client and the lake, by a push of the server's own; return how many."""
+    def _delete_rows(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
+        """Delete rows for every client and the lake, by a push of DELETEs from `ERASER`; return their number."""
         stamp: Stamp = (erasure.hlc, ERASER)
         stored = commit.rows(keys)
-        living = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
-        if living:
-            deltas = [_deletion(key, erasure.hlc) for key in living]
-            entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(living))[-1], {})
+        remaining = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
+        if remaining:
+            deltas = [_deletion(key, erasure.hlc) for key in remaining]
+            entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], {})
             self._replay(commit).replay(commit, entry)
-        return len(living)
+        return len(remaining)
 
-    def _strip_all(self, erasure: Erasure, client_id: str) -> int:
+    def _remove_columns_of(self, erasure: Erasure, client_id: str) -> int:
+        """Remove a client's columns from all rows, and its record; return the number of rows that had any."""
         after: RowKey | None = None
-        stripped, more = 0, True
+        changed, more = 0, True
         while more:
             start = after
 
             def work(commit: Commit, start: RowKey | None = start) -> tuple[RowKey | None, int]:
-                rows = [row.copy() for row in commit.scan_rows(start, _ROWS_AT_ONCE)]
-                return (rows[-1].key if rows else None), self._strip(commit, erasure, client_id, rows)
+                rows = [row.copy() for row in commit.scan_rows(start, _ROWS_PER_COMMIT)]
+                return (rows[-1].key if rows else None), self._remove_columns(commit, erasure, client_id, rows)
 
-            after, some = self.submit(erasure.gateway, work).result()
-            stripped += some
+            after, count = self.submit(erasure.gateway, work).result()
+            changed += count
             more = after is not None
 
         def forget(commit: Commit) -> None:
@@ -291,27 +307,31 @@ class ErasingStore(ABC):
             commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0))
 
         self.submit(erasure.gateway, forget).result()
-        return stripped
+        return changed
 
-    def _strip(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
-        """Remove a client's columns from rows; return the number of rows that had any."""
-        touched = [row for row in rows if _forget_writer(row, client_id)]
-        stripped = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]
+    def _remove_columns(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
+        """Remove a client's columns from rows; return the number of rows that had any.
+
+        Rows without other columns are deleted.
+        """
+        written = [row for row in rows if _forget_writer(row, client_id)]
+        changed = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]
         moves: list[Move] = []
-        remaining = [row for row in stripped if row.state.visible]
+        remaining = [row for row in changed if row.state.visible]
         for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
             row.arrival = row.emptied = arrival
             # the row leaves and joins again, so that clients that have it drop the columns
             moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
             row.keys = ()
-        commit.put_rows({row.key: row for row in (*touched, *stripped)}.values())
+        commit.put_rows({row.key: row for row in (*written, *changed)}.values())
         commit.put_moves(moves)
         if remaining:
             self._replay(commit).rewrite_rows(commit, remaining)
-        self._bury(commit, erasure, [row.key for row in stripped if not row.state.visible])
-        return len(stripped)
+        self._delete_rows(commit, erasure, [row.key for row in changed if not row.state.visible])
+        return len(changed)
 
     def _replay(self, commit: Commit) -> Replayer:
+        """Return the store's replayer."""
         if self._replayer is None:
             raise NotFoundError(
                 f"the store of gateway {commit.gateway!r} was opened without an engine: it cannot erase"
@@ -324,6 +344,7 @@ def _key(erasure: Erasure) -> RowKey:
 
 
 def _stamps(row: StoredRow) -> list[Stamp]:
+    """Return every stamp in a row: those of its columns, its newest DELETE and its newest INSERT."""
     state = row.state
     return [origin.stamp for origin in state.origins] + [stamp for stamp in (state.tombstone, state.inserted) if stamp]
 
@@ -335,6 +356,7 @@ def _deletion(key: RowKey, hlc: int) -> RowDelta:
 
 
 def _forget_writer(row: StoredRow, client_id: str) -> bool:
+    """Remove a client from a row's latest writers; return whether it was among them."""
     writer = row.writers.pop(client_id, None)
     if writer is not None:
         row.writers_floor = max(row.writers_floor, writer.latest)

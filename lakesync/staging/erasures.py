@@ -1,10 +1,10 @@
-"""The table of erasures, and the log statements that execute them, for both stores.
+"""The table of erasures (permanent deletions), and the log statements that execute them, for both stores.
 
-`side_tables` builds a store's `View` and `Commit` from the two classes here; `erasing` calls them.
+`side_tables` builds a store's `View` and `Commit` from the two classes here; `erasing` calls their methods.
 
-An erased delta keeps its position: hlc, client, table, row, and its id, which is a hash. Otherwise a device could push
-it again, and ledger and batches would differ from the lake. Its values are removed: it becomes an UPDATE without
-columns, which no merge changes anything by.
+An erased delta keeps its place in the log: hlc, client, table, row, and its id, which is a hash. Otherwise a device
+could push it again, and ledger and batches would differ from the lake. Its values are removed: it becomes an UPDATE
+without columns, which changes nothing when it is merged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _BLANK_OUTCOMES = (
 _ERASED_OUTCOME = msgspec.json.encode(
     {"code": "ERASED", "message": "this was done once; its result was erased with the client's data"}
 )
-_AT_ONCE = 500
+_MAX_ROW_IDS = 500
+"""The most row ids in one statement."""
 
 
 class ErasureQueries(SqlQueries):
@@ -76,44 +77,49 @@ class ErasureStatements(ErasureQueries):
     def put_erasure(self, erasure: Erasure) -> None:
         """Store an erasure; it replaces the one with its `seq`."""
         self._query("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
-        kept = len(_FIELDS.split(", "))
-        marks = ", ".join("?" * kept)
-        self._query(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:kept])
+        columns = len(_FIELDS.split(", "))
+        marks = ", ".join("?" * columns)
+        self._query(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:columns])
 
     def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
-        """Return one client's deltas as they may be stored: without the values of those that an erasure covers."""
+        """Return one client's deltas as they may be stored: without the values of those that an erasure covers.
+
+        The same sequence is returned if no erasure covers any of them.
+        """
         newest = self._query("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
         if newest is None or all(delta.hlc > newest for delta in deltas):
             return deltas
-        client = self._query("SELECT max(hlc) FROM erasure WHERE gateway = ? AND client_id = ?", deltas[0].client_id)[
-            0
-        ][0]
-        rows = self._erased_rows({delta.row_id for delta in deltas})
-        floor = -1 if client is None else client
-        return [delta if delta.hlc > max(floor, rows.get(delta.key, -1)) else _silenced(delta) for delta in deltas]
+        of_client = "SELECT max(hlc) FROM erasure WHERE gateway = ? AND client_id = ?"
+        client_erased = self._query(of_client, deltas[0].client_id)[0][0]
+        rows_erased = self._erased_rows({delta.row_id for delta in deltas})
+        floor = -1 if client_erased is None else client_erased
+        return [
+            delta if delta.hlc > max(floor, rows_erased.get(delta.key, -1)) else _without_values(delta)
+            for delta in deltas
+        ]
 
     def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
         """Remove the values of covered deltas from the next log rows that have a body.
 
         Args:
-            after: the `seq` after which to continue; 0 at first.
+            after: the log row (`seq`) after which to continue; 0 at first.
             limit: the most log rows to read.
-            covers: returns whether a delta is covered.
+            covers: returns whether the erasure covers a delta.
 
         Returns:
             The `seq` after which to continue, None at the end, and the number of redacted deltas.
         """
         head = self._head
-        found = self._query(_REDACTABLE, head.shard, head.epoch, max(after, head.trimmed_seq), limit)
+        rows = self._query(_REDACTABLE, head.shard, head.epoch, max(after, head.trimmed_seq), limit)
         redacted = 0
-        for seq, body in found:
+        for seq, body in rows:
             deltas = decode_body(bytes(body))
             covered = sum(bool(delta.columns) and covers(delta) for delta in deltas)
             if covered:
-                blank = encode_body([_blank(delta) if covers(delta) else delta for delta in deltas])
-                self._query(_REDACT, blank, head.shard, head.epoch, seq)
+                new_body = encode_body([_redacted(delta) if covers(delta) else delta for delta in deltas])
+                self._query(_REDACT, new_body, head.shard, head.epoch, seq)
                 redacted += covered
-        return (found[-1][0] if len(found) == limit else None), redacted
+        return (rows[-1][0] if len(rows) == limit else None), redacted
 
     def forget_client(self, client_id: str) -> None:
         """Remove a client's claims from the log, and the results of its actions."""
@@ -121,25 +127,26 @@ class ErasureStatements(ErasureQueries):
         self._query(_BLANK_OUTCOMES, _ERASED_OUTCOME, client_id)
 
     def _erased_rows(self, row_ids: Collection[str]) -> dict[RowKey, int]:
-        found: dict[RowKey, int] = {}
-        for some in _parts(sorted(row_ids)):
-            marks = ", ".join("?" * len(some))
+        """Return the erased rows with one of these ids, in any table, each with the hlc up to which it is erased."""
+        erased: dict[RowKey, int] = {}
+        for chunk in _chunks(sorted(row_ids)):
+            marks = ", ".join("?" * len(chunk))
             query = f"SELECT table_name, row_id, max(hlc) FROM erasure WHERE gateway = ? AND row_id IN ({marks})"
-            for table, row_id, hlc in self._query(f"{query} GROUP BY table_name, row_id", *some):
-                found[table, row_id] = hlc
-        return found
+            for table, row_id, hlc in self._query(f"{query} GROUP BY table_name, row_id", *chunk):
+                erased[table, row_id] = hlc
+        return erased
 
 
-def _parts(values: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(values), _AT_ONCE):
-        yield values[start : start + _AT_ONCE]
+def _chunks(values: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(values), _MAX_ROW_IDS):
+        yield values[start : start + _MAX_ROW_IDS]
 
 
-def _blank(delta: RowDelta) -> RowDelta:
-    if not delta.columns:
-        return delta  # a DELETE has no values
-    return _silenced(delta)
+def _redacted(delta: RowDelta) -> RowDelta:
+    """Return a stored delta without its values; a DELETE, which has none, stays as it is."""
+    return _without_values(delta) if delta.columns else delta
 
 
-def _silenced(delta: RowDelta) -> RowDelta:
+def _without_values(delta: RowDelta) -> RowDelta:
+    """Return a delta that changes nothing when it is merged."""
     return msgspec.structs.replace(delta, op="UPDATE", columns=())

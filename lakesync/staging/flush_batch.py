@@ -1,4 +1,4 @@
-"""Chooses the batch that the next flush writes, and checks the lake's answer before the batch is confirmed.
+"""Chooses the batch of log rows that the next flush writes to the lake, and checks what was read back from there.
 
 The `Pipeline` classes of both stores call these functions.
 """
@@ -13,8 +13,8 @@ from lakesync.staging.ledger import Tally, last_arrival_of_day
 from lakesync.staging.records import Batch, Checkpoint
 from lakesync.staging.table_values import decode_checkpoint_rules
 
-MOST_PUSHES = 100_000
-"""Most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""
+MAX_PUSHES = 100_000
+"""The most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""
 
 
 def choose(
@@ -29,32 +29,33 @@ def choose(
     A batch of one day is in one partition of the lake, so a backfill of a day flushes no other day.
 
     Args:
-        head: of the shard.
-        waiting: seq, arrival, count and bytes of the unflushed log rows, in order; read only as far as needed.
-        max_deltas: most deltas of a batch of several pushes.
+        head: the counters of the gateway's shard.
+        waiting: seq, arrival, number of deltas, and stored bytes of each unflushed log row, in order; read only as far
+            as needed.
+        max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
         through: the highest arrival that may be included; None for any.
         since: the lowest arrival at which the batch may begin; None for any.
 
     Returns:
-        None if the first unflushed push is outside of `since` and `through`.
+        The batch; None if the first unflushed push is below `since` or above `through`, or nothing is unflushed.
     """
-    taken: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int]] = []
     deltas = 0
-    for row in waiting:
-        if taken and (deltas + row[2] > max_deltas or len(taken) == MOST_PUSHES):
+    for seq, arrival, count, size in waiting:
+        if rows and (deltas + count > max_deltas or len(rows) == MAX_PUSHES):
             break
-        if through is not None and row[1] > through:
+        if through is not None and arrival > through:
             break
-        if not taken:
-            if since is not None and row[1] < since:
+        if not rows:
+            if since is not None and arrival < since:
                 break
-            last_of_day = last_arrival_of_day(row[1])
+            last_of_day = last_arrival_of_day(arrival)
             through = last_of_day if through is None else min(through, last_of_day)
-        taken.append(row)
-        deltas += row[2]
-    if not taken:
+        rows.append((seq, arrival, count, size))
+        deltas += count
+    if not rows:
         return None
-    first, last = taken[0], taken[-1]
+    first, last = rows[0], rows[-1]
     return Batch(
         batch_id=f"{head.gateway}.{head.shard}.{head.epoch}.{first[0]}-{last[0]}",
         gateway=head.gateway,
@@ -63,22 +64,22 @@ def choose(
         from_seq=first[0],
         to_seq=last[0],
         deltas=deltas,
-        bytes=sum(size for _, _, _, size in taken),
+        bytes=sum(size for _, _, _, size in rows),
         arrival_low=first[1],
         arrival_high=last[1],
     )
 
 
 def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
-    """Check that the lake contains what the log contains.
+    """Check that the lake contains the deltas that the log contains, by their number and the sum of their ids.
 
     Args:
         batch: the planned batch.
-        logged: the tally of the log.
-        read: the tally of the lake.
+        logged: number and id sum of the batch's deltas in the log.
+        read: number and id sum of the batch's deltas, as they were read back from the lake.
 
     Raises:
-        IntegrityError: they differ.
+        IntegrityError: they differ; the batch must not be confirmed.
     """
     if logged != read:
         raise IntegrityError(
@@ -98,16 +99,16 @@ CHECKPOINT_ARRIVAL = "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch =
 """SQL: the arrival of that checkpoint."""
 
 
-def rules_without_checkpoint(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
-    """Return the active rules version if the newest checkpoint has an older one; otherwise None.
+def rules_without_checkpoint(head: Head, reindexed: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
+    """Return the active rules version if the newest checkpoint has an older one, so that a new one is due; else None.
 
     Args:
-        head: of the gateway.
-        in_line: the result of `REINDEXED`.
-        newest: the newest checkpoint as it is stored; if there is none, the first flush makes one.
+        head: the counters of the gateway.
+        reindexed: the row of the query `REINDEXED`; None if it has none.
+        newest: the row of the query `NEWEST_CHECKPOINT`; None if there is no checkpoint: the first flush makes one.
     """
     version = head.config.rules_version
-    if newest is None or in_line != (version,) or decode_checkpoint_rules(newest[0]).rules_version >= version:
+    if newest is None or reindexed != (version,) or decode_checkpoint_rules(newest[0]).rules_version >= version:
         return None
     return version
 

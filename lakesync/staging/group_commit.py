@@ -1,4 +1,7 @@
-"""What the group commits of both stores have in common: a queue in which gateways take turns, and jobs' results."""
+"""Parts of the group commit that both stores use: a queue in which gateways take turns, and the outcomes of jobs.
+
+In a group commit, works that wait at the same time share one database transaction.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 
 class Outcome(NamedTuple):
-    """A future and the result or error that completes it."""
+    """A job's future, with the result or error that completes it once the transaction has ended."""
 
     future: Future[Any]
     result: Any = None
     error: BaseException | None = None
+    """None if the job succeeded."""
 
     def tell(self) -> None:
         """Complete the future."""
@@ -26,7 +30,7 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """Jobs by gateway: one of each gateway in turn, and those of one gateway in order. Use it from one thread."""
+    """A queue of jobs: gateways take turns, and the jobs of one gateway stay in order. Use it from one thread."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[T]] = {}
@@ -36,17 +40,17 @@ class Turns(Generic[T]):
 
     def put(self, gateway: str, job: T) -> None:
         """Add a job behind the others of its gateway."""
-        waiting = self._waiting.get(gateway)
-        if waiting is None:
+        jobs = self._waiting.get(gateway)
+        if jobs is None:
             self._waiting[gateway] = deque((job,))
         else:
-            waiting.append(job)
+            jobs.append(job)
 
     def take(self) -> T:
-        """Remove and return the next job; the queue must not be empty. Its gateway goes behind the others."""
+        """Remove and return the next job; its gateway goes behind the others. The queue must not be empty."""
         gateway = next(iter(self._waiting))
-        waiting = self._waiting.pop(gateway)
-        job = waiting.popleft()
-        if waiting:
-            self._waiting[gateway] = waiting
+        jobs = self._waiting.pop(gateway)
+        job = jobs.popleft()
+        if jobs:
+            self._waiting[gateway] = jobs
         return job

@@ -1,6 +1,6 @@
-"""The head of a gateway's log: its counters, and how each kind of commit changes them.
+"""The head of a gateway in one shard: its counters, and how each kind of commit changes them.
 
-Both stores use it, so sequence numbers, arrivals and backlog are computed in one place.
+The commits and pipelines of both stores use it, so sequence numbers, arrivals and backlog are computed in one place.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ class Head(msgspec.Struct, frozen=True):
 
     gateway: str
     epoch: int
+    """Number of the store's life; a rebuild from the lake starts a new one."""
     config: GatewayConfig
     arrival: int = 0
-    """The highest arrival of a commit; 0 before the first commit."""
+    """The highest arrival (the gateway's own HLC timestamp) of a commit; 0 before the first commit."""
     shard: str = MAIN_SHARD
     last_seq: int = 0
+    """Number of the newest log row; 0 before the first."""
     last_arrival: int = 0
-    """Arrival of the newest log row."""
+    """Arrival of the newest log row; 0 before the first."""
     flushed_seq: int = 0
     """The lake was read back and contains all log rows up to this one."""
     trimmed_seq: int = 0
@@ -37,14 +39,15 @@ class Head(msgspec.Struct, frozen=True):
     bytes: int = 0
     """Stored bytes of the bodies above `flushed_seq`."""
     flush_requested_ms: int | None = None
+    """Server wall time in milliseconds since 1970 when a flush was requested; None if none is wanted."""
     flush_requested_seq: int = 0
-    """`last_seq` when the flush was requested."""
+    """`last_seq` when that flush was requested."""
 
     def next_arrivals(self, count: int, wall_ms: int) -> tuple[Head, range]:
         """Return the head after `count` new arrivals, and those arrivals, which are above all earlier ones.
 
         Args:
-            count: how many.
+            count: the number of arrivals.
             wall_ms: the server's wall time in milliseconds since 1970.
         """
         if count == 0:

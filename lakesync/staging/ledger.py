@@ -1,6 +1,7 @@
-"""Counts and sums of delta ids, by which staging and the lake check that they contain the same deltas.
+"""The ledger: counts and sums of delta ids, by which staging and the lake check that they contain the same deltas.
 
-Commits add to the ledger, and confirming a batch compares it. `lakesync staging` and the checks of the lake show it.
+A delta's id number is an 8-byte digest of its delta id. Commits add to the ledger, and `confirm` compares a batch with
+it. `lakesync staging` and the checks of the lake show it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ class Tally(NamedTuple):
     """A number of deltas and the sum of their id numbers, modulo 2**64."""
 
     deltas: int
+    """Number of deltas."""
     id_sum: int
+    """Unsigned sum of their id numbers."""
 
     def plus(self, deltas: int, id_sum: int) -> Tally:
-        """Return the sum of this tally and another.
+        """Return the tally after adding deltas.
 
         Args:
-            deltas: of the other.
-            id_sum: of the other.
+            deltas: the number of added deltas.
+            id_sum: the unsigned sum of their id numbers.
         """
         return Tally(self.deltas + deltas, (self.id_sum + id_sum) % _MODULUS)
 
@@ -39,7 +42,7 @@ NOTHING = Tally(0, 0)
 
 
 def tally_of(ids: bytes) -> Tally:
-    """Return the tally of ids that `wire.log.pack_ids` packed."""
+    """Return the tally of delta ids that `wire.log.pack_ids` packed."""
     digests = packed_digests(ids)
     count = len(digests) // 8
     return Tally(count, sum(struct.unpack(f">{count}Q", digests)) % _MODULUS)
@@ -51,7 +54,7 @@ def signed(id_sum: int) -> int:
 
 
 def unsigned(stored: int) -> int:
-    """Return the unsigned sum that `signed` converted."""
+    """Return the unsigned sum of a value that `signed` returned."""
     return stored % _MODULUS
 
 
@@ -71,10 +74,10 @@ def _day(number: int) -> str:
 
 
 def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
-    """Return the tally of each day.
+    """Return the tally of each UTC day, by `YYYY-MM-DD`.
 
     Args:
-        rows: arrival, count and stored id sum of each log row.
+        rows: arrival, number of deltas, and signed id sum, as stored, of each log row.
     """
     days: dict[str, Tally] = {}
     for arrival, count, id_sum in rows:

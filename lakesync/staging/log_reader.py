@@ -1,6 +1,7 @@
-"""Reads a shard's log beside its owner: tasks of Spark and the embedded flush read batches with it.
+"""Reads committed rows of a shard's log directly from SQLite or Postgres, beside the process that owns the store.
 
-`PipelineStore.log_source` returns the address; committed rows are read directly from SQLite or Postgres.
+Tasks of Spark (`lakehouse.history`) and the flush without a pipeline (`lakesync.flush`) read batches with it.
+`PipelineStore.log_source` returns the log's address.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ _ROWS = (
 
 
 class LogRow(NamedTuple):
-    """A row of table `log`."""
+    """A row of table `log`: one push."""
 
     seq: int
+    """Its dense number in the shard's log."""
     arrival: int
+    """The gateway's own HLC timestamp of the push's commit."""
     body: bytes | None
-    """None if it was trimmed."""
+    """The encoded deltas; None if they were trimmed (deleted after their flush)."""
 
 
 class LogRange(NamedTuple):
-    """A range of one shard's log."""
+    """A range of one shard's log, both ends included."""
 
     gateway: str
     shard: str
     epoch: int
     from_seq: int
     to_seq: int
-    """Inclusive."""
 
 
 class LoggedPush(NamedTuple):
@@ -51,15 +53,15 @@ class LoggedPush(NamedTuple):
     arrival: int
     deltas: list[RowDelta]
     bytes: int
-    """Stored bytes."""
+    """Stored bytes of the encoded deltas."""
 
 
 def read_log(source: LogSource, log_range: LogRange) -> Iterator[LoggedPush]:
     """Yield the pushes of a range, in order; pushes whose bodies were trimmed are skipped.
 
     Args:
-        source: where the log is.
-        log_range: which part.
+        source: the address of the log, from `PipelineStore.log_source`.
+        log_range: the shard and the log rows to read.
 
     Raises:
         StagingUnavailableError: the log cannot be read.
@@ -73,8 +75,8 @@ def log_rows(source: LogSource, log_range: LogRange) -> Iterator[LogRow]:
     """Return the log rows of a range, in order.
 
     Args:
-        source: where the log is.
-        log_range: which part.
+        source: the address of the log, from `PipelineStore.log_source`.
+        log_range: the shard and the log rows to read.
 
     Raises:
         StagingUnavailableError: the log cannot be read.

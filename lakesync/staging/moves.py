@@ -1,7 +1,8 @@
-"""Combines the moves of feed entries, so that one statement writes the entries of many pushes.
+"""Combines moves of feed entries, so that one statement writes the entries of many pushes.
 
-An entry is a row's history under one bucket key: first joined, last joined, last left, last changed. Moves change it.
-Both stores call this module: SQLite's layers combine the moves of several seconds, Postgres those of one commit.
+A feed entry is a row's history under one bucket key: when it first joined, last joined, last left and last changed
+there. A move is one change of an entry: the row joins the bucket, leaves it, or changes inside. Both stores call this
+module: SQLite combines the moves of several seconds, Postgres those of one commit.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from lakesync.staging.records import Move, MoveKind, StoredRow
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
-    """The effect of one or more moves on an entry, as arrivals. 0 keeps the stored value."""
+    """The effect of one or more moves on an entry. Numbers are arrivals; 0 keeps the stored value."""
 
     first: int
-    """Set only if the stored value is 0."""
+    """When the row first joined the bucket; it is stored only if the stored value is 0."""
     since: int
+    """When the row last joined the bucket."""
     left: int
-    """If the entry joins: the last arrival at which it left before that, within this change. Otherwise when it leaves.
-    """
+    """If the row joins: when it last left before that, within this change. Otherwise: when it leaves."""
     changed: int
+    """When the row last changed inside the bucket, or left it."""
     inside: bool | None
     """Whether the row is inside the bucket afterwards; None keeps the stored value, and is false for a new entry."""
 
     def then(self, later: EntryChange) -> EntryChange:
         """Return the combined effect of this change and a later one."""
-        if later.since:
+        if later.since:  # it joins: when it left before, in the later change or at the end of this one
             left = later.left or (self.changed if self.inside is False else self.left)
-        else:
+        else:  # `left` of an entry that joined in this change stays the time before that
             left = self.left if self.since else later.left or self.left
         return EntryChange(
             first=self.first or later.first,
@@ -43,15 +45,16 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
 
 
 MoveSums = dict[str, dict[RowKey, EntryChange]]
-"""Bucket key to row to the combined effect of its moves."""
+"""The combined effect of the moves of each row, by bucket key and row key."""
 
 
 def change_of(kind: MoveKind, at: int) -> EntryChange:
     """Return the effect of one move.
 
     Args:
-        kind: see `Move`.
-        at: its arrival (the gateway's own HLC timestamp of the push).
+        kind: `join`: the row enters the bucket. `leave`: it leaves the bucket. `stay`: it changes inside. `own`: it
+            changes under the key of changes that concern one client alone.
+        at: the move's arrival (the gateway's own HLC timestamp of the push).
     """
     if kind == "join":
         return EntryChange(at, at, 0, at, True)
@@ -82,13 +85,14 @@ def add_sums(sums: MoveSums, later: MoveSums) -> None:
 
 
 def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChange]]:
-    """Yield, by bucket key, the changes of a row's entries under its current keys, each at least to the row's arrival.
+    """Yield the changes of a row's entries under its current bucket keys, each with its key.
 
-    A push stores no moves for rows that stay under their keys: the row's arrival and keys imply them.
+    A push stores no moves for a row that stays under its keys: they follow from the row's arrival and keys. So each
+    change reaches at least to the row's arrival.
 
     Args:
         row: the stored row.
-        sums: explicit moves; those under the row's keys are removed.
+        sums: the combined explicit moves; those of this row under its current keys are removed from it.
     """
     stayed = change_of("stay", row.arrival)
     for bucket in row.keys:
@@ -102,12 +106,12 @@ def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChang
 
 def newest_of(rows: Iterable[StoredRow], moves: Iterable[Move]) -> dict[str, int]:
     """Return, by bucket key, the latest arrival of any of the rows or moves under it."""
-    places: dict[tuple[str, ...], int] = {}
+    by_keys: dict[tuple[str, ...], int] = {}  # many rows have the same keys
     for row in rows:
-        if row.arrival > places.get(row.keys, 0):
-            places[row.keys] = row.arrival
+        if row.arrival > by_keys.get(row.keys, 0):
+            by_keys[row.keys] = row.arrival
     newest: dict[str, int] = {}
-    for keys, at in places.items():
+    for keys, at in by_keys.items():
         for bucket in keys:
             newest[bucket] = max(at, newest.get(bucket, 0))
     for move in moves:

@@ -1,7 +1,7 @@
-"""Tells the listeners of a process which bucket keys a commit changed, and which clients are connected elsewhere.
+"""Notifies listeners of the bucket keys that a commit changed, and of clients that are connected to other processes.
 
 The gateway's channels listen, in order to send broadcasts. Stores collect notices while a commit is in progress
-(`Announcement`) and deliver them once it is visible (`Notices`).
+(`Announcement`), and deliver them once it is visible (`Notices`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 
 PULLS_OVER_HTTP = ""
-"""`connection_id` of a client with a connection that also gets rows by HTTP requests."""
+"""`connection_id` of a client with a WebSocket that also gets rows by HTTP requests."""
 _MAX_PRESENCE_BYTES = 4000
-"""Size of the presence in one notice; Postgres limits a notice to 7,999 bytes."""
+"""The most bytes of presence in one notice; Postgres limits a notice to 7,999 bytes."""
 
 
 class Presence(NamedTuple):
@@ -31,9 +31,10 @@ class Presence(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Commits of a gateway have become visible, or clients have connected to it."""
+    """A message to listeners: commits of a gateway have become visible, or clients have connected to it."""
 
     gateway: str
+    """The gateway's id."""
     buckets: frozenset[str] | None
     """Bucket keys under which rows changed; None if any key may be affected."""
     presence: tuple[Presence, ...] = ()
@@ -52,22 +53,25 @@ class Notices:
         self._listeners: tuple[Listener, ...] = ()
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Add a listener; return a function that removes it."""
+        """Add a listener; return a function that removes it.
 
-        def told(notice: Notice) -> None:
+        A listener that is added twice is called twice, until each of the two functions was called.
+        """
+
+        def registered(notice: Notice) -> None:  # its own object for each call of `watch`
             listener(notice)
 
         with self._lock:
-            self._listeners = (*self._listeners, told)
+            self._listeners = (*self._listeners, registered)
 
-        def end() -> None:
+        def remove() -> None:
             with self._lock:
-                self._listeners = tuple(known for known in self._listeners if known is not told)
+                self._listeners = tuple(each for each in self._listeners if each is not registered)
 
-        return end
+        return remove
 
     def tell(self, notices: Iterable[Notice]) -> None:
-        """Call every listener. A listener that raises is logged, and the others are still called."""
+        """Call every listener with each notice. An exception of a listener is logged, and the others are called."""
         for notice in notices:
             for listener in self._listeners:
                 try:
@@ -85,9 +89,9 @@ class Announcement:
 
     def moved(self, gateway: str, buckets: Iterable[str]) -> None:
         """Record that rows changed under these bucket keys."""
-        known = self._moved.setdefault(gateway, set())
-        if known is not None:
-            known.update(buckets)
+        changed = self._moved.setdefault(gateway, set())
+        if changed is not None:
+            changed.update(buckets)
 
     def everything(self, gateway: str) -> None:
         """Record that rows may have changed under any bucket key."""
@@ -99,15 +103,16 @@ class Announcement:
 
     def take(self) -> list[Notice]:
         """Return the recorded notices, and clear them."""
-        noted = [
+        notices = [
             Notice(gateway, None if buckets is None else frozenset(buckets)) for gateway, buckets in self._moved.items()
         ]
-        noted += self._presence
+        notices += self._presence
         self._moved, self._presence = {}, []
-        return noted
+        return notices
 
 
 def _in_parts(presence: Iterable[Presence]) -> Iterator[tuple[Presence, ...]]:
+    """Yield parts of at most `_MAX_PRESENCE_BYTES` each."""
     part: list[Presence] = []
     size = 0
     for each in presence:

@@ -1,6 +1,6 @@
-"""Builds new stores beside the stores in use, and replaces those with them in one step.
+"""Builds new, empty stores beside the stores in use, and then replaces the stores in use with them.
 
-`engine.rebuilding` calls it to restore staging from the lake. A replacement becomes visible as a whole or not at all.
+`engine.rebuilding` fills them from the lake. A replacement becomes visible as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from lakesync.staging.store.push import Replayer
 def replacement_stores(
     urls: Mapping[str, str], wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> Iterator[dict[str, ReplacementStore]]:
-    """Yield an empty store for each shard; at the end of the `with` block, put them in place, the default shard last.
+    """Yield an empty store for each shard, by shard name; at the end of the `with` block, they replace the old stores.
 
-    If the block raises, all are discarded. If the process dies while they are put in place, the default shard still has
-    its old store, and the rebuild has to run again.
+    If the block raises, the new stores are deleted, and the old ones stay. The default shard's store is replaced last:
+    if the process dies in between, it still has its old store, and the rebuild has to run again.
 
     Args:
-        urls: shard to URL of its store, the default shard first. Stores in folders inside that of the default shard are
-            built inside its replacement.
+        urls: the URL of each shard's store, by shard name, the default shard first. Stores in folders inside that of
+            the default shard are built inside its replacement.
         wall: returns the server's wall time in milliseconds since 1970.
-        replayer: of the new stores, which have nothing to replay.
-        replace: whether an existing store is renamed, with the time in its new name.
+        replayer: opening a store needs a replayer, although a new store has nothing to replay.
+        replace: whether an existing store may be replaced; it is renamed, with the time in its new name. Otherwise it
+            is an error.
 
     Raises:
         ConfigurationError: a store exists and `replace` is false, or a URL names a store in memory.
-        StagingUnavailableError: a store in use has an owner, or cannot be reached.
+        StagingUnavailableError: another process owns a store in use, or a store cannot be reached.
     """
     main, first = next(iter(urls.items()))
     inside = {name: url for name, url in urls.items() if url.startswith(f"{first.rstrip('/')}/")}
@@ -40,18 +41,19 @@ def replacement_stores(
         for name, url in urls.items():
             if name in inside:
                 folder = url.removeprefix(f"{first.rstrip('/')}/")
-                stores[name] = opened.enter_context(_made_inside(stores[main], folder, name, replayer))
+                stores[name] = opened.enter_context(_nested_store(stores[main], folder, name, replayer))
             elif name != main:
                 stores[name] = opened.enter_context(_replacement_store(name, url, wall, replayer, replace=replace))
         yield stores
 
 
-def _made_inside(
+def _nested_store(
     store: ReplacementStore, folder: str, shard: str, replayer: Replayer
 ) -> AbstractContextManager[ReplacementStore]:
-    from lakesync.staging.sqlite.replacement import inside_of
+    """Return a shard's new store in a folder inside that of another new store."""
+    from lakesync.staging.sqlite.replacement import nested_replacement
 
-    return inside_of(store, folder, shard, replayer)
+    return nested_replacement(store, folder, shard, replayer)
 
 
 def _replacement_store(

@@ -1,6 +1,6 @@
-"""Log rows that the lake contains already: the methods of a commit that rebuild a store from the lake, for both stores.
+"""The methods of a commit by which both stores are rebuilt from the lake. `engine.rebuilding` calls them.
 
-`engine.rebuilding` calls them.
+They add log rows without bodies, because the lake contains these deltas already: only their ids and counts are stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakesync.wire.log import pack
 T = TypeVar("T")
 
 ANYONE = ""
-"""Client id of the record that applies to every client without one. No client can have this id."""
+"""Client id of the record that a rebuilt store uses for every client without a record. No real client id is empty."""
 
 _LOG = (
     "INSERT INTO log (gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, id_sum, bytes,"
@@ -50,14 +50,20 @@ class Restoring(Commit, Protocol):
         """Set schemas and rules with their earlier versions; call it before any row is stored."""
 
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
-        """Add a log row that the lake contains: its ids and its share of the ledger, without a body."""
+        """Add a push that the lake contains to the log, without a body, and to the ledger.
+
+        Args:
+            client_id: the id of the client that pushed.
+            deltas: the push's deltas.
+            arrival: the push's arrival.
+        """
 
     def restore_end(self, arrival: int) -> None:
-        """Continue with arrivals above `arrival`, and treat every client as seen before."""
+        """End the rebuild: new arrivals are above `arrival`, and every client counts as one that may have any row."""
 
 
 class ReplacementStore(Protocol):
-    """An empty store that no other process can see yet."""
+    """A new store that no other process can see yet."""
 
     def ensure_gateway(self, gateway: str) -> None:
         """Create a gateway with a new epoch."""
@@ -76,20 +82,14 @@ class RestoringCommit(SqlQueries):
 
     @abstractmethod
     def _move_head(self, head: Head) -> None:
-        """Replace the head."""
+        """Replace the head; it is stored with the commit."""
 
     @abstractmethod
     def restore_config(self, config: GatewayConfig) -> None:
         """Store a configuration with its versions."""
 
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
-        """Add a log row that the lake contains: its ids and its share of the ledger, without a body.
-
-        Args:
-            client_id: the id of the client that pushes.
-            deltas: the push's deltas.
-            arrival: the push's arrival.
-        """
+        """Add a push that the lake contains to the log, without a body, and to the ledger; see `Restoring.restore`."""
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, {})
         self._query(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])
         self._query(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
@@ -98,16 +98,17 @@ class RestoringCommit(SqlQueries):
         return entry
 
     def restore_end(self, arrival: int) -> None:
-        """Continue with arrivals above `arrival`, and treat every client as seen before."""
+        """End the rebuild; see `Restoring.restore_end`."""
         head = self._head
         self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, arrival)))
         record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))
         self._query("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
 
     def _count(self, day: str, ids: bytes) -> None:
+        """Add deltas to a day of the ledger, as accepted and as flushed."""
         tally = tally_of(ids)
-        found = self._query("SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", day)
-        if found:
-            tally = tally.plus(found[0][0], unsigned(found[0][1]))
+        stored = self._query("SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", day)
+        if stored:
+            tally = tally.plus(stored[0][0], unsigned(stored[0][1]))
         numbers = (tally.deltas, signed(tally.id_sum))
         self._query(_LEDGER, day, *numbers, *numbers)

@@ -1,6 +1,6 @@
 """A store that consists of one store per shard; every table belongs to one shard.
 
-`open_staging` and `configured_store` are how processes open staging, sharded or not.
+Processes open staging, sharded or not, with `open_staging`, or with `configured_store` from the settings.
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ T = TypeVar("T")
 class ShardedStore(ShardedPipeline):
     """Several complete stores. Each commit belongs to one of them.
 
-    `submit` and `read` use the default shard; use `home(table)` for a table's rows.
+    `submit` and `read` use the default shard's store. Use `home(table)` to get the store with a table's rows.
     """
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may commit to the default shard, through which processes announce presence."""
+        """Whether other processes may commit to the default shard; processes notify each other through it."""
         return self.main.shared
 
     def open(self, replayer: Replayer) -> None:
-        """Open every store.
+        """Open every store, and check that the configured shards fit the stores' contents.
+
+        Args:
+            replayer: replays log rows that were not applied before a crash; normally the engine.
 
         Raises:
-            StagingVersionError, StagingUnavailableError: as the stores' `open`.
+            StagingVersionError: a newer LakeSync wrote a store.
+            StagingUnavailableError: a store cannot be reached, or another process owns it.
             ConfigurationError: a store belongs to another shard, or a table has rows in another shard than its own.
             IntegrityError: the store of a shard is empty, but clients have cursors from it.
         """
@@ -52,7 +56,7 @@ class ShardedStore(ShardedPipeline):
             for name, store in self.stores.items():
                 self._check_name(name, store)
                 self._check_tables(name, store)
-                self._check_there(name, store)
+                self._check_not_lost(name, store)
             for gateway in self.main.gateways():
                 self.ensure_gateway(gateway)
             opening.pop_all()
@@ -64,7 +68,7 @@ class ShardedStore(ShardedPipeline):
                 closing.callback(store.close)
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway in every shard, in the default shard last: it exists once it is there."""
+        """Create a gateway in every shard, unless it exists; in the default shard last, which decides if it exists."""
         for store in reversed(self.stores.values()):
             store.ensure_gateway(gateway)
 
@@ -77,32 +81,33 @@ class ShardedStore(ShardedPipeline):
         return self.main.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for new visible arrivals in every shard; return a function that ends that."""
-        ends = [store.watch(listener) for store in self.stores.values()]
+        """Call `listener` for new visible commits in every shard; return a function that removes it."""
+        removals = [store.watch(listener) for store in self.stores.values()]
 
-        def end() -> None:
-            for each in ends:
+        def remove() -> None:
+            for each in removals:
                 each()
 
-        return end
+        return remove
 
     def home(self, table: str) -> StagingStore:
         """Return the store of a table's shard."""
         return self.stores[self.shards.of(table)]
 
     def _check_name(self, name: str, store: FlushStore) -> None:
+        """Check that a store was created for the shard; the default one may be from before tables were sharded."""
         allowed = (name, MAIN_SHARD) if name == self.shards.default else (name,)
-        for waiting in store.backlog():
-            if waiting.shard not in allowed:
+        for backlog in store.backlog():
+            if backlog.shard not in allowed:
                 raise ConfigurationError(
-                    f"the store of shard {name!r} holds shard {waiting.shard!r} of gateway {waiting.gateway!r}: "
+                    f"the store of shard {name!r} holds shard {backlog.shard!r} of gateway {backlog.gateway!r}: "
                     "give each shard the store that it had"
                 )
 
-    def _check_there(self, name: str, store: StagingStore) -> None:
+    def _check_not_lost(self, name: str, store: StagingStore) -> None:
         """Check that an empty shard is a new one, and not a shard whose disk is missing."""
         for gateway in {*self.main.gateways()} - {*store.gateways()}:
-            if self.main.read(gateway, lambda view: view.told_of_shard(name)).result():
+            if self.main.read(gateway, lambda view: view.sent_rows_of_shard(name)).result():
                 raise IntegrityError(
                     f"the store of shard {name!r} knows nothing of gateway {gateway!r}, but clients were told of rows "
                     f"there: put the store back, run `lakesync staging rebuild --from-lake --shard {name}`, or give "
@@ -110,6 +115,7 @@ class ShardedStore(ShardedPipeline):
                 )
 
     def _check_tables(self, name: str, store: StagingStore) -> None:
+        """Check that a store has rows of no table that is configured for another shard."""
         for gateway in store.gateways():
             for table in _tables(store, gateway):
                 if self.shards.of(table) != name:
@@ -123,8 +129,8 @@ def open_staging(url: str, shards: ShardMap | None, wall: Callable[[], int]) -> 
     """Return the store of a URL; with shards, a store that consists of one store per shard.
 
     Args:
-        url: as for `open_store`; with shards, that of the default shard.
-        shards: None if the store at `url` holds every table.
+        url: the store's URL, as for `open_store`; with shards, that of the default shard.
+        shards: which tables belong to which shard; None if the store at `url` has every table.
         wall: returns the server's wall time in milliseconds since 1970.
 
     Raises:
@@ -134,14 +140,14 @@ def open_staging(url: str, shards: ShardMap | None, wall: Callable[[], int]) -> 
         return open_store(url, wall)
     shards.check()
     urls = shard_urls(shards, url)
-    return ShardedStore(shards, {name: open_store(place, wall, name) for name, place in urls.items()})
+    return ShardedStore(shards, {name: open_store(each, wall, name) for name, each in urls.items()})
 
 
 def configured_store(config: Config, wall: Callable[[], int]) -> StagingStore:
-    """Return the store that a configuration names.
+    """Return the store that the settings name, not opened yet.
 
     Args:
-        config: the configuration.
+        config: the settings of `lakesync.toml` and the environment.
         wall: returns the server's wall time in milliseconds since 1970.
 
     Raises:

@@ -1,4 +1,7 @@
-"""`PipelineStore` over the stores of all shards: the base class of `ShardedStore`."""
+"""`PipelineStore` over the stores of all shards: the base class of `ShardedStore`.
+
+Most methods call the shard's store, or sum over all of them. Erasures have numbers of their own (`_INDEX_BITS`).
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,24 @@ from lakesync.staging.records import (
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
 
-_PLACE_BITS = 32
-"""Each shard numbers its own erasures. In a sharded erasure's `seq`, the bits above these are the shard's index."""
+_INDEX_BITS = 32
+"""Each shard numbers its own erasures from 1. The `seq` of an erasure of the sharded gateway is that number, with the
+index of the shard in the bits above these."""
 
 
 class ShardedPipeline:
     """The methods of `PipelineStore` over several stores."""
 
     def __init__(self, shards: ShardMap, stores: Mapping[str, StagingStore]) -> None:
+        """Create it.
+
+        Args:
+            shards: which tables belong to which shard.
+            stores: the store of each shard, by shard name, the default shard first.
+        """
         self.shards = shards
         self.stores = dict(stores)
-        """By shard, the default one first."""
+        """By shard name, the default shard first."""
 
     @property
     def main(self) -> StagingStore:
@@ -42,13 +52,13 @@ class ShardedPipeline:
         return self.stores[self.shards.default]
 
     def gateways(self) -> list[str]:
-        """Return every gateway id."""
+        """Return the ids of all gateways."""
         return self.main.gateways()
 
     def backlog(self) -> list[Backlog]:
-        """Return each shard's backlog, ordered by gateway."""
-        found = [waiting for store in self.stores.values() for waiting in store.backlog()]
-        return sorted(found, key=lambda waiting: waiting.gateway)
+        """Return the backlog of each gateway and shard, ordered by gateway."""
+        backlogs = [each for store in self.stores.values() for each in store.backlog()]
+        return sorted(backlogs, key=lambda each: each.gateway)
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Return a gateway's schemas and rules."""
@@ -110,9 +120,9 @@ class ShardedPipeline:
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest checkpoints of all shards as one, at their lowest arrival; None while a shard has none."""
-        found = {name: store.newest_checkpoint(gateway) for name, store in self.stores.items()}
-        checkpoints = {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
-        if len(checkpoints) < len(found):
+        newest = {name: store.newest_checkpoint(gateway) for name, store in self.stores.items()}
+        checkpoints = {name: checkpoint for name, checkpoint in newest.items() if checkpoint is not None}
+        if len(checkpoints) < len(newest):
             return None
         return msgspec.structs.replace(
             checkpoints[self.shards.default],
@@ -145,8 +155,8 @@ class ShardedPipeline:
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase a row in its table's shard; see `PipelineStore.erase_row`."""
-        place = self.shards.names.index(self.shards.of(table))
-        return self._told(place, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
+        index = self.shards.names.index(self.shards.of(table))
+        return self._numbered(index, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase a client in every shard; the result sums all of them.
@@ -168,19 +178,19 @@ class ShardedPipeline:
     def erasures(self, gateway: str) -> list[Erasure]:
         """Return every erasure, shard by shard."""
         return [
-            self._told(place, each)
-            for place, name in enumerate(self.shards.names)
+            self._numbered(index, each)
+            for index, name in enumerate(self.shards.names)
             for each in self.stores[name].erasures(gateway)
         ]
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Merge older deltas that an erasure's deltas had overwritten, in its shard.
+        """Merge older deltas that the erased ones had overwritten, in the erasure's shard.
 
         Raises:
             NotFoundError: there is no such erasure.
         """
-        place, inner = self._request(gateway, seq)
-        return self._told(place, self.stores[self.shards.names[place]].restore(gateway, inner, deltas))
+        index, shard_seq = self._split_seq(gateway, seq)
+        return self._numbered(index, self.stores[self.shards.names[index]].restore(gateway, shard_seq, deltas))
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has executed an erasure.
@@ -188,30 +198,31 @@ class ShardedPipeline:
         Raises:
             NotFoundError: there is no such erasure.
         """
-        place, inner = self._request(gateway, seq)
-        self.stores[self.shards.names[place]].confirm_erasure(gateway, inner)
+        index, shard_seq = self._split_seq(gateway, seq)
+        self.stores[self.shards.names[index]].confirm_erasure(gateway, shard_seq)
 
-    def _request(self, gateway: str, seq: int) -> tuple[int, int]:
-        """Return the index of an erasure's shard, and its number there."""
-        place, inner = seq >> _PLACE_BITS, seq & ((1 << _PLACE_BITS) - 1)
-        if place >= len(self.shards.names):
+    def _split_seq(self, gateway: str, seq: int) -> tuple[int, int]:
+        """Return the index of an erasure's shard, and the erasure's number there."""
+        index, shard_seq = seq >> _INDEX_BITS, seq & ((1 << _INDEX_BITS) - 1)
+        if index >= len(self.shards.names):
             raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
-        return place, inner
+        return index, shard_seq
 
     def _everywhere(self, erase: Callable[[StagingStore], Erasure]) -> tuple[Sequence[Erasure], list[NotFoundError]]:
+        """Erase in every shard; return the erasures, and the errors of shards that do not know the client."""
         done, unknown = [], []
-        for place, name in enumerate(self.shards.names):
+        for index, name in enumerate(self.shards.names):
             try:
-                done.append(self._told(place, erase(self.stores[name])))
+                done.append(self._numbered(index, erase(self.stores[name])))
             except NotFoundError as error:
                 unknown.append(error)
         return done, unknown
 
-    def _told(self, place: int, erasure: Erasure) -> Erasure:
-        """Return a shard's erasure with the `seq` and shards of the sharded gateway."""
-        name = self.shards.names[place]
+    def _numbered(self, index: int, erasure: Erasure) -> Erasure:
+        """Return a shard's erasure with the `seq` and the shards of the sharded gateway, given the shard's index."""
+        name = self.shards.names[index]
         shards = (name, MAIN_SHARD) if name == self.shards.default else (name,)
-        return msgspec.structs.replace(erasure, seq=place << _PLACE_BITS | erasure.seq, shards=shards)
+        return msgspec.structs.replace(erasure, seq=index << _INDEX_BITS | erasure.seq, shards=shards)
 
     def _named(self, shard: str) -> StagingStore:
         """Return a shard's store. Gateways that were created before sharding belong to the default one."""
@@ -219,11 +230,12 @@ class ShardedPipeline:
 
 
 def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint:
-    held = checkpoint.shards[shard]
+    """Return one shard's part of a checkpoint: its tables, with its own epoch and rules version."""
+    point = checkpoint.shards[shard]
     return msgspec.structs.replace(
         checkpoint,
-        epoch=held.epoch,
-        rules_version=held.rules_version,
+        epoch=point.epoch,
+        rules_version=point.rules_version,
         tables=tuple(table for table in checkpoint.tables if shards.of(table.table) == shard),
         shards={},
     )

@@ -17,12 +17,13 @@ from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
 from lakesync.staging.sql_query import SqlQueries
 from lakesync.staging.table_values import decode_client
 
-_PUT_NAME = (
+_PUT_NAME = (  # the statements in this module take the gateway as their first value, also where it is not needed
     "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (namespace, folded) DO NOTHING"
 )
 _GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespace = ? AND folded IN "
-_NAMES_AT_ONCE = 500
+_MAX_NAMES = 500
+"""The most names in one statement."""
 
 
 class NameQueries(SqlQueries):
@@ -32,15 +33,15 @@ class NameQueries(SqlQueries):
         """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
 
         Args:
-            namespace: of the state tables.
+            namespace: the namespace of the gateway's state tables in the lake.
             names: tables, and columns as `table.column`, in any case.
         """
         folded = sorted({name.lower() for name in names})
-        found: dict[str, str] = {}
-        for start in range(0, len(folded), _NAMES_AT_ONCE):
-            some = folded[start : start + _NAMES_AT_ONCE]
-            found.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(some))})", namespace, *some))
-        return found
+        spelled: dict[str, str] = {}
+        for start in range(0, len(folded), _MAX_NAMES):
+            chunk = folded[start : start + _MAX_NAMES]
+            spelled.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(chunk))})", namespace, *chunk))
+        return spelled
 
 
 class NameStatements(NameQueries):
@@ -52,7 +53,7 @@ class NameStatements(NameQueries):
         The table's primary key is the lock: if two commits add a name at the same time, the second waits for the first.
 
         Args:
-            namespace: of the state tables.
+            namespace: the namespace of the gateway's state tables in the lake.
             names: tables, and columns as `table.column`.
         """
         known = self.spelled_names(namespace, names)
@@ -68,8 +69,8 @@ _PUT_CURSOR = "INSERT INTO shared_cursor (gateway, cursor, parts) VALUES (?, ?, 
 _FORGET_CURSORS = "DELETE FROM shared_cursor WHERE gateway = ? AND cursor < ?"
 
 _CLIENTS = "SELECT record FROM client WHERE gateway = ?"
-_NOTHING_YET = 1
-"""Cursors up to this one do not stand for any row."""
+_NO_ROWS = 1
+"""The highest cursor of a client that was sent nothing (0), or pushed and was sent nothing (1)."""
 
 _decode_parts = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -90,15 +91,15 @@ class SharedCursorQueries(SqlQueries):
         rows = self._query(_NEWEST_CURSOR)
         return int(rows[0][0]) if rows else 0
 
-    def told_of_shard(self, shard: str) -> bool:
+    def sent_rows_of_shard(self, shard: str) -> bool:
         """Return whether any client has a cursor that stands for rows of a shard. It reads all client records."""
         parts = self.shared_cursor(self.newest_shared_cursor()) or {}
-        if parts.get(shard, 0) > _NOTHING_YET:
+        if parts.get(shard, 0) > _NO_ROWS:
             return True
-        told = (decode_client(record).sent_cursors for (record,) in self._query(_CLIENTS))
+        of_clients = (decode_client(record).sent_cursors for (record,) in self._query(_CLIENTS))
         return any(
-            name == shard and cursor > _NOTHING_YET
-            for sent_cursors in told
+            name == shard and cursor > _NO_ROWS
+            for sent_cursors in of_clients
             if sent_cursors is not None
             for vector in sent_cursors.vectors
             for name, cursor in vector.parts
@@ -109,12 +110,12 @@ class SharedCursorStatements(SharedCursorQueries):
     """Writes broadcast cursors of a sharded gateway."""
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
-        """Store a broadcast cursor.
+        """Store a broadcast cursor, and delete old ones.
 
         Args:
-            cursor: the cursor.
-            parts: cursor by shard.
-            forget_below: stored cursors below this are deleted.
+            cursor: the cursor that clients are sent.
+            parts: the cursor in each shard that it stands for, by shard name.
+            forget_below: stored broadcast cursors below this are deleted.
         """
         self._query(_FORGET_CURSORS, forget_below)
         self._query(_PUT_CURSOR, cursor, msgspec.json.encode(dict(parts)).decode())
@@ -128,7 +129,7 @@ _PUT_REINDEX = (
 
 
 class ReindexQueries(SqlQueries):
-    """Reads the gateway's re-index position."""
+    """Reads how far the gateway's re-index is: the update of all rows' bucket keys after a change of rules."""
 
     def reindexing(self) -> Reindex | None:
         """Return the position of the latest re-index; None before the first."""
@@ -142,10 +143,10 @@ class ReindexQueries(SqlQueries):
 class ReindexStatements(ReindexQueries):
     """Writes the gateway's re-index position."""
 
-    def put_reindexing(self, mark: Reindex) -> None:
+    def put_reindexing(self, position: Reindex) -> None:
         """Store the position of a re-index."""
-        table, row_id = mark.after or (None, None)
-        self._query(_PUT_REINDEX, mark.rules_version, table, row_id, int(mark.done))
+        table, row_id = position.after or (None, None)
+        self._query(_PUT_REINDEX, position.rules_version, table, row_id, int(position.done))
 
 
 _ADD_JOB = "INSERT INTO flush_job (gateway, set_aside, job_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -155,36 +156,36 @@ _LIST_JOBS = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORD
 
 
 class FlushJobQueries(SqlQueries):
-    """Reads jobs that follow a flush without a pipeline."""
+    """Reads the jobs by which a flush without a pipeline updates the destination's tables."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
         """Return encoded jobs, ordered by id.
 
         Args:
-            set_aside: whether to return failed jobs that were set aside, or waiting jobs.
-            limit: the most jobs.
+            set_aside: whether to return jobs that failed and were set aside, instead of waiting jobs.
+            limit: the most jobs to return.
         """
         return [bytes(body) for (body,) in self._query(_LIST_JOBS, int(set_aside), limit)]
 
 
 class FlushJobStatements(FlushJobQueries):
-    """Writes jobs that follow a flush without a pipeline."""
+    """Writes the jobs by which a flush without a pipeline updates the destination's tables."""
 
     def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
         """Add a job, unless one with its id exists.
 
         Args:
             job_id: the job's id.
-            body: the encoded job.
-            set_aside: whether it failed and is set aside.
+            body: the encoded job, as `lakesync.flush` encodes it.
+            set_aside: whether the job failed and is set aside.
         """
         self._query(_ADD_JOB, int(set_aside), job_id, body)
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
         """Delete a job and return its body; None if there is no such job."""
-        found = self._query(_GET_JOB, int(set_aside), job_id)
+        rows = self._query(_GET_JOB, int(set_aside), job_id)
         self._query(_DROP_JOB, int(set_aside), job_id)
-        return bytes(found[0][0]) if found else None
+        return bytes(rows[0][0]) if rows else None
 
 
 _ACTION = (
@@ -196,7 +197,8 @@ _ENTRIES = (
     " WHERE gateway = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
 )
 _NEWEST = "SELECT seq FROM action_log WHERE gateway = ? ORDER BY seq DESC LIMIT 1"
-_FOREVER = (1 << 63) - 1
+_NO_BOUND = (1 << 63) - 1
+"""Above every `seq`."""
 
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
@@ -210,21 +212,21 @@ class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueri
         Args:
             client_id: the client's id.
             action_id: the action's id.
-            idempotency_key: used if no action has the id.
+            idempotency_key: the key by which to look if no action has the id; None for no further look.
         """
-        found = self._query(f"{_ACTION} action_id = ?", client_id, action_id)
-        if not found and idempotency_key is not None:
-            found = self._query(f"{_ACTION} idempotency_key = ?", client_id, idempotency_key)
-        return ActionRecord(*found[0]) if found else None
+        rows = self._query(f"{_ACTION} action_id = ?", client_id, action_id)
+        if not rows and idempotency_key is not None:
+            rows = self._query(f"{_ACTION} idempotency_key = ?", client_id, idempotency_key)
+        return ActionRecord(*rows[0]) if rows else None
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
         """Return attempts at actions, newest first.
 
         Args:
-            before: only attempts with a lower `seq`; None for all.
-            limit: the most attempts.
+            before: return only attempts with a lower `seq`; None starts with the newest.
+            limit: the most attempts to return.
         """
-        rows = self._query(_ENTRIES, _FOREVER if before is None else before, limit)
+        rows = self._query(_ENTRIES, _NO_BOUND if before is None else before, limit)
         return [ActionEntry(*row) for row in rows]
 
     def connectors(self) -> list[StoredConnector]:
@@ -258,15 +260,15 @@ class SideStatements(
         )
 
     def drop_actions(self, touched_before_ms: int) -> None:
-        """Delete the actions whose latest change was before a wall time in milliseconds."""
+        """Delete the actions whose latest change was before a server wall time, in milliseconds since 1970."""
         self._query("DELETE FROM action WHERE gateway = ? AND touched_ms < ?", touched_before_ms)
 
     def note_action(self, entry: ActionEntry, keep: int) -> int:
-        """Record an attempt at an action; return its `seq`.
+        """Add an attempt at an action to the log of attempts; return its `seq`, which counts from 1.
 
         Args:
             entry: the attempt; its `seq` is ignored.
-            keep: how many of the newest attempts are kept.
+            keep: how many of the newest attempts are kept; older ones are deleted.
         """
         newest = self._query(_NEWEST)
         seq: int = newest[0][0] + 1 if newest else 1

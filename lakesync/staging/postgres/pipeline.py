@@ -222,8 +222,8 @@ def _newest(connection: Connection, head: Head) -> tuple[int | None, int | None]
 def _rules_without_checkpoint(connection: Connection, head: Head) -> int | None:
     if head.config.rules_version == 0:
         return None
-    in_line = connection.execute(_REINDEXED, (head.gateway,)).fetchone()
-    return rules_without_checkpoint(head, in_line, _stored_checkpoint(connection, head))
+    reindexed = connection.execute(_REINDEXED, (head.gateway,)).fetchone()
+    return rules_without_checkpoint(head, reindexed, _stored_checkpoint(connection, head))
 
 
 def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:

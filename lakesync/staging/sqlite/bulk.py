@@ -1,4 +1,4 @@
-"""Inserts and selects many rows with few SQLite statements.
+"""Inserts and selects many rows with few SQLite statements. The files of a SQLite store use it.
 
 Each statement releases the interpreter's lock and waits for it again; `executemany` does that once per row.
 """
@@ -13,21 +13,22 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_MOST = 256
-_WIDTHS = (1, 16, 64, 100, 128, _MOST)
-"""Numbers of parameters of a search: a few, so that the statements stay prepared."""
-_FORMS = 64
-"""Cached statement texts."""
+_MAX_ROWS = 256
+"""The most rows or values in one statement."""
+_WIDTHS = (1, 16, 64, 100, 128, _MAX_ROWS)
+"""The possible numbers of values of a search: a few, so that the statements stay prepared."""
+_MAX_STATEMENTS = 64
+"""The most statement texts in the cache."""
 
 
 def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], conflict: str = "") -> None:
     """Insert rows.
 
     Args:
-        sql: the connection.
+        sql: an open connection.
         into: the table, or `table (columns)`.
-        rows: the rows, all of the same width.
-        conflict: an `ON CONFLICT` clause.
+        rows: the rows' values; all rows have the same number of values.
+        conflict: an `ON CONFLICT` clause; empty for none.
     """
     if rows:
         insert_flat(sql, into, len(rows[0]), list(chain.from_iterable(rows)), conflict)
@@ -37,17 +38,17 @@ def insert_flat(sql: sqlite3.Connection, into: str, width: int, values: Sequence
     """Insert rows whose values are in one sequence, row after row.
 
     Args:
-        sql: the connection.
+        sql: an open connection.
         into: the table, or `table (columns)`.
-        width: number of values per row.
-        values: of all rows.
-        conflict: an `ON CONFLICT` clause.
+        width: the number of values of a row.
+        values: the values of all rows.
+        conflict: an `ON CONFLICT` clause; empty for none.
     """
-    for part in parts(values, _MOST * width):
+    for part in parts(values, _MAX_ROWS * width):
         sql.execute(_insertion(into, width, len(part) // width, conflict), part)
 
 
-@lru_cache(_FORMS)
+@lru_cache(_MAX_STATEMENTS)
 def _insertion(into: str, width: int, rows: int, conflict: str) -> str:
     every = ",".join([f"({','.join('?' * width)})"] * rows)
     return f"INSERT INTO {into} VALUES {every} {conflict}"
@@ -59,12 +60,12 @@ def search(
     """Yield the rows of a query for many values of one column.
 
     Args:
-        sql: the connection.
-        query: contains `{}` where the values are listed, after the parameters of `scope`.
-        scope: the first parameters.
-        wanted: the values.
+        sql: an open connection.
+        query: the statement, with `{}` where the values are listed, after the parameters of `scope`.
+        scope: the values of the parameters before that list.
+        wanted: the values to look for.
     """
-    for part in parts(wanted, _MOST):
+    for part in parts(wanted, _MAX_ROWS):
         width = next(width for width in _WIDTHS if width >= len(part))
         filled = [*part, *[part[-1]] * (width - len(part))]
         yield from sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()

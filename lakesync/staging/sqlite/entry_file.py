@@ -1,4 +1,7 @@
-"""Feed entries in `state.db`, and the numbers of their bucket keys."""
+"""Feed entries in `state.db`, and the numbers of their bucket keys. `StateFile` creates both classes.
+
+An entry is a row's history under one bucket key, see `records.Entry`. In the file, bucket keys and rows are numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from lakesync.staging.records import Entry
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.row_file import RowFile
 
-_KNOWN = 100_000
+_MAX_CACHED = 100_000
+"""The most bucket keys in the cache of numbers."""
 
 
 class BucketNumbers:
@@ -23,28 +27,28 @@ class BucketNumbers:
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
-        self._known: dict[tuple[str, str], int] = {}
+        self._cache: dict[tuple[str, str], int] = {}
 
     def forget(self) -> None:
         """Clear the cache, after a rollback."""
-        self._known.clear()
+        self._cache.clear()
 
     def find(self, gateway: str, name: str) -> int | None:
         """Return a key's number; None if it has none."""
-        known = self._known.get((gateway, name))
-        if known is not None:
-            return known
-        found = self._sql.execute("SELECT id FROM bucket WHERE gateway = ? AND name = ?", (gateway, name)).fetchone()
-        return None if found is None else self._know(gateway, name, int(found[0]))
+        cached = self._cache.get((gateway, name))
+        if cached is not None:
+            return cached
+        row = self._sql.execute("SELECT id FROM bucket WHERE gateway = ? AND name = ?", (gateway, name)).fetchone()
+        return None if row is None else self._remember(gateway, name, int(row[0]))
 
     def make(self, gateway: str, name: str) -> int:
         """Return a key's number; create one if it has none."""
-        known = self.find(gateway, name)
-        if known is not None:
-            return known
+        found = self.find(gateway, name)
+        if found is not None:
+            return found
         number = self._sql.execute("INSERT INTO bucket (gateway, name) VALUES (?, ?)", (gateway, name)).lastrowid
         assert number is not None
-        return self._know(gateway, name, number)
+        return self._remember(gateway, name, number)
 
     def names(self, gateway: str, prefix: str) -> Iterator[str]:
         """Return the numbered keys that start with `prefix`, in order."""
@@ -53,15 +57,15 @@ class BucketNumbers:
         )
         return takewhile(lambda name: name.startswith(prefix), (name for (name,) in rows))
 
-    def _know(self, gateway: str, name: str, number: int) -> int:
-        if len(self._known) >= _KNOWN:
-            self._known.clear()
-        self._known[gateway, name] = number
+    def _remember(self, gateway: str, name: str, number: int) -> int:
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        self._cache[gateway, name] = number
         return number
 
 
-_WIDE = 7
-"""Number of columns of an entry."""
+_COLUMNS = 7
+"""Number of columns of table `entry`."""
 _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
@@ -79,7 +83,7 @@ _IN_FEED = (
     " WHERE e.bucket = ? AND e.changed > ? AND e.changed <= ? ORDER BY e.changed, e.number LIMIT ?"
 )
 _AFTER = f"SELECT {_ENTRY} {_IN_FEED}"
-_WHOLE = f"SELECT {_ENTRY}, r.spelled, r.deltas, r.writers, r.writers_floor {_IN_FEED}"
+_FULL_ROWS = f"SELECT {_ENTRY}, r.spelled, r.deltas, r.writers, r.writers_floor {_IN_FEED}"
 _OF = (
     f"SELECT {_ENTRY} FROM entry e LEFT JOIN row_state r ON r.number = e.number"
     " WHERE e.bucket = ? AND e.number IN ({})"
@@ -109,17 +113,17 @@ class EntryFile:
         for number, bucket, change in changes:
             arrivals = (change.first, change.since, change.left, change.changed)
             values += (make(gateway, bucket), number, *arrivals, bool(change.inside))
-        bulk.insert_flat(self._sql, "entry", _WIDE, values, _PUT)
+        bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
         """Return entries ordered by `changed`: one index range per bucket, merged, and read only as far as needed.
 
         Args:
             gateway: the gateway's id.
-            buckets: keys.
-            since: only entries with `changed` above this.
-            until: only entries with `changed` up to this.
-            limit: most entries read per bucket.
+            buckets: the bucket keys whose entries are returned.
+            since: the arrival after which entries changed.
+            until: the arrival up to which entries changed.
+            limit: the most entries to read of each bucket key.
         """
         ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
@@ -130,28 +134,28 @@ class EntryFile:
             for row in self._sql.execute(_AFTER, (number, since, until, limit)):
                 yield _entry(bucket, row)
 
-    def whole(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket ordered by `changed`, with their rows as the file has them.
+    def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
+        """Return entries of one bucket key ordered by `changed`, with their rows as the file has them.
 
         Args:
             gateway: the gateway's id.
-            bucket: key.
-            since: only entries with `changed` above this.
-            until: only entries with `changed` up to this.
+            bucket: the bucket key.
+            since: the arrival after which entries changed.
+            until: the arrival up to which entries changed.
             limit: the most entries to return.
         """
         number = self._buckets.find(gateway, bucket)
         if number is None:
             return []
-        return list(map(FullRow._make, self._sql.execute(_WHOLE, (number, since, until, limit)).fetchall()))
+        return list(map(FullRow._make, self._sql.execute(_FULL_ROWS, (number, since, until, limit)).fetchall()))
 
     def of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Return every entry of these rows under these buckets.
+        """Return every entry of these rows under these bucket keys.
 
         Args:
             gateway: the gateway's id.
-            keys: of rows.
-            buckets: keys.
+            keys: the rows' keys.
+            buckets: the bucket keys.
         """
         rows = {number: key for key, number in self._rows.numbers(gateway, keys).items()}
         if not rows:
@@ -159,21 +163,25 @@ class EntryFile:
         bounds = (min(rows), max(rows))
         found: list[Entry] = []
         for bucket in buckets:
-            place = self._buckets.find(gateway, bucket)
-            if place is None:
+            number = self._buckets.find(gateway, bucket)
+            if number is None:
                 continue
-            entries = self._among(bucket, place, rows, bounds) if len(buckets) > _MANY else None
+            entries = self._among(bucket, number, rows, bounds) if len(buckets) > _MANY else None
             if entries is None:
-                entries = [_entry(bucket, row) for row in bulk.search(self._sql, _OF, (place,), list(rows))]
+                entries = [_entry(bucket, row) for row in bulk.search(self._sql, _OF, (number,), list(rows))]
             found += entries
         return found
 
     def _among(
-        self, bucket: str, place: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
+        self, bucket: str, bucket_number: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
     ) -> list[Entry] | None:
-        """Return the entries of these rows under one bucket; None if it has more entries than rows in that range."""
+        """Return the entries of some rows under one bucket key, by reading all of its entries in a range of rows.
+
+        Returns:
+            The entries; None if the bucket key has more entries in the range than there are rows.
+        """
         most = len(rows)
-        entries = self._sql.execute(_AMONG, (place, *bounds, most + 1)).fetchall()
+        entries = self._sql.execute(_AMONG, (bucket_number, *bounds, most + 1)).fetchall()
         if len(entries) > most:
             return None
         return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]

@@ -1,7 +1,7 @@
-"""Reads a range of the feed with one SQL statement, which runs without the interpreter's lock.
+"""Reads a range of the feed of a SQLite store with one SQL statement, which runs without the interpreter's lock.
 
-`State` calls it. The statement decides for each row whether the client lacks all of it, needs nothing of it, or needs a
-closer look; in the last case the caller reads the entries one by one.
+`State.read_range` calls it. The statement decides for each row whether the client (the reader) lacks all of it, or
+needs nothing of it. If it cannot decide that for some row, the caller reads the entries one by one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import msgspec
 from lakesync.model.types import RowKey
 from lakesync.staging.encoded_feed import FeedRange, Reader
 
-MOST_BUCKETS = 16
-"""With more buckets, rows are read one by one."""
-_MOST_DELTAS = 1000
-"""Most deltas of a row in a range: one character encodes the number."""
-_OTHER_KIND = _MOST_DELTAS + 1
-_OTHER = chr(_OTHER_KIND)
-"""Instead of a number of deltas: the row needs a closer look."""
+MAX_BUCKETS = 16
+"""The most bucket keys in one statement; with more, rows are read one by one."""
+_MAX_DELTAS = 1000
+"""The most deltas of a row in a range: one character encodes the number."""
+_UNDECIDED_KIND = _MAX_DELTAS + 1
+_UNDECIDED = chr(_UNDECIDED_KIND)
+"""In place of a row's number of deltas: the statement cannot decide what the reader lacks of the row."""
 
 # without its LIMIT, SQLite would merge the inner query into the outer one and compute `kind` twice
 _JOINED = """
@@ -36,16 +36,21 @@ _HELD = "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e
 """SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
 _NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
 """SQL: whether the reader certainly did not write to the row since its base."""
-_WHOLE = f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MOST_DELTAS} AND {_NOT_WRITTEN}, r.deltas, {_OTHER_KIND})"
-_NOTHING = f"iif({_NOT_WRITTEN}, 0, {_OTHER_KIND})"
+_ALL_OF_ROW = (
+    f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MAX_DELTAS} AND {_NOT_WRITTEN}, r.deltas, {_UNDECIDED_KIND})"
+)
+"""SQL: the number of deltas of a row that the reader lacks entirely, unless it may have written to the row."""
+_NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED_KIND})"
+"""SQL: 0 deltas of a row that the reader does not need, unless it may have written to the row."""
 
 _OF_ONE = f"""
 SELECT r.table_name, r.row_id, e.changed, r.spelled,
-    CASE WHEN {_HELD} THEN {_OTHER_KIND} WHEN e.inside THEN {_WHOLE} ELSE {_NOTHING} END AS kind
+    CASE WHEN {_HELD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind
 FROM (SELECT * FROM entry WHERE bucket = :bucket_0 AND {_PART} LIMIT :limit) e {_ROW}"""
 
 _LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
-"""What an entry of a row says of it; the greatest holds."""
+"""What one entry of a row says; the greatest of a row's entries decides. `_LATER`: the row is sent at a later entry.
+`_HAD`: the reader may have the row. `_INSIDE`: the reader may see the row. `_OWN`: a change for the reader alone."""
 _OF_SEVERAL = f"""
 SELECT r.table_name, r.row_id, p.changed, r.spelled,
     CASE (
@@ -56,10 +61,10 @@ SELECT r.table_name, r.row_id, p.changed, r.spelled,
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
-    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_WHOLE} WHEN 0 THEN {_NOTHING} ELSE {_OTHER_KIND} END AS kind
+    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED_KIND} END AS kind
 FROM (SELECT * FROM entry WHERE bucket IN ({{buckets}}) AND {_PART}, bucket LIMIT -1) p {_ROW.replace("e.", "p.")}"""
 _NTH = (
-    "(SELECT changed FROM entry WHERE bucket = :bucket_{place} AND changed > :since AND changed <= :until"
+    "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
     " ORDER BY changed LIMIT 1 OFFSET :share)"
 )
 _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
@@ -69,18 +74,18 @@ class RangeResult(NamedTuple):
     """The result of a statement."""
 
     feed_range: FeedRange | None
-    """None if a row needs a closer look, or if there is no entry."""
+    """None if the statement cannot decide some row, or if there is no entry."""
     keys: list[RowKey]
-    """Keys of all entries, if they were requested."""
+    """The row keys of all entries; empty unless they were requested."""
 
 
 class RangeBuckets(NamedTuple):
     """The numbers of the bucket keys that are read."""
 
     shared: Sequence[int]
-    """The reader may see what is inside any of these."""
+    """Bucket keys of which the reader may see every row inside."""
     own: int | None
-    """The bucket of changes that concern the reader alone, if it is in use."""
+    """The bucket key of changes that concern the reader alone; None if it is not in use."""
 
 
 def read_file_range(
@@ -96,13 +101,13 @@ def read_file_range(
     """Return about `limit` entries of the file with `since < changed <= until`.
 
     Args:
-        sql: the connection.
-        buckets: numbers of the bucket keys.
-        since: arrival.
-        until: arrival.
-        limit: about how many entries.
-        reader: the client.
-        with_keys: whether to return the keys of all entries.
+        sql: the connection to `state.db`.
+        buckets: the numbers of the bucket keys to read.
+        since: the arrival after which entries changed.
+        until: the arrival up to which entries changed.
+        limit: about how many entries to read.
+        reader: the client, and what it has.
+        with_keys: whether to return the row keys of all entries too.
     """
     numbers = [*buckets.shared, *([] if buckets.own is None else [buckets.own])]
     wide = _width(len(numbers))
@@ -112,29 +117,30 @@ def read_file_range(
         "since": since,
         "until": until,
         "limit": limit,
-        **{f"bucket_{place}": numbers[min(place, len(numbers) - 1)] for place in range(wide)},
+        **{f"bucket_{index}": numbers[min(index, len(numbers) - 1)] for index in range(wide)},  # repeats the last
     }
     if wide > 1:
         values["share"] = limit // len(numbers)
         ends = sql.execute(_ends(wide), values).fetchone()
         values["until"] = min((end for end in ends if end is not None), default=until)
     last, kinds, joined, *keys = sql.execute(_statement(wide, with_keys=with_keys), values).fetchone()
-    feed_range = None if last is None or _OTHER in kinds else FeedRange(joined or b"", kinds, last)
+    feed_range = None if last is None or _UNDECIDED in kinds else FeedRange(joined or b"", kinds, last)
     return RangeResult(feed_range, _decode_keys(keys[0]) if keys else [])
 
 
 def _width(buckets: int) -> int:
     """Round up the number of buckets, so that there are few different statements."""
-    return next(wide for wide in (1, 2, 4, 8, MOST_BUCKETS) if wide >= buckets)
+    return next(wide for wide in (1, 2, 4, 8, MAX_BUCKETS) if wide >= buckets)
 
 
 @cache
 def _statement(wide: int, *, with_keys: bool) -> str:
-    several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{place}" for place in range(wide)))
+    """SQL: reads the range under `wide` bucket keys."""
+    several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{index}" for index in range(wide)))
     return _JOINED.format(keys=_KEYS if with_keys else "", entries=several if wide > 1 else _OF_ONE)
 
 
 @cache
 def _ends(wide: int) -> str:
-    """SQL: where each bucket alone reaches its share of the entries."""
-    return f"SELECT {', '.join(_NTH.format(place=place) for place in range(wide))}"
+    """SQL: the arrival at which each bucket key alone reaches its share of the entries."""
+    return f"SELECT {', '.join(_NTH.format(index=index) for index in range(wide))}"

@@ -1,4 +1,7 @@
-"""The folder of a SQLite store: its databases, connections, migrations and lock, and the folder of its replacement."""
+"""The folder of a SQLite store: its lock, connections to its databases, their migrations, and its replacement's folder.
+
+The other modules of this package open and check the folder with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ STATE_FILE = "state.db"
 LOCK_FILE = "owner.lock"
 
 _STATEMENTS_CACHED = 256
+"""Prepared statements per connection."""
 _CACHE_MIB = 16
+"""Default memory of a connection's page cache."""
 
 
 class OwnerLock:
@@ -58,10 +63,10 @@ class OwnerLock:
 
 
 def check_journal(folder: Path) -> None:
-    """Check that the journal exists if there are rows: without it, the rows would be deleted.
+    """Check that `log.db` is not missing from a store with rows: opened without it, the store would delete the rows.
 
     Raises:
-        IntegrityError: it is missing.
+        IntegrityError: `state.db` has rows, and `log.db` is missing or empty.
     """
     journal, state = folder / LOG_FILE, folder / STATE_FILE
     if _size(journal) or not _size(state):
@@ -85,8 +90,8 @@ def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
     """Open a database in WAL mode, durable at every commit, and without Python's own transactions.
 
     Args:
-        path: the database's file.
-        cache_mib: most memory of its page cache.
+        path: the database's file, created if it is missing.
+        cache_mib: the most memory of the connection's page cache, in MiB.
     """
     make_private_file(path)
     connection = sqlite3.connect(
@@ -112,12 +117,12 @@ def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
     """Migrate a database to the newest schema; a failing step changes nothing.
 
     Args:
-        connection: of the database.
+        connection: an open connection to the database, without a transaction.
         database: `sqlite/log` or `sqlite/state`.
-        where: its path, for messages.
+        where: the database's path, for messages.
 
     Raises:
-        StagingVersionError: a newer version wrote it.
+        StagingVersionError: a newer LakeSync wrote the database.
     """
     connection.execute("BEGIN EXCLUSIVE")
     try:
@@ -143,20 +148,20 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
-def draft_of(folder: Path) -> Path:
+def replacement_folder_of(folder: Path) -> Path:
     """Return the folder in which a store's replacement is built."""
     return folder.with_name(f"{folder.name}.rebuilding")
 
 
-def check_no_draft(folder: Path) -> None:
-    """Check that no rebuild of the folder was interrupted: between its two renames the store is missing.
+def check_no_rebuild(folder: Path) -> None:
+    """Check that no rebuild of the folder is running or was interrupted: between its two renames the store is missing.
 
     Raises:
-        StagingUnavailableError: a rebuild was interrupted, or is running.
+        StagingUnavailableError: a rebuild is running, or was interrupted.
     """
-    draft = draft_of(folder)
-    if draft.exists():
+    replacement = replacement_folder_of(folder)
+    if replacement.exists():
         raise StagingUnavailableError(
             f"a rebuild of {folder} is under way, or died: run `lakesync staging rebuild --from-lake` again, "
-            f"with --replace where a store is there, or remove {draft} to go on with what is in {folder}"
+            f"with --replace where a store is there, or remove {replacement} to go on with what is in {folder}"
         )

@@ -1,4 +1,4 @@
-"""Shows and upgrades the schema of a SQLite store from outside its owner; `staging.versions` calls it."""
+"""Reads the status of a SQLite store and upgrades its schema, without opening it. `staging.versions` calls it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
 
 
 def folder_of(url: str) -> Path:
-    """Return the folder of a URL.
+    """Return the folder of a `sqlite://` URL.
 
     Raises:
-        ConfigurationError: there is no store in it.
+        ConfigurationError: there is no store in the folder.
     """
     folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
     if not (folder / LOG_FILE).exists():
@@ -27,18 +27,29 @@ def folder_of(url: str) -> Path:
 
 
 def status(url: str) -> Status:
-    """Read a store's status from its files, beside its owner."""
+    """Read a store's status from its files; a process may have it open.
+
+    Raises:
+        ConfigurationError: there is no store.
+        StagingUnavailableError: a file cannot be read.
+    """
     folder = folder_of(url)
     schemas = tuple(Schema(name, _version(folder / name), newest(database)) for name, database in _DATABASES)
     heads: tuple[GatewayHead, ...] = ()
     if schemas[0].version <= schemas[0].newest:
-        heads = tuple(GatewayHead(*row) for row in _ask(folder / LOG_FILE, HEADS))
+        heads = tuple(GatewayHead(*row) for row in _select(folder / LOG_FILE, HEADS))
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Status(url, schemas, size, heads)
 
 
 def upgrade(url: str) -> list[Upgrade]:
-    """Apply missing migrations to both files, as their owner."""
+    """Apply missing migrations to both files, with the store's lock.
+
+    Raises:
+        ConfigurationError: there is no store.
+        StagingVersionError: a newer LakeSync wrote a file; nothing was changed.
+        StagingUnavailableError: a process has the store open, or a file cannot be written.
+    """
     folder = folder_of(url)
     lock = OwnerLock(folder)
     try:
@@ -56,10 +67,10 @@ def upgrade(url: str) -> list[Upgrade]:
 
 
 def _version(path: Path) -> int:
-    return int(_ask(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
+    return int(_select(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
 
 
-def _ask(path: Path, query: str) -> list[tuple[Any, ...]]:
+def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
             return connection.execute(query).fetchall()

@@ -1,4 +1,4 @@
-"""The statements that read and write `log.db`, in whatever transaction is open; the base class of `Journal`."""
+"""The statements that read and write `log.db`. `JournalFile` is the base class of `Journal`, with its transactions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ Client = tuple[str, str]
 """`(gateway, client id)`."""
 
 _REPLAY_CHUNK = 200
+"""Log rows that a replay reads at once."""
 _PUT_WRITER = "ON CONFLICT (gateway, client_id) DO UPDATE SET hlc_high = excluded.hlc_high, widest = excluded.widest"
 _PUT_CLIENT = "ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
 _PUT_LEDGER = "ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum"
@@ -42,13 +43,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JournalFile:
-    """The journal's connection. All methods belong to the owner thread."""
+    """The connection to `log.db`. Only the thread that owns the store calls its methods, within a transaction."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create `log.db` in a folder.
 
         Raises:
-            StagingVersionError: a newer version wrote it.
+            StagingVersionError: a newer LakeSync wrote it.
         """
         self.path = folder / LOG_FILE
         self.sql = connect(self.path)
@@ -114,9 +115,9 @@ class JournalFile:
     # -- clients -------------------------------------------------------------------------------------------------
 
     def stored_client(self, gateway: str, client_id: str) -> ClientRecord | None:
-        """Return a client's record."""
-        found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
-        return msgspec.structs.replace(decode_client(found[0]), client_id=client_id) if found is not None else None
+        """Return a client's record, or, after a rebuild, that of `ANYONE` for a client without one; None if neither."""
+        row = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
+        return msgspec.structs.replace(decode_client(row[0]), client_id=client_id) if row is not None else None
 
     def write_clients(self, clients: Mapping[Client, ClientRecord]) -> None:
         """Write client records."""
@@ -124,9 +125,9 @@ class JournalFile:
         bulk.insert(self.sql, "client", records, _PUT_CLIENT)
 
     def stored_writer(self, gateway: str, client_id: str) -> tuple[int, int] | None:
-        """Return a client's highest accepted hlc, and the widest range of hlcs of one of its pushes."""
-        found: tuple[int, int] | None = self.sql.execute(_WRITER, (gateway, client_id)).fetchone()
-        return found
+        """Return a client's highest accepted hlc and the widest hlc range of one of its pushes; None without pushes."""
+        numbers: tuple[int, int] | None = self.sql.execute(_WRITER, (gateway, client_id)).fetchone()
+        return numbers
 
     def write_writers(self, writers: Mapping[Client, tuple[int, int]]) -> None:
         """Write the values that `stored_writer` returns."""
@@ -135,15 +136,22 @@ class JournalFile:
     # -- the log -------------------------------------------------------------------------------------------------
 
     def stored_ids(self, gateway: str, client_id: str, low: int, high: int, widest: int) -> list[bytes]:
-        """Return the packed ids of the client's log rows that may have hlcs in `low..high`.
+        """Return the packed ids of the client's log rows that may have hlcs from `low` to `high`.
 
         Such a row ends at `high + widest` at the latest, so this is one bounded range of the index.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
+            low: the lowest hlc.
+            high: the highest hlc.
+            widest: the widest range of hlcs of one of the client's pushes.
         """
         rows = self.sql.execute(_IDS, (gateway, client_id, low, high + widest, high))
         return [packed for (packed,) in rows]
 
     def write_entries(self, entries: Iterable[tuple[LogEntry, int]]) -> None:
-        """Write log rows, each with the server's wall time in milliseconds, and their share of the ledger."""
+        """Add log rows, given with the server's wall time in milliseconds since 1970, to the log and the ledger."""
         rows = [row_of(entry, committed_ms) for entry, committed_ms in entries]
         bulk.insert(self.sql, "log", rows)
         self._count(rows)
@@ -152,13 +160,13 @@ class JournalFile:
         """Add log rows, as `row_of` returns them, to the ledger."""
         days: dict[tuple[str, str], Tally] = {}
         for gateway, _, _, _, arrival, _, _, _, count, id_sum, *_ in rows:
-            place = (gateway, day_of(arrival))
-            days[place] = days.get(place, NOTHING).plus(count, unsigned(id_sum))
-        for place, tally in days.items():
+            key = (gateway, day_of(arrival))
+            days[key] = days.get(key, NOTHING).plus(count, unsigned(id_sum))
+        for key, tally in days.items():
             query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
-            for count, id_sum in self.sql.execute(query, place).fetchall():
-                days[place] = tally.plus(count, unsigned(id_sum))
-        values = [(*place, tally.deltas, signed(tally.id_sum), 0, 0) for place, tally in days.items()]
+            for count, id_sum in self.sql.execute(query, key).fetchall():
+                days[key] = tally.plus(count, unsigned(id_sum))
+        values = [(*key, tally.deltas, signed(tally.id_sum), 0, 0) for key, tally in days.items()]
         bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 
     def entries_above(self, head: Head, seq: int) -> Iterator[LogEntry]:

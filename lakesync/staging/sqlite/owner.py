@@ -1,6 +1,7 @@
-"""The thread that owns both databases: it runs submitted jobs, gateways in turn, and writes behind in between.
+"""The thread that owns both databases of a SQLite store. `SqliteStore` submits all of its reads and works to it.
 
-`SqliteStore` submits all its reads and works to it.
+It runs submitted jobs, with gateways in turn, and in between writes rows that are in memory to `state.db`
+(write-behind).
 """
 
 from __future__ import annotations
@@ -22,14 +23,21 @@ T = TypeVar("T")
 
 
 _IDLE_PART = 60
-"""After this fraction of the allowed seconds without jobs, the state is written behind."""
+"""Rows are written to `state.db` after a pause without jobs: this part (one 60th) of `WriteBehindLimits.seconds`."""
 
 
 class Owner:
-    """Runs jobs until it is stopped: those of one gateway in order of submission, gateways in turn."""
+    """Runs jobs until `stop`: gateways take turns, and the jobs of one gateway run in order of submission."""
 
     def __init__(self, group: GroupCommit, behind: WriteBehind, name: str, allowed: WriteBehindLimits) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        Args:
+            group: runs jobs that wait at the same time in one transaction.
+            behind: writes rows from memory to `state.db`.
+            name: the thread's name.
+            allowed: for how long rows may be in memory only.
+        """
         self._group = group
         self._behind = behind
         self._allowed = allowed
@@ -42,15 +50,19 @@ class Owner:
         self._thread.start()
 
     def submit(self, run: Callable[[bool], T], *, writes: bool, gateway: str = "") -> Future[T]:
-        """Run a function in the owner thread; if it writes, in a group's transaction.
+        """Run a function in the owner thread; if it writes, in a transaction with others (group commit).
 
         Args:
-            run: called with whether it runs alone in its group.
+            run: the function; its argument says whether it runs alone in its transaction.
             writes: whether it changes anything.
-            gateway: for which it runs; empty for the store itself, which takes turns with the gateways.
+            gateway: the id of the gateway for which it runs; empty for the store itself, which takes turns with the
+                gateways.
+
+        Returns:
+            A future of what `run` returns or raises.
 
         Raises (in the future):
-            StagingUnavailableError: the store is closed.
+            StagingUnavailableError: the store is closed, or the transaction failed.
         """
         future: Future[T] = Future()
         with self._lock:
@@ -61,7 +73,7 @@ class Owner:
         return future
 
     def stop(self) -> None:
-        """Complete submitted jobs, write behind, and end the thread."""
+        """Complete submitted jobs, write all rows to `state.db`, and end the thread."""
         with self._lock:
             if not self._stopped:
                 self._stopped = True
@@ -91,7 +103,11 @@ class Owner:
         return bool(self._writing or self._reading)
 
     def _receive(self, due: float) -> bool:
-        """Queue submitted jobs, and wait for some if there are none; return whether the thread goes on."""
+        """Sort submitted jobs into the queues; if no job waits, wait for one until the time `due`.
+
+        Returns:
+            Whether the thread continues; False after `stop`.
+        """
         try:
             if self._busy:
                 received = self._queue.get_nowait()

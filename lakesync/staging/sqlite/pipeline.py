@@ -73,8 +73,8 @@ class Pipeline:
     def _rules_without_checkpoint(self, head: Head) -> int | None:
         if head.config.rules_version == 0:
             return None
-        in_line = self._sql.execute(REINDEXED, (head.gateway,)).fetchone()
-        return rules_without_checkpoint(head, in_line, self._stored_checkpoint(head))
+        reindexed = self._sql.execute(REINDEXED, (head.gateway,)).fetchone()
+        return rules_without_checkpoint(head, reindexed, self._stored_checkpoint(head))
 
     def open_batch(self, head: Head) -> Batch | None:
         """Return the batch that was planned and is not confirmed."""

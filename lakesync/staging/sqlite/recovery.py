@@ -1,4 +1,7 @@
-"""Rebuilds the state from the journal, after a crash and when its transaction was lost."""
+"""Replays log rows that are missing in `state.db`, after a crash or when the file's transaction was lost.
+
+`WriteBehind.ensure` calls it when the store is opened, and whenever the file is not intact.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.state import Applied, State
 from lakesync.staging.store.push import Replayer
 
-_ROWS_AT_ONCE = 100_000
+_MAX_ROWS_IN_MEMORY = 100_000
+"""Changed rows in memory above which a replay writes them to the file."""
 _NOTHING = Applied(0, 0, 0)
 
 Shard = tuple[str, str]
@@ -17,42 +21,54 @@ Shard = tuple[str, str]
 
 
 class Recovery:
-    """Replays the journal into the state. All methods belong to the owner thread."""
+    """Replays the log into rows and entries. Only the thread that owns the store calls its methods."""
 
     def __init__(self, journal: Journal, state: State, replayer: Replayer) -> None:
+        """Create it.
+
+        Args:
+            journal: the store's log.
+            state: the store's rows and entries.
+            replayer: applies a log row's deltas to rows; normally the engine.
+        """
         self._journal = journal
         self._state = state
         self._replayer = replayer
 
     def recover(self) -> dict[Shard, int]:
-        """Bring the state up to the journal; return the seq up to which its file contains each shard.
+        """Apply all log rows that are missing in the file.
 
-        Replayed rows become durable with the next write-behind, so a full disk does not prevent reads.
+        Replayed rows are in memory and become durable with the next write to the file, so that a full disk does not
+        prevent reads.
+
+        Returns:
+            The number of the last log row that the file durably contains, by gateway and shard.
 
         Raises:
-            IntegrityError: bodies that are needed were trimmed.
-            sqlite3.Error: a database cannot be written.
+            IntegrityError: log bodies that are needed were trimmed.
+            sqlite3.Error: a database cannot be read or written.
         """
         self._state.rollback()
         heads = list(self._journal.heads.values())
-        held = self._state.applied()
-        if any(_of_another_life(head, held) for head in heads):
+        applied = self._state.applied()
+        if any(_is_of_other_log(head, applied) for head in heads):
             self._state.empty()
-            held = {}
+            applied = {}
         for head in heads:
-            self._check_bodies(head, held.get((head.gateway, head.shard), _NOTHING))
+            self._check_bodies(head, applied.get((head.gateway, head.shard), _NOTHING))
         progress: dict[Shard, tuple[Head, int]] = {}
         self._state.restart()
         try:
             for head in heads:
-                self._catch_up(head, held.get((head.gateway, head.shard), _NOTHING), progress)
+                self._catch_up(head, applied.get((head.gateway, head.shard), _NOTHING), progress)
         except BaseException:
             self._journal.rollback()
             self._state.rollback()
             raise
-        return {shard: applied.seq for shard, applied in held.items()}
+        return {shard: each.seq for shard, each in applied.items()}
 
     def _check_bodies(self, head: Head, applied: Applied) -> None:
+        """Check that every log row that has to be replayed still has its body."""
         if applied.seq < head.trimmed_seq:
             raise IntegrityError(
                 f"{self._state.path} holds gateway {head.gateway!r} up to log row {applied.seq}, but bodies up to row "
@@ -63,13 +79,14 @@ class Recovery:
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
         """Replay log rows above `applied`, then re-index if rules changed.
 
-        A change of rules is a commit with the state written before and after it. So all rows that are replayed here
-        were pushed under the active rules.
+        Around a change of rules, all rows are written to the file. So all log rows that are replayed here were pushed
+        under the active rules.
 
         Args:
-            head: of the gateway.
-            applied: how far the file is.
-            progress: how far the open transaction is with each shard, for commits in between.
+            head: the gateway's head.
+            applied: the position in the gateway's log up to which the file is written.
+            progress: is updated: the position that each gateway has reached in the open transaction, for commits in
+                between.
         """
         stale = applied.rules_version != head.config.rules_version
         commit = SqliteCommit(self._journal, self._state, head.gateway)
@@ -79,7 +96,7 @@ class Recovery:
             if not stale:
                 progress[head.gateway, head.shard] = (head, entry.seq)
                 self._state.publish()
-                if self._state.waiting > _ROWS_AT_ONCE:
+                if self._state.waiting > _MAX_ROWS_IN_MEMORY:
                     self._state.write_all()
                     self._state.commit(progress.values())
         if stale:
@@ -92,7 +109,7 @@ class Recovery:
             self._state.commit(progress.values())
 
 
-def _of_another_life(head: Head, held: dict[Shard, Applied]) -> bool:
-    """Return whether the state belongs to another epoch, or is ahead of the journal."""
-    applied = held.get((head.gateway, head.shard))
-    return applied is not None and (applied.epoch != head.epoch or applied.seq > head.last_seq)
+def _is_of_other_log(head: Head, applied: dict[Shard, Applied]) -> bool:
+    """Return whether the file was written from another log: that of another epoch, or one with more log rows."""
+    position = applied.get((head.gateway, head.shard))
+    return position is not None and (position.epoch != head.epoch or position.seq > head.last_seq)

@@ -1,6 +1,6 @@
-"""Builds a SQLite store in a folder beside the one in use, and then renames it to that one's name.
+"""Builds a new SQLite store in a folder beside the store in use, and then gives it the name of that folder.
 
-`staging.replacement` calls it.
+`staging.replacement` calls it, for a rebuild from the lake.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.restored_log import ReplacementStore, Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, draft_of
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, replacement_folder_of
 from lakesync.staging.sqlite.store import SqliteStore
 from lakesync.staging.store.push import Replayer
 
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 
 class _RestoringCommit(SqliteCommit, RestoringCommit):
+    """The commit of a store that is being rebuilt."""
+
     def _move_head(self, head: Head) -> None:
         self._journal.set_head(head)
 
@@ -38,6 +40,8 @@ class _RestoringCommit(SqliteCommit, RestoringCommit):
 
 
 class _ReplacementFolder(SqliteStore):
+    """A new store, in a folder that has not got its final name yet."""
+
     @property
     def folder(self) -> Path:
         return self._folder
@@ -54,70 +58,73 @@ class _ReplacementFolder(SqliteStore):
 
 
 @contextmanager
-def inside_of(store: ReplacementStore, name: str, shard: str, replayer: Replayer) -> Iterator[_ReplacementFolder]:
-    """Yield a shard's store in a folder inside another replacement, with which it is put in place.
+def nested_replacement(
+    store: ReplacementStore, name: str, shard: str, replayer: Replayer
+) -> Iterator[_ReplacementFolder]:
+    """Yield a shard's new store in a folder inside that of another new store, which is renamed with its contents.
 
     Args:
-        store: the replacement that contains it.
-        name: of the folder.
-        shard: the shard.
-        replayer: of the store.
+        store: the new store whose folder contains it.
+        name: the name of the folder inside.
+        shard: the shard's name.
+        replayer: opening a store needs a replayer, although a new store has nothing to replay.
     """
     assert isinstance(store, _ReplacementFolder)
-    made = _ReplacementFolder(store.folder / name, store.wall, shard=shard)
-    made.open(replayer)
+    nested = _ReplacementFolder(store.folder / name, store.wall, shard=shard)
+    nested.open(replayer)
     try:
-        yield made
+        yield nested
     finally:
-        made.close()
+        nested.close()
 
 
 @contextmanager
 def replacement_folder(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> Iterator[_ReplacementFolder]:
-    """Yield a store in a folder beside the URL's; see `staging.replacement.replacement_stores`.
+    """Yield a new store in a folder beside the URL's; see `staging.replacement.replacement_stores`.
 
     Args:
-        shard: the shard.
+        shard: the shard's name.
         url: `sqlite:///FOLDER`.
         wall: returns the server's wall time in milliseconds since 1970.
-        replayer: of the store.
-        replace: whether an existing store is renamed.
+        replayer: opening a store needs a replayer, although a new store has nothing to replay.
+        replace: whether an existing store may be replaced; it is renamed. Otherwise it is an error.
 
     Raises:
         ConfigurationError: a store exists and `replace` is false.
-        StagingUnavailableError: the folder has an owner, or cannot be written.
+        StagingUnavailableError: another process owns the folder, or it cannot be written.
     """
     folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
-    there = next(folder.rglob(LOG_FILE), None)
-    if there is not None and not replace:
-        raise ConfigurationError(f"there is a staging store in {there.parent}: add --replace, which sets it aside")
-    draft = draft_of(folder)
+    existing = next(folder.rglob(LOG_FILE), None)
+    if existing is not None and not replace:
+        raise ConfigurationError(f"there is a staging store in {existing.parent}: add --replace, which sets it aside")
+    replacement = replacement_folder_of(folder)
     with ExitStack() as ending:
-        with _mapped(folder):
+        with _os_errors_mapped(folder):
             make_private_folder(folder)
             ending.callback(OwnerLock(folder).release)
-            ending.callback(shutil.rmtree, draft, ignore_errors=True)
-            shutil.rmtree(draft, ignore_errors=True)
-        store = _ReplacementFolder(draft, wall, shard=shard)
+            ending.callback(shutil.rmtree, replacement, ignore_errors=True)
+            shutil.rmtree(replacement, ignore_errors=True)
+        store = _ReplacementFolder(replacement, wall, shard=shard)
         store.open(replayer)
         try:
             yield store
         finally:
             store.close()
         crash_point("rebuild.filled")
-        with _mapped(folder):
-            if there is not None:
+        with _os_errors_mapped(folder):
+            if existing is not None:
                 folder.rename(folder.with_name(f"{folder.name}.replaced-{wall()}"))
             else:
                 shutil.rmtree(folder)
             crash_point("rebuild.set_aside")
-            draft.rename(folder)
+            replacement.rename(folder)
 
 
 @contextmanager
-def _mapped(folder: Path) -> Iterator[None]:
+def _os_errors_mapped(folder: Path) -> Iterator[None]:
+    """Raise StagingUnavailableError for an OSError in the `with` block."""
     try:
         yield
     except OSError as exc:

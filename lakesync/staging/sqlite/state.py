@@ -1,9 +1,10 @@
-"""`state.db` and the layers over it: all rows and feed entries of the store, always behind the journal.
+"""All rows and feed entries of a SQLite store: those in `state.db`, and those in memory that are not written to it yet.
 
-Commits write to a layer in memory. Reads of rows look there first; reads of entries first write the layers' entries to
-the file's open transaction. `freeze` and `write_on` write rows and entries in parts, so that no push waits for long.
-`commit` ends the transaction. The file then contains the rows of one position in the journal, and entries of that or a
-later position, which a replay from there produces again.
+The views and commits of the store read and write through `State`. Commits write to a layer in memory. Reads of rows
+look there first; reads of entries first write the layers' entries to the file's open transaction. `freeze` and
+`write_on` write rows and entries in parts, so that no push waits for long. `commit` ends the transaction. The file then
+contains the rows of one position in the log, and entries of that or a later position, which a replay from there
+produces again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from lakesync.model.types import RowKey
 from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
 from lakesync.staging.records import Entry, Move, StoredRow
-from lakesync.staging.sqlite.feed_range import MOST_BUCKETS, RangeBuckets, read_file_range
+from lakesync.staging.sqlite.feed_range import MAX_BUCKETS, RangeBuckets, read_file_range
 from lakesync.staging.sqlite.layered import LayeredFile
 from lakesync.staging.sqlite.state_file import Applied
 
@@ -59,10 +60,10 @@ class State(LayeredFile):
     def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket ordered by `changed`, with their rows."""
         self._write_all_entries()
-        found = self._entries.whole(gateway, bucket, since, until, limit)
-        for rows in reversed(self._unwritten(gateway)):
-            found = [entry if (row := rows.get(entry.key)) is None else entry.of_row(row) for entry in found]
-        return found
+        full_rows = self._entries.full_rows(gateway, bucket, since, until, limit)
+        for rows in reversed(self._unwritten(gateway)):  # the newest layer last, so that its row wins
+            full_rows = [entry if (row := rows.get(entry.key)) is None else entry.of_row(row) for entry in full_rows]
+        return full_rows
 
     def read_range(
         self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
@@ -70,7 +71,7 @@ class State(LayeredFile):
         """Return a range of the feed like `View.read_range`; None if one of its rows is in memory only."""
         self._write_all_entries()
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]
-        if not shared or len(shared) >= MOST_BUCKETS:
+        if not shared or len(shared) >= MAX_BUCKETS:
             return None
         numbers = RangeBuckets(shared, self._buckets.find(gateway, reader.own))
         unwritten = self._unwritten(gateway)
@@ -78,12 +79,12 @@ class State(LayeredFile):
         return feed_range if all(rows.keys().isdisjoint(keys) for rows in unwritten) else None
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Return every entry of these rows under these buckets."""
+        """Return every entry of these rows under these bucket keys."""
         self._write_all_entries()
         return self._entries.of(gateway, keys, buckets)
 
     def changed_after(self, gateway: str, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under these bucket keys has `changed > since`."""
         layers = self._newest()
         for bucket in buckets:
             if any(newest.get((gateway, bucket), since) > since for newest in layers):
@@ -100,5 +101,5 @@ class State(LayeredFile):
         return sorted(found)
 
     def _newest(self) -> list[dict[tuple[str, str], int]]:
-        """Return `Layer.newest` of each layer."""
+        """Return, for each layer, the newest arrival under each (gateway, bucket key)."""
         return [layer.newest for layer in (self._work, self._group, self._committed, self._frozen) if layer is not None]

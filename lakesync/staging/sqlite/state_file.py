@@ -1,7 +1,7 @@
-"""The file `state.db`: merged rows and feed entries, which the journal can rebuild.
+"""The file `state.db`: merged rows and feed entries, which can be rebuilt from the log in `log.db`.
 
-`StateFile` has its connection, its transaction, its checkpoints, and the position of each gateway's log up to which
-the file is written. It is the base class of `LayeredFile`.
+`StateFile` has the file's connection, its transaction, its checkpoints, and the position of each gateway's log up to
+which the file is written. It is the base class of `LayeredFile`, which adds the rows in memory.
 """
 
 from __future__ import annotations
@@ -22,19 +22,24 @@ from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
 
 _CHECKPOINT_CACHE_MIB = 1
+"""Memory of the page cache of the connection that runs checkpoints."""
 _CACHE_MIB = 64
-"""Memory of SQLite's page cache, for checkpoints and for everything else."""
+"""Memory of the page cache of the other connection."""
 _log = structlog.get_logger(__name__)
 
 
 class Checkpointer:
     """Runs SQLite's checkpoints of the file in a thread with its own connection.
 
-    A checkpoint copies the write-ahead log to the file, which is slow.
+    A checkpoint copies SQLite's write-ahead log to the file, which is slow.
     """
 
     def __init__(self, path: Path) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        Args:
+            path: the file.
+        """
         self._sql = connect(path, _CHECKPOINT_CACHE_MIB)
         self._wanted = threading.Event()
         self.running = threading.Lock()
@@ -71,9 +76,9 @@ class Applied(NamedTuple):
     """The position in the log of one shard of a gateway up to which `state.db` is written."""
 
     epoch: int
-    """Which log: a rebuilt or restored store begins a new epoch."""
+    """The epoch of that log; a rebuilt store starts a new one."""
     seq: int
-    """The sequence number of the last log row that is applied."""
+    """The number of the last log row that is applied."""
     rules_version: int
     """The version of the sync rules by which the rows have their bucket keys."""
 
@@ -89,7 +94,7 @@ class StateFile:
             store_id: the journal's unique id.
 
         Raises:
-            StagingVersionError: a newer version wrote it.
+            StagingVersionError: a newer LakeSync wrote it.
         """
         self.path = folder / STATE_FILE
         self.sql = connect(self.path, _CACHE_MIB)
@@ -104,18 +109,19 @@ class StateFile:
         self._checkpointer = Checkpointer(self.path)
 
     def close(self) -> None:
-        """Close the file; what was not committed is rebuilt from the journal."""
+        """Close the file. Uncommitted rows are rebuilt from the log when the store is opened again."""
         self._checkpointer.stop()
         self.sql.close()
 
     def _bind_to_journal(self, store_id: str) -> None:
-        found = self.sql.execute("SELECT store_id FROM store").fetchone()
-        if found is None or found[0] != store_id:
+        """Delete the contents if the file belongs to another `log.db`, and note which one it belongs to."""
+        stored = self.sql.execute("SELECT store_id FROM store").fetchone()
+        if stored is None or stored[0] != store_id:
             self.empty()
             self.sql.execute("INSERT OR REPLACE INTO store VALUES (1, ?)", (store_id,))
 
     def empty(self) -> None:
-        """Delete everything, so that it is rebuilt."""
+        """Delete everything, so that it is rebuilt from the log."""
         for table in ("applied", "row_state", "row_body", "bucket", "entry"):
             self.sql.execute(f"DELETE FROM {table}")
         self._reset()
@@ -148,7 +154,7 @@ class StateFile:
         power cut the file may be at an earlier commit.
 
         Args:
-            heads: heads of logs, each with the sequence number that is applied.
+                heads: the head of each changed gateway, with the number of the last log row that is applied.
         """
         self._begin()
         self.sql.executemany(
@@ -174,17 +180,17 @@ class StateFile:
             os.close(file)
 
     def rollback(self) -> None:
-        """Roll back everything since the last commit; the state is not intact afterwards."""
+        """Roll back everything since the last commit; `intact` is false afterwards."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
         self._reset()
 
     def restart(self) -> None:
-        """Return to the last commit. The caller then replays the journal from `applied()`."""
+        """Roll back to the last commit. The caller then replays the log from the positions of `applied()`."""
         self.rollback()
         self._restarted = True
 
     def applied(self) -> dict[tuple[str, str], Applied]:
-        """Return how far the file contains the log of each gateway and shard."""
+        """Return how far the file contains the log, by gateway and shard."""
         rows = self.sql.execute("SELECT gateway, shard, epoch, applied_seq, rules_version FROM applied")
         return {(gateway, shard): Applied(*rest) for gateway, shard, *rest in rows}

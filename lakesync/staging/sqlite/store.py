@@ -1,4 +1,7 @@
-"""`StagingStore` on a folder of two SQLite files: it creates the parts and submits all calls to the owner thread."""
+"""`SqliteStore`: `StagingStore` on a folder of two SQLite files.
+
+It creates the parts of the store, and submits all calls to the thread that owns the files (`owner.Owner`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_draft
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_rebuild
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.owner import Owner
@@ -32,12 +35,14 @@ from lakesync.staging.store.push import Replayer
 
 
 def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
-    """Rewrite both files, in the owner thread; a few gigabytes take a minute, in which no other job runs.
+    """Rewrite both files without deleted values, for an erasure. A few gigabytes take a minute, in which no job runs.
+
+    Call it in the owner thread.
 
     Args:
-        journal: of the store.
-        state: of the store.
-        behind: writes the state first.
+        journal: the store's `log.db`.
+        state: the store's `state.db`.
+        behind: writes rows to `state.db` that are only in memory, first.
 
     Raises:
         StagingUnavailableError: another process reads a file, so its write-ahead log cannot be truncated.
@@ -103,7 +108,7 @@ class _Opened:
 
 
 class SqliteStore(ErasingStore, CutPointStore):
-    """A store with one owner process, whose log is the journal.
+    """A store with one owner process. Its log, in `log.db`, is the journal from which everything else can be rebuilt.
 
     A push waits for `log.db` only; rows and feed entries follow within seconds, and are rebuilt from the log after a
     crash. Ids are kept forever, 16 bytes per delta, so that a repeated push is recognised however old it is.
@@ -121,9 +126,9 @@ class SqliteStore(ErasingStore, CutPointStore):
         """Create the store; `open` opens its files.
 
         Args:
-            folder: created if it is missing.
+            folder: the store's folder, created if it is missing.
             wall: returns the server's wall time in milliseconds since 1970.
-            behind: how much of the journal may be missing in `state.db`.
+            behind: how many changes, and for how long, may be in memory and not in `state.db`; None for the defaults.
             shard: name of the shard that the store serves; gateways created in it get this name.
         """
         self._shard = shard
@@ -140,16 +145,20 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._opened
 
     def open(self, replayer: Replayer) -> None:
-        """Take ownership of the folder, apply migrations, and replay what the last owner did not write behind.
+        """Lock the folder, apply migrations, and replay the log rows that are not in `state.db` yet.
+
+        Args:
+            replayer: replays log rows; normally the engine.
 
         Raises:
-            StagingVersionError: a newer version wrote the store.
-            StagingUnavailableError: it has another owner, or cannot be read.
-            IntegrityError: `state.db` belongs to another store and bodies were trimmed, or `log.db` is missing.
+            StagingVersionError: a newer LakeSync wrote the store.
+            StagingUnavailableError: another process owns the folder, or it cannot be read.
+            IntegrityError: `log.db` is missing, or `state.db` belongs to another store and cannot be rebuilt, because
+                log bodies were trimmed.
         """
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
-        check_no_draft(self._folder)
+        check_no_rebuild(self._folder)
         try:
             self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices, self._shard)
         except (OSError, sqlite3.Error) as exc:
@@ -158,7 +167,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._finish_erasures()
 
     def close(self) -> None:
-        """Complete what was submitted, write behind, and release the folder; nothing if it is not open."""
+        """Complete submitted works, write all rows to `state.db`, and unlock the folder. Does nothing if not open."""
         if self._opened is not None:
             self._opened.close()
 
@@ -190,17 +199,17 @@ class SqliteStore(ErasingStore, CutPointStore):
         )
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for new visible arrivals, in the owner thread; return a function that ends that."""
+        """Call `listener` for new visible commits, in the owner thread; return a function that removes it."""
         return self._notices.watch(listener)
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 
     def gateways(self) -> list[str]:
-        """Return every gateway id."""
+        """Return the ids of all gateways."""
         return self._read(lambda: sorted(self._open.journal.heads))
 
     def backlog(self) -> list[Backlog]:
-        """Return each shard's backlog."""
+        """Return the backlog of each gateway, ordered by id."""
         return self._read(self._open.pipeline.backlog)
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
@@ -222,7 +231,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._write(lambda: self._open.pipeline.confirm(batch_id, deltas, id_sum, snapshot_id))
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the bodies of confirmed batches, after writing them behind."""
+        """Delete the log bodies of confirmed batches, after writing their rows to `state.db`; return freed bytes."""
         opened = self._open
         self._read(opened.behind.write)
         crash_point("staging.before_trim")
@@ -265,7 +274,9 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._read(lambda: purge(opened.journal, opened.state, opened.behind))
 
     def _write(self, run: Callable[[], T]) -> T:
+        """Run a function in the owner thread, in a transaction of `log.db`, and wait for it."""
         return self._open.owner.submit(lambda _: run(), writes=True).result()
 
     def _read(self, run: Callable[[], T]) -> T:
+        """Run a function in the owner thread, between transactions, and wait for it."""
         return self._open.owner.submit(lambda _: run(), writes=False).result()

@@ -48,18 +48,38 @@ class TransactionStore(Protocol):
     """Runs work in transactions of one gateway."""
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future completes when that is durable, with what `work` returned or raised.
+        """Run `work` in a transaction. Works of one gateway run in order of submission.
 
-        Work of one gateway runs in order of submission; several works may share one commit (group commit). A work may
-        be run again from its start if it was rolled back, so it must change nothing but its commit.
+        Several works may share one commit (group commit). A work may run again from its start if it was rolled back, so
+        it must change nothing but its commit.
+
+        Args:
+            gateway: the gateway's id.
+            work: a function that is given the open transaction. It runs in a thread of the store and must not wait for
+                other works.
+
+        Returns:
+            A future of what `work` returns or raises. It completes when the transaction is durable.
 
         Raises (in the future):
             NotFoundError: there is no such gateway.
-            StagingUnavailableError: the commit failed, or its outcome is unknown; a repeat is safe.
+            StagingUnavailableError: the commit failed, or its outcome is unknown; the work can be submitted again.
         """
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a consistent view, which contains everything that was acknowledged before the call."""
+        """Run `work` over a consistent read, which contains everything that was acknowledged before the call.
+
+        Args:
+            gateway: the gateway's id.
+            work: a function that is given the read. It runs in a thread of the store and must not wait for other works.
+
+        Returns:
+            A future of what `work` returns or raises.
+
+        Raises (in the future):
+            NotFoundError: there is no such gateway.
+            StagingUnavailableError: the store does not respond.
+        """
 
 
 class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
@@ -70,15 +90,18 @@ class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
         """Whether other processes may use the store at the same time."""
 
     def open(self, replayer: Replayer) -> None:
-        """Apply migrations, and replay what the last owner did not write to `state.db`.
+        """Apply migrations, and replay the log rows that the last owner process did not apply to its rows.
+
+        Args:
+            replayer: replays log rows; normally the engine.
 
         Raises:
-            StagingVersionError: the store was written by a newer version.
-            StagingUnavailableError: it cannot be reached, or has another owner.
+            StagingVersionError: a newer LakeSync wrote the store.
+            StagingUnavailableError: the store cannot be reached, or another process owns it.
         """
 
     def close(self) -> None:
-        """Complete what was submitted, write behind, and release everything."""
+        """Complete submitted works, and release files and connections."""
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway with a new epoch, unless it exists."""
+        """Create a gateway with a new epoch, unless it exists; return when it is durable."""

@@ -1,4 +1,4 @@
-"""Protocols for reads of a gateway: pages of the feed, and the record and rules that a client's request needs.
+"""Protocols of a staging store for reads of a gateway: pages of the feed, and what a client's request needs.
 
 `lakesync.feed` computes pages from a `FeedView`. The engine reads clients, rules and subscriptions from a `ClientView`,
 and passes on the notices of a `NoticeSource`.
@@ -24,11 +24,11 @@ class GatewayView(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The store's epoch. A restored or rebuilt store has another one."""
+        """The epoch of the gateway in this store. After a restore or rebuild it is higher."""
 
     @property
     def config(self) -> GatewayConfig:
-        """The active schemas and rules of this read."""
+        """The active schemas and rules, as this read or commit sees them."""
 
 
 class FeedView(Protocol):
@@ -36,7 +36,7 @@ class FeedView(Protocol):
 
     @property
     def arrival(self) -> int:
-        """The newest safe arrival: no commit up to it becomes visible later."""
+        """The newest arrival (the gateway's HLC timestamp of a commit): no commit up to it becomes visible later."""
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`; rows that were never written are absent.
@@ -50,13 +50,13 @@ class FeedView(Protocol):
         The cost depends on the number of results and buckets only.
 
         Args:
-            buckets: keys; an entry is under one of them.
-            since: arrival.
-            limit: the most entries.
+            buckets: the bucket keys whose entries are returned.
+            since: the arrival after which entries changed.
+            limit: the most entries to return.
         """
 
     def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket like `entries_after`, each with its row encoded as it is sent."""
+        """Return entries of one bucket key like `entries_after`, each with its row encoded as it is sent."""
 
     def read_range(
         self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
@@ -64,23 +64,23 @@ class FeedView(Protocol):
         """Return about `limit` entries with `since < changed <= until`, in order, as one encoded range.
 
         Args:
-            buckets: the entries are under these keys or `reader.own`; the reader may see what is inside any of these
-                keys.
-            since: arrival.
-            until: arrival.
-            limit: about how many entries.
-            reader: the client.
+            buckets: the bucket keys whose entries are read, besides `reader.own`; the reader may see every row inside
+                them.
+            since: the arrival after which entries changed.
+            until: the arrival up to which entries changed.
+            limit: about how many entries to read.
+            reader: the client, and what it has.
 
         Returns:
-            None if there is no entry, if any row is neither one that the reader lacks entirely nor one that it needs
-            nothing of, or if the store cannot answer quickly.
+            The range; None if there is no entry, if the store cannot read it quickly, or if the decision needs more
+            than the entries: for some row, the reader neither lacks all of it nor needs nothing of it.
         """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Return every entry of these rows under these buckets, in any order."""
+        """Return every entry of these rows under these bucket keys, in any order."""
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under these bucket keys has `changed > since`."""
 
 
 class ClientView(GatewayView, FeedView, Protocol):
@@ -96,10 +96,9 @@ class ClientView(GatewayView, FeedView, Protocol):
         """Return a client's record; None if the client was never seen or its record was deleted."""
 
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
-        """Return the changed ones of `buckets` whose notice may not have been delivered yet.
+        """Return those of the bucket keys that changed after `since`, and whose notice may not be delivered yet.
 
-        A bucket is changed if it has an entry with `changed > since`. A store that notifies its listeners of each
-        commit before it shows it to readers returns nothing.
+        A store returns none if it notifies its listeners of each commit before readers see the commit.
         """
 
 
@@ -107,12 +106,12 @@ class NoticeSource(Protocol):
     """Notifies gateway processes of new arrivals."""
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` when a gateway has new visible arrivals, whichever process committed them.
+        """Call `listener` when commits of a gateway have become visible, whichever process made them.
 
-        Notices are never ahead of what `read` shows. They may be combined, may name more bucket keys than changed, and
-        come from a thread of the store: a listener must return quickly and must not wait for the store. After a lost
-        connection, every gateway gets a notice.
+        A notice never comes before `read` shows the commit. Notices may be combined, and may name more bucket keys than
+        changed. After a lost connection, every gateway gets a notice. The listener is called in a thread of the store:
+        it must return quickly, and must not wait for the store.
 
         Returns:
-            A function that removes the listener; a call in progress may still arrive.
+            A function that removes the listener; a call that has begun may still end afterwards.
         """

@@ -1,4 +1,4 @@
-"""Protocols for a gateway's other transactions: one to read and one to write for each caller.
+"""Protocols of a staging store for a gateway's other transactions: one to read and one to write for each caller.
 
 The engine changes the configuration, registers connectors and stores the cursors of sharded gateways.
 `lakesync.actions` stores actions, `lakesync.flush` its queue, and `staging.erasing` the progress of erasures.
@@ -20,14 +20,14 @@ class ConfigCommit(NameCommit, Protocol):
     """Changes schemas, rules and the write scope."""
 
     def put_schema(self, schema: TableSchema) -> int:
-        """Register or evolve a schema, and return its version.
+        """Register a table's schema, or add columns to the registered one; return its version.
 
         Raises:
-            SchemaError: the change is not additive; the message names the column.
+            SchemaError: the change removes or changes a column; the message names the column.
         """
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema, and return the version of that; a schema registered later has a higher version.
+        """Retire a table's schema; return the version of this change. A schema registered later has a higher version.
 
         Raises:
             NotFoundError: the table has no schema.
@@ -44,14 +44,14 @@ class ActionView(Protocol):
     """Reads actions, the attempts at them, and the connectors that execute them."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
-        """Return a client's action by its id, otherwise by its idempotency key."""
+        """Return a client's action by its id, otherwise by its idempotency key; None if there is none."""
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
         """Return attempts at actions, newest first.
 
         Args:
-            before: only attempts with a lower `seq`; None for all.
-            limit: the most attempts.
+            before: return only attempts with a lower `seq`; None starts with the newest.
+            limit: the most attempts to return.
         """
 
     def connectors(self) -> list[StoredConnector]:
@@ -65,10 +65,15 @@ class ActionCommit(ActionView, Protocol):
         """Store an action's record; it replaces records of its client with the same id or idempotency key."""
 
     def drop_actions(self, touched_before_ms: int) -> None:
-        """Delete the actions whose `touched_ms` is lower."""
+        """Delete the actions whose latest change was before a server wall time, in milliseconds since 1970."""
 
     def note_action(self, entry: ActionEntry, keep: int) -> int:
-        """Record an attempt at an action, keep the newest `keep`, and return its `seq`, which counts from 1."""
+        """Add an attempt at an action to the log of attempts; return its `seq`, which counts from 1.
+
+        Args:
+            entry: the attempt; its `seq` is ignored.
+            keep: how many of the newest attempts are kept; older ones are deleted.
+        """
 
     def put_connector(self, connector: StoredConnector) -> None:
         """Register a connector; it replaces one with its name."""
@@ -78,17 +83,28 @@ class ActionCommit(ActionView, Protocol):
 
 
 class FlushJobView(Protocol):
-    """Reads the jobs that follow a flush without a pipeline."""
+    """Reads the jobs by which a flush without a pipeline updates the destination's tables."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
-        """Return jobs for a destination's tables, ordered by id: those that wait, or those that were set aside."""
+        """Return encoded jobs, ordered by id.
+
+        Args:
+            set_aside: whether to return jobs that failed and were set aside, instead of waiting jobs.
+            limit: the most jobs to return.
+        """
 
 
 class FlushJobCommit(FlushJobView, Protocol):
-    """Adds and takes jobs that follow a flush without a pipeline."""
+    """Writes the jobs by which a flush without a pipeline updates the destination's tables."""
 
     def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
-        """Add a job for a destination's table, unless one with its id exists."""
+        """Add a job, unless one with its id exists.
+
+        Args:
+            job_id: the job's id.
+            body: the encoded job.
+            set_aside: whether the job failed and is set aside.
+        """
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
         """Delete a job and return its body; None if the job does not exist."""
@@ -103,7 +119,7 @@ class SharedCursorView(Protocol):
     def newest_shared_cursor(self) -> int:
         """Return the highest broadcast cursor; 0 before the first broadcast."""
 
-    def told_of_shard(self, shard: str) -> bool:
+    def sent_rows_of_shard(self, shard: str) -> bool:
         """Return whether any client has a cursor that stands for rows of this shard."""
 
 
@@ -111,7 +127,13 @@ class SharedCursorCommit(SharedCursorView, Protocol):
     """Stores the cursors of a sharded gateway."""
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
-        """Store the cursors by shard of a broadcast cursor; delete broadcast cursors below `forget_below`."""
+        """Store a broadcast cursor, and delete old ones.
+
+        Args:
+            cursor: the cursor that clients are sent.
+            parts: the cursor in each shard that it stands for, by shard name.
+            forget_below: stored broadcast cursors below this are deleted.
+        """
 
 
 class ErasureView(Protocol):
@@ -125,7 +147,7 @@ class ErasureView(Protocol):
 
 
 class ErasureCommit(ErasureView, Protocol):
-    """Records erasures, and removes what they cover from the log."""
+    """Records erasures, and removes the values that they cover from the log."""
 
     def put_erasure(self, erasure: Erasure) -> None:
         """Store an erasure; it replaces the one with its `seq`."""
@@ -134,9 +156,9 @@ class ErasureCommit(ErasureView, Protocol):
         """Remove the values of covered deltas from the next `limit` log rows that have a body.
 
         Args:
-            after: the `seq` after which to continue; 0 at first.
+            after: the log row (`seq`) after which to continue; 0 at first.
             limit: the most log rows to read.
-            covers: returns whether a delta is covered.
+            covers: returns whether the erasure covers a delta.
 
         Returns:
             The `seq` after which to continue, None at the end, and the number of redacted deltas.

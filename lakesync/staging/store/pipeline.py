@@ -1,4 +1,4 @@
-"""Protocols for the data pipeline: the Spark jobs, Dagster assets and sensors that bring staging's log to the lake.
+"""Protocols of a staging store for the data pipeline: Spark jobs, Dagster assets and sensors that flush to the lake.
 
 Every call can be repeated, and `staging.remote` offers all of them over HTTP. A process opens a `PipelineStore`; each
 step declares the part that it uses.
@@ -19,7 +19,7 @@ class GatewayStore(Protocol):
     """The gateways of a store, and what is registered in them."""
 
     def gateways(self) -> list[str]:
-        """Every gateway id of the store."""
+        """Return the ids of all gateways in the store."""
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Return a gateway's schemas and rules."""
@@ -27,15 +27,15 @@ class GatewayStore(Protocol):
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """Return the connectors that were registered at run time, ordered by name.
 
-        Secrets in them are sealed, or references.
+        Their secrets are encrypted, or are `env:NAME` or `file:PATH` instead.
         """
 
 
 class FlushStore(GatewayStore, Protocol):
-    """The log on its way to the lake: batches, the ledger, and the trim."""
+    """The flush of the log to the lake: batches, the ledger, and the trim."""
 
     def backlog(self) -> list[Backlog]:
-        """Return each shard's backlog, also of gateways with nothing unflushed."""
+        """Return size and age of the unflushed deltas of each gateway and shard, also where nothing is unflushed."""
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
@@ -47,20 +47,23 @@ class FlushStore(GatewayStore, Protocol):
 
         Args:
             gateway: the gateway's id.
-            shard: of the gateway.
-            max_deltas: most deltas of a batch of several pushes.
+            shard: the shard's name; `main` without sharding.
+            max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
             through: a new batch contains no higher arrival; None for no bound.
             since: no new batch is planned if the unflushed log begins at a lower arrival; None for no bound.
+
+        Raises:
+            NotFoundError: the gateway does not exist, or has no such shard.
         """
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read back and contains a batch; a repeat changes nothing.
 
         Args:
-            batch_id: the batch's id.
-            deltas: count of the batch's deltas in the lake.
-            id_sum: sum of their id numbers, modulo 2**64.
-            snapshot_id: the Iceberg snapshot that was read.
+            batch_id: the id of the planned batch.
+            deltas: the number of the batch's deltas in the lake.
+            id_sum: the sum of their id numbers (see `staging.ledger`), modulo 2**64.
+            snapshot_id: the Iceberg snapshot in which they were read; None if the destination has no snapshots.
 
         Raises:
             IntegrityError: count or sum differ from the log's; nothing is changed.
@@ -68,23 +71,30 @@ class FlushStore(GatewayStore, Protocol):
         """
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the bodies of confirmed batches that are in `state.db` too; ids stay. Return the freed bytes."""
+        """Delete the log bodies of confirmed batches, as far as no replay needs them; return the freed bytes.
+
+        The ids of their deltas stay, so that a repeated push is recognised.
+
+        Args:
+            gateway: the gateway's id.
+            shard: the shard's name; `main` without sharding.
+        """
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day of a gateway, in order."""
+        """Return counts and id sums of a gateway's deltas, by UTC day of arrival, in order."""
 
     def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested: `backlog` reports it until a batch up to now is confirmed."""
+        """Record that a flush was requested: `backlog` reports it until everything unflushed now is confirmed."""
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Return where tasks read a shard's log.
+        """Return the JDBC address from which tasks of Spark read a shard's log.
 
         The table has the columns gateway, shard, epoch, seq, arrival, client_id and body.
         """
 
 
 class CheckpointStore(GatewayStore, Protocol):
-    """Where checkpoints can be made, and the newest one."""
+    """The point at which a gateway's next checkpoint can be made, and its newest checkpoint."""
 
     def cut_point(self, gateway: str) -> CutPoint:
         """Return the point at which a checkpoint can be made once the lake contains everything that is unflushed now.
@@ -99,24 +109,34 @@ class CheckpointStore(GatewayStore, Protocol):
         """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch."""
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
 
 
 class PipelineMarks(Protocol):
-    """How far each consumer of the lake is."""
+    """Marks: how far each part of the pipeline is, as text that only that part reads."""
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks, name to JSON text: those of followers of the lake, and the pipeline's report."""
+        """Return the stored marks, by name, as JSON text: those of followers of the lake, and the pipeline's report."""
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark; it replaces one with its name."""
+        """Store a mark; it replaces the one with its name.
+
+        Args:
+            name: the mark's name; see `lakehouse.mark_names`.
+            body: JSON text.
+        """
 
 
 class ErasureStore(GatewayStore, Protocol):
-    """Requests of erasures, and what the lake reports of them."""
+    """Erasures (permanent deletions): requests, and the lake's confirmations."""
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase all values that a row ever had from staging, and send a DELETE to the clients that have it.
+
+        Args:
+            gateway: the gateway's id.
+            table: the row's table.
+            row_id: the row's id.
 
         Raises:
             NotFoundError: there never was such a row.
@@ -135,9 +155,14 @@ class ErasureStore(GatewayStore, Protocol):
         """Return every erasure, in order. The lake still has to execute those without `lake_ms`."""
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Merge older deltas, read from the lake, that an erasure's deltas had overwritten; a repeat changes no row.
+        """Merge older deltas that the erased ones had overwritten; a repeat changes no row.
 
         The erasure gets a new arrival, so that earlier checkpoints are no longer served.
+
+        Args:
+            gateway: the gateway's id.
+            seq: the erasure's sequence number.
+            deltas: the older deltas, which the pipeline has read from the lake.
 
         Raises:
             NotFoundError: there is no such erasure.
@@ -145,6 +170,10 @@ class ErasureStore(GatewayStore, Protocol):
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has executed an erasure; a repeat changes nothing.
+
+        Args:
+            gateway: the gateway's id.
+            seq: the erasure's sequence number.
 
         Raises:
             NotFoundError: there is no such erasure.

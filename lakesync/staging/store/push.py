@@ -1,4 +1,4 @@
-"""Protocols for transactions that write rows: pushes, replays of the journal, and re-indexes.
+"""Protocols of a staging store for transactions that write rows: pushes, replays of the journal, and re-indexes.
 
 `engine.pushing` commits pushes through a `PushCommit`. `lakesync.feed` writes rows through a `RowCommit` only, and a
 pull records its client's position through a `ClientCommit`.
@@ -33,37 +33,43 @@ class RowCommit(ClientView, Protocol):
         """Return `count` new arrivals, `ARRIVAL_STEP` apart, above all earlier ones, by the server's clock."""
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
-        """Return rows like `rows`; some of them may still have UPDATEs that `StoredRow.fold` has to merge."""
+        """Return rows like `rows`, perhaps with unmerged UPDATEs: call `StoredRow.fold` before reading the state."""
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries.
 
-        The entry under each key of a row changes at least to the row's arrival. The store keeps the row objects, so
-        they must not be changed afterwards.
+        A row's entry under each of its bucket keys changes at least to the row's arrival. The store keeps the row
+        objects, so they must not be changed afterwards.
 
         Args:
-            rows: each key once.
-            moves: changes of entries that the rows do not imply, as for `put_moves`.
+            rows: the new rows; each row key occurs once.
+            moves: changes of entries that do not follow from the rows, as for `put_moves`.
         """
 
     def put_moves(self, moves: Collection[Move]) -> None:
-        """Store changes of feed entries, applied in this order.
+        """Store changes of feed entries; they are applied in this order.
 
         `join` sets since = changed = arrival and inside, and first if it was 0. `stay` sets changed. `leave` sets left
         = changed = arrival and not inside. `own` sets changed = arrival, and first if it was 0, never inside.
         """
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Return rows in key order, after a key: a re-index reads all rows this way."""
+        """Return the next rows in key order; a re-index reads all rows this way.
 
-    def put_reindexing(self, mark: Reindex) -> None:
+        Args:
+            after: the row key after which to continue; None for the first rows.
+            limit: the most rows to return.
+        """
+
+    def put_reindexing(self, position: Reindex) -> None:
         """Store the position of a re-index."""
 
     def run_alone(self) -> None:
-        """Require that this work is a commit of its own, with rows as durable as the log before and after it.
+        """Require that this work is a commit of its own, and that rows are as durable as the log before and after it.
 
-        Call it early: the store may undo what the work did and run it again from its start. Readers see such work's
-        changes to rows only once they are durable, so it may make changes that no log row records.
+        Work that changes rows without a log row has to call this, since a replay of the log could not repeat the
+        changes. Call it early: the store may undo what the work did, and run it again from its start. Readers see the
+        changes only once they are durable.
         """
 
 
@@ -86,22 +92,28 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """Stored bytes of this gateway's bodies that the lake has not confirmed."""
+        """Stored bytes of this gateway's deltas that are not confirmed to be in the lake."""
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, also of trimmed ones."""
+        """Return the client's accepted deltas with `low <= hlc <= high`, trimmed ones included, as `(hlc, id digest)`.
+
+        Args:
+            client_id: the client's id.
+            low: the lowest hlc.
+            high: the highest hlc.
+        """
 
     def highest_hlc(self, client_id: str) -> int:
         """Return the client's highest accepted hlc; -1 if it has none."""
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row with the next `seq`, its ids, and its share of the ledger.
+        """Add a push to the log, with the next `seq`, and its deltas to the ledger.
 
         Args:
             client_id: the id of the client that pushes.
-            deltas: the push's deltas.
+            deltas: the push's deltas, encoded.
             arrival: the push's last arrival.
-            claims: of the sender, as far as the rules read them.
+            claims: the sender's claims that the rules read; a replay of the log needs them.
         """
 
     def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
@@ -113,7 +125,7 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
 
 
 class Replayer(Protocol):
-    """The functions of the engine that a store calls: to replay its journal, and to write rows outside of a push."""
+    """The functions of the engine that a store calls: to replay its log, and to write rows outside of a push."""
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
         """Apply a log row's deltas to rows and entries, with their original arrivals."""
@@ -122,4 +134,4 @@ class Replayer(Protocol):
         """Start a re-index of all rows by the active rules, now or when the store is open."""
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
-        """Store rows that were changed without a push, with their bucket keys and moves."""
+        """Store rows that were changed without a push, with the bucket keys of their values and the resulting moves."""
