@@ -266,7 +266,7 @@ def test_a_scan_from_before_a_push_is_not_sent_after_its_answer(places: Places) 
     run(play())
 
 
-@pytest.mark.parametrize("late", ["run places", "run knows", "run subscribe"])
+@pytest.mark.parametrize("late", ["run resolve_all", "run has_record", "run subscribe"])
 def test_l4_a_first_write_before_the_subscription_is_known_is_not_sent_back(sharded: Places, late: str) -> None:
     ann = LiveClient("ann", "a")
     ann.tables = {"r": "orders"}

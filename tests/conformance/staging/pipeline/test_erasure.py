@@ -258,7 +258,7 @@ def test_a_failed_commit_leaves_stored_rows_unchanged(world):
     world.write("a", "r1", name="kept", team="red")
     before = encode_row(row())
     old = make_delta("b", 1, "r1", phone=SECRET)
-    fail(lambda commit: world.store._take_in(commit, [old]))
+    fail(lambda commit: world.store._merge(commit, [old]))
     assert encode_row(row()) == before
     fail(lambda commit: commit.put_rules(RULES) and reindex_some(commit, BucketIndex(RULES), None, 10))
     assert encode_row(row()) == before

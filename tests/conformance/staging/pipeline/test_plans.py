@@ -38,7 +38,7 @@ def test_a_push_above_the_budget_is_a_batch_of_its_own(store, book):
 def test_the_number_of_pushes_in_a_batch_is_limited(store, book, monkeypatch):
     for deltas in many("c", 3):
         push(store, book, *deltas)
-    monkeypatch.setattr(flush_batch, "MOST_PUSHES", 2)
+    monkeypatch.setattr(flush_batch, "MAX_PUSHES", 2)
     batch = store.plan("g", "main", 100)
     assert (batch.from_seq, batch.to_seq, batch.deltas) == (1, 2, 2)
 
