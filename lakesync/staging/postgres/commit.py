@@ -28,10 +28,15 @@ from lakesync.wire.log import PackedDeltas
 
 
 class PostgresView(HeadView, SideQueries):
-    """`View` of one gateway: the snapshot of its transaction."""
+    """A `View` of one gateway: the snapshot of a transaction."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
-        """Create the view of a gateway's head in a transaction."""
+        """Create the view.
+
+        Args:
+            connection: an open connection; statements run in its current transaction.
+            head: the gateway's head, loaded in this transaction.
+        """
         self._connection = connection
         self._read_head = head
 
@@ -57,11 +62,11 @@ class PostgresView(HeadView, SideQueries):
         return
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Return every entry of these rows under these buckets."""
+        """Return every entry of these rows under these bucket keys."""
         return feed.entries_of(self._connection, self.gateway, keys, buckets)
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under these bucket keys has `changed > since`."""
         return feed.changed_after(self._connection, self.gateway, buckets, since)
 
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
@@ -82,10 +87,14 @@ class PostgresView(HeadView, SideQueries):
 
 
 class PostgresCommit(PostgresView, RestoringCommit, SideStatements):
-    """`Commit` of one gateway, with the lock of the gateway's row."""
+    """A `Commit` of one gateway, in a transaction that has locked the gateway's row."""
 
     def __init__(self, journal: Journal) -> None:
-        """Create the commit over a journal."""
+        """Create the commit.
+
+        Args:
+            journal: the gateway's log in this transaction.
+        """
         super().__init__(journal.connection, journal.head)
         self._journal = journal
 

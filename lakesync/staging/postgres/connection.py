@@ -1,4 +1,7 @@
-"""Connections to the store's database: a pool, session settings, migrations, and the mapping of driver errors."""
+"""Connections to the store's database: a pool, session settings, migrations, and the mapping of driver errors.
+
+`PostgresStore` creates one `Database`, which the other modules of this package use.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ from lakesync.staging.migrations import pending
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 POOL_SIZE = 8
+"""The most connections of a process, besides the one that listens for notices."""
 _POOL_SECONDS = 10.0
+"""How long a work waits for a connection."""
 APPLICATION = "lakesync staging"
-"""The server knows the store's connections by this name, or by another that begins with `lakesync`."""
-_VIGILANT = {
+"""The `application_name` of the pool's connections. Other connections of the store have names that begin with
+`lakesync`.
+"""
+_KEEPALIVE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -28,7 +35,7 @@ _VIGILANT = {
 }
 """Connection settings that detect a dead server after 25 s; TCP alone takes a quarter of an hour."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
-"""Number of the advisory lock of migrations; others must not use it."""
+"""Number of the Postgres advisory lock under which migrations run; nothing else may use it."""
 
 _SETTINGS = (
     "SET search_path = lakesync",
@@ -61,9 +68,10 @@ class Database:
                 "staging.url cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ "
                 "and the like in the password"
             ) from None
-        self.info = {**_VIGILANT, **given}
+        self.info = {**_KEEPALIVE, **given}
         """Connection parameters, with libpq's names."""
-        self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
+        self.address = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
+        """Host and database, for messages; without user and password."""
         self._pool = ConnectionPool(
             psycopg.conninfo.make_conninfo("", **(self.info | {"application_name": APPLICATION})),
             min_size=1,
@@ -84,7 +92,7 @@ class Database:
         """
         with self._mapped("opening it"):
             with psycopg.connect(**self.info) as connection:  # type: ignore[arg-type]
-                migrate(connection, self.where)
+                migrate(connection, self.address)
             self._pool.open(wait=True, timeout=_POOL_SECONDS)
 
     def close(self) -> None:
@@ -104,7 +112,7 @@ class Database:
                 connection.commit()
             except psycopg.Error as exc:
                 raise StagingUnavailableError(
-                    f"Postgres at {self.where} was lost in COMMIT ({exc}): nobody can tell whether it happened, "
+                    f"Postgres at {self.address} was lost in COMMIT ({exc}): nobody can tell whether it happened, "
                     "a repeat is safe"
                 ) from exc
 
@@ -116,46 +124,48 @@ class Database:
             yield connection
 
     def vacuum(self) -> None:
-        """Let the server reuse the space of deleted rows."""
+        """Let the server overwrite the values of deleted rows, for an erasure."""
         with self._mapped("VACUUM"), psycopg.connect(**self.info, autocommit=True) as connection:  # type: ignore[arg-type]
             connection.execute("VACUUM lakesync.log, lakesync.row_state, lakesync.client, lakesync.action")
 
     def jdbc(self) -> tuple[str, dict[str, str]]:
-        """Return URL and properties of the database for a JDBC driver."""
+        """Return the database's URL for a JDBC driver, and the properties `user` and `password`."""
         host, port = self.info.get("host", "localhost"), self.info.get("port", "5432")
         properties = {key: str(value) for key, value in self.info.items() if key in ("user", "password")}
         return f"jdbc:postgresql://{host}:{port}/{self.info.get('dbname', '')}", properties
 
     @contextmanager
     def _mapped(self, what: str) -> Iterator[None]:
+        """Raise StagingUnavailableError for a driver's error in the `with` block."""
         try:
             yield
         except (psycopg.Error, PoolTimeout) as exc:
-            raise unavailable(self.where, what, exc) from exc
+            raise unavailable(self.address, what, exc) from exc
 
 
-def unavailable(where: str, what: str, exc: Exception) -> StagingUnavailableError:
-    """Return a driver's error as the store's protocol defines it.
+def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableError:
+    """Return the error that callers of the store get for a driver's error.
 
     Args:
-        where: host and database.
-        what: what failed.
+        address: host and database.
+        what: the operation that failed, as a noun, for example `a transaction`.
         exc: the driver's error.
     """
     return StagingUnavailableError(
-        f"Postgres at {where} failed in {what} ({str(exc).strip()}): nothing of it was kept, look at the server, repeat"
+        f"Postgres at {address} failed in {what} ({str(exc).strip()}): nothing of it was kept, look at the server, "
+        "repeat"
     )
 
 
-def migrate(connection: Connection, where: str) -> None:
+def migrate(connection: Connection, address: str) -> None:
     """Migrate the schema to the newest version, one process at a time.
 
     Args:
         connection: an open connection; statements run in its current transaction.
-        where: host and database, for messages.
+        address: host and database, for messages.
 
     Raises:
-        StagingVersionError: a newer LakeSync wrote it.
+        StagingVersionError: a newer LakeSync wrote the schema.
     """
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
     connection.execute("CREATE SCHEMA IF NOT EXISTS lakesync")
@@ -163,7 +173,7 @@ def migrate(connection: Connection, where: str) -> None:
         "CREATE TABLE IF NOT EXISTS lakesync.migration (version integer PRIMARY KEY, name text NOT NULL)"
     )
     (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM lakesync.migration").fetchone() or (0,)
-    for step in pending("postgres", version, f"Postgres at {where}"):
+    for step in pending("postgres", version, f"Postgres at {address}"):
         connection.execute(sql.SQL(step.sql))
         connection.execute("INSERT INTO lakesync.migration VALUES (%s, %s)", (step.number, step.name))
 

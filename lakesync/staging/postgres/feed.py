@@ -1,4 +1,7 @@
-"""The statements that read and write rows and feed entries, within one transaction. `PostgresCommit` calls them."""
+"""The statements that read and write merged rows and feed entries, within one transaction.
+
+`PostgresView` and `PostgresCommit` call them. An entry is a row's history under one bucket key, see `records.Entry`.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +66,12 @@ def rows(connection: Connection, gateway: str, keys: Collection[RowKey]) -> dict
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        keys: of rows.
+        keys: the rows' keys.
     """
     tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
     bodies = connection.execute(_ROWS, (tables, ids, gateway)).fetchall()
-    found = (decode_row(body) for (body,) in bodies)
-    return {row.key: row for row in found}
+    stored = (decode_row(body) for (body,) in bodies)
+    return {row.key: row for row in stored}
 
 
 def put_rows(connection: Connection, gateway: str, rows: Collection[StoredRow]) -> None:
@@ -90,21 +93,21 @@ def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit:
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        after: key; None for the beginning.
-        limit: most rows.
+        after: the row key after which to continue; None for the beginning.
+        limit: the most rows to return.
     """
     found = connection.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
     return [decode_row(body) for (body,) in found]
 
 
 def put_entries(connection: Connection, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> None:
-    """Write the entry changes that rows imply, and moves.
+    """Write the changes of entries that follow from rows, and explicit ones.
 
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        rows: the rows.
-        moves: explicit changes of entries.
+        rows: the changed rows: their entries under their bucket keys change at the row's arrival.
+        moves: further changes of entries.
     """
     sums: MoveSums = {}
     add_moves(sums, moves)
@@ -126,8 +129,8 @@ def _bucket_numbers(connection: Connection, gateway: str, names: Collection[str]
     known: dict[str, int] = dict(connection.execute(query, (gateway, list(names))).fetchall())
     missing = sorted(name for name in names if name not in known)
     if missing:
-        made = "INSERT INTO bucket (gateway, name) SELECT %s, unnest(%s::text[]) RETURNING name, id"
-        known.update(connection.execute(made, (gateway, missing)).fetchall())
+        insertion = "INSERT INTO bucket (gateway, name) SELECT %s, unnest(%s::text[]) RETURNING name, id"
+        known.update(connection.execute(insertion, (gateway, missing)).fetchall())
     return known
 
 
@@ -139,9 +142,9 @@ def entries_after(
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        buckets: keys.
-        since: only entries with `changed` above this.
-        until: only entries with `changed` up to this.
+        buckets: the bucket keys whose entries are read.
+        since: the arrival after which entries changed.
+        until: the arrival up to which entries changed.
         limit: the most entries to return.
     """
     found = connection.execute(_ENTRIES_AFTER, (since, until, limit, gateway, list(buckets), limit)).fetchall()
@@ -154,8 +157,8 @@ def entries_of(connection: Connection, gateway: str, keys: Collection[RowKey], b
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        keys: of rows.
-        buckets: keys.
+        keys: the rows' keys.
+        buckets: the bucket keys whose entries are read.
     """
     tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
     found = connection.execute(_ENTRIES_OF, (tables, ids, gateway, list(buckets))).fetchall()
@@ -168,8 +171,8 @@ def changed_after(connection: Connection, gateway: str, buckets: Collection[str]
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        buckets: keys.
-        since: arrival.
+        buckets: the bucket keys whose entries are read.
+        since: the arrival after which an entry changed.
     """
     found = connection.execute(_CHANGED_AFTER, (since, gateway, list(buckets))).fetchone()
     return bool(found and found[0])
@@ -181,8 +184,8 @@ def changed_among(connection: Connection, gateway: str, buckets: Collection[str]
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        buckets: keys.
-        since: arrival.
+        buckets: the bucket keys whose entries are read.
+        since: the arrival after which an entry changed.
     """
     return [name for (name,) in connection.execute(_CHANGED_AMONG, (gateway, list(buckets), since)).fetchall()]
 

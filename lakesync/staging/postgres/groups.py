@@ -1,6 +1,6 @@
 """Group commit of one process: works of a gateway that wait at the same time share one transaction.
 
-`PostgresStore` submits all reads and works to it.
+`PostgresStore` submits all reads and works to it. They run in a pool of threads, one for each connection.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from lakesync.staging.postgres.listening import Listening
 
 T = TypeVar("T")
 
-_GROUP = 32
+_MAX_GROUP = 32
+"""The most works in one transaction."""
 
 
 class Job(NamedTuple):
-    """A work and its future."""
+    """A work, and the future of its result."""
 
     work: Callable[[PostgresCommit], Any]
     future: Future[Any]
 
 
 class Groups:
-    """Runs the works of a gateway in order of submission, in one thread at a time, and gateways in turn."""
+    """Runs works in threads: those of one gateway in order of submission, one thread at a time; gateways take turns."""
 
     def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache, listening: Listening) -> None:
         """Create the threads.
@@ -43,8 +44,8 @@ class Groups:
         Args:
             database: the pool of connections.
             wall: returns the server's wall time in milliseconds since 1970.
-            configs: caches gateways' configurations.
-            listening: delivers notices.
+            configs: the cache of gateways' configurations.
+            listening: delivers the notices of commits.
         """
         self._database = database
         self._listening = listening
@@ -57,7 +58,7 @@ class Groups:
         self._closed = False
 
     def submit(self, gateway: str, work: Callable[[PostgresCommit], T]) -> Future[T]:
-        """Run `work` in the gateway's next group."""
+        """Run `work` in one of the gateway's next transactions; see `TransactionStore.submit`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -72,7 +73,7 @@ class Groups:
         return future
 
     def read(self, gateway: str, work: Callable[[PostgresView], T]) -> Future[T]:
-        """Run `work` over a snapshot."""
+        """Run `work` over a read-only snapshot; see `TransactionStore.read`."""
         future: Future[T] = Future()
         with self._lock:
             if not self._closed:
@@ -83,12 +84,13 @@ class Groups:
         return future
 
     def close(self) -> None:
-        """Complete what was submitted."""
+        """Complete submitted works, and end the threads."""
         with self._lock:
             self._closed = True
         self._threads.shutdown(wait=True)
 
     def _read_next(self) -> None:
+        """Run the next read."""
         with self._lock:
             work, future, gateway = self._reads.take()
         if not future.set_running_or_notify_cancel():
@@ -102,7 +104,7 @@ class Groups:
             future.set_result(result)
 
     def _drain(self, gateway: str) -> None:
-        """Run a gateway's next group, and leave the thread to other gateways if more works wait."""
+        """Run a gateway's next group. If more works wait, the gateway goes behind others that wait for a thread."""
         while group := self._next(gateway):
             jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
             notices: list[Notice] = []
@@ -117,27 +119,34 @@ class Groups:
                 return
 
     def _yields(self, gateway: str) -> bool:
-        """Queue a gateway behind those that wait for a thread. A closed store runs all works first."""
+        """Queue a gateway behind those that wait for a thread; return False if the store is closed.
+
+        The thread of a closed store runs all works of its gateway instead, as nothing can be queued any more.
+        """
         with self._lock:
             if not self._closed:
                 self._threads.submit(self._drain, gateway)
             return not self._closed
 
     def _next(self, gateway: str) -> list[Job]:
-        """Return the next group; if nothing waits, return none, and let another thread run the gateway later."""
+        """Return a gateway's next group; none, and forget the gateway, if nothing waits."""
         with self._lock:
             waiting = self._waiting[gateway]
             if not waiting:
                 del self._waiting[gateway]
-            return [waiting.popleft() for _ in range(min(len(waiting), _GROUP))]
+            return [waiting.popleft() for _ in range(min(len(waiting), _MAX_GROUP))]
 
     def _run(self, gateway: str, jobs: list[Job], notices: list[Notice]) -> list[Outcome]:
-        """Run works in one transaction. They are rolled back one by one, or all together if it does not commit.
+        """Run works in one transaction. A work that raises is rolled back alone.
 
         Args:
             gateway: the gateway's id.
-            jobs: the works.
-            notices: gets the notices to deliver, also if the transaction's outcome is unknown.
+            jobs: the works, in order of submission.
+            notices: a list to which the notices to deliver are added, also if it is unknown whether the transaction
+                committed.
+
+        Raises:
+            StagingUnavailableError: the transaction failed, or its outcome is unknown.
         """
         numbers: list[int] = []
         try:
@@ -158,6 +167,7 @@ class Groups:
         return outcomes
 
     def _attempt(self, journal: Journal, job: Job) -> Outcome:
+        """Run one work within a savepoint, and return its outcome if the transaction commits."""
         head = journal.head
         connection = journal.connection
         connection.execute("SAVEPOINT work")
@@ -169,7 +179,7 @@ class Groups:
             connection.execute("RELEASE work")
             if not isinstance(exc, psycopg.Error):
                 return Outcome(job.future, error=exc)
-            error = unavailable(self._database.where, "a work", exc)
+            error = unavailable(self._database.address, "a work", exc)
             error.__cause__ = exc
             return Outcome(job.future, error=error)
         connection.execute("RELEASE work")

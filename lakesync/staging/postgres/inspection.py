@@ -1,4 +1,4 @@
-"""Reads the status of a store in Postgres and upgrades its schema, also in use. `staging.versions` calls it."""
+"""Reads the status of a store on Postgres and upgrades its schema, also in use. `staging.versions` calls it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _SIZE_SQL = (
 
 
 def status(url: str) -> Status:
-    """Return a store's schema version, size and the newest position of each gateway.
+    """Return a store's schema version, size, and the counters of each gateway.
 
-    The positions are left out if the schema is newer than this software.
+    There are no counters if the schema is newer than this LakeSync.
 
     Raises:
         ConfigurationError: there is no store.
         StagingUnavailableError: Postgres cannot be reached.
     """
-    with _connected(url, "reading the status") as (connection, where):
+    with _connected(url, "reading the status") as (connection, address):
         version = _version(connection)
         if version == 0:
-            raise ConfigurationError(f"there is no staging store in Postgres at {where}: start a gateway on it first")
+            raise ConfigurationError(f"there is no staging store in Postgres at {address}: start a gateway on it first")
         schema = Schema(connection.info.dbname, version, newest("postgres"))
         heads: tuple[GatewayHead, ...] = ()
         if version <= schema.newest:
@@ -49,9 +49,9 @@ def upgrade(url: str) -> list[Upgrade]:
     Raises:
         StagingUnavailableError: Postgres cannot be reached, or rejects a statement.
     """
-    with _connected(url, "upgrading the schema") as (connection, where):
+    with _connected(url, "upgrading the schema") as (connection, address):
         before = _version(connection)
-        migrate(connection, where)
+        migrate(connection, address)
         return [Upgrade(connection.info.dbname, before, _version(connection))]
 
 
@@ -65,9 +65,10 @@ def _version(connection: Connection) -> int:
 
 @contextmanager
 def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
-    where = without_password(url)
+    """Yield a connection and the URL without its password; a driver's error becomes StagingUnavailableError."""
+    address = without_password(url)
     try:
         with psycopg.connect(url) as connection:
-            yield connection, where
+            yield connection, address
     except psycopg.Error as exc:
-        raise unavailable(where, what, exc) from exc
+        raise unavailable(address, what, exc) from exc

@@ -1,6 +1,6 @@
-"""The log's part of one transaction: the gateway's head, log rows, ids, client records, configuration.
+"""The statements of a commit on the log and beside it: the gateway's head, log rows, client records, configuration.
 
-`PostgresCommit` writes through it; `pipeline` and `groups` load and save heads.
+`PostgresCommit` writes through a `Journal`; `pipeline` and `groups` load and save heads.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ConfigCache:
         Args:
             connection: an open connection; statements run in its current transaction.
             gateway: the gateway's id.
-            version: of the configuration.
-            rules_version: of its rules.
+            version: the version of the configuration.
+            rules_version: the version of its rules.
         """
         known = self._known.get(gateway)
         if known is not None and known.version == version:
@@ -84,15 +84,16 @@ class ConfigCache:
 
 
 def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, lock: bool) -> Head:
-    """Return a gateway's head. If it is locked, no other process commits to the gateway until this transaction ends.
+    """Return a gateway's head (its counters and configuration).
 
-    The lock is a separate statement: a statement that waits for it would read everything else as it was before.
+    With `lock`, no other process commits to the gateway until this transaction ends. The lock is a separate statement,
+    because a statement that waits for a lock reads everything else as it was before the wait.
 
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        configs: caches configurations.
-        lock: whether to lock the gateway.
+        configs: the cache of gateways' configurations.
+        lock: whether to lock the gateway's row.
 
     Raises:
         NotFoundError: there is no such gateway.
@@ -112,8 +113,8 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        epoch: of the new gateway.
-        shard: of the new gateway.
+        epoch: the epoch of a new gateway; at least 1 is stored.
+        shard: name of the shard that the store serves, for a new gateway.
     """
     connection.execute(
         "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (%s, %s, 0, 0, 0)"
@@ -145,7 +146,7 @@ class Journal:
 
         Args:
             connection: an open connection; statements run in its current transaction.
-            head: of the gateway, locked.
+            head: the gateway's head, loaded with its lock.
             wall: returns the server's wall time in milliseconds since 1970.
         """
         self.connection = connection
@@ -155,14 +156,7 @@ class Journal:
         """The notices of the transaction."""
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row, its ids, and its share of the ledger.
-
-        Args:
-            client_id: the id of the client that pushes.
-            deltas: the push's deltas.
-            arrival: the push's last arrival.
-            claims: of the sender, as far as the rules read them.
-        """
+        """Add a push to the log, and its deltas to the ledger; see `PushCommit.append`."""
         head = self.head
         entry = next_entry(head, client_id, deltas, arrival, claims)
         self.connection.execute(
@@ -175,10 +169,11 @@ class Journal:
         return entry
 
     def _count(self, day: str, tally: Tally) -> None:
+        """Add accepted deltas to a day of the ledger."""
         query = "SELECT count, id_sum FROM ledger WHERE gateway = %s AND day = %s"
-        found = _one(self.connection, query, self.head.gateway, day)
-        if found is not None:
-            tally = tally.plus(found[0], unsigned(found[1]))
+        stored = _one(self.connection, query, self.head.gateway, day)
+        if stored is not None:
+            tally = tally.plus(stored[0], unsigned(stored[1]))
         self.connection.execute(_COUNT, (self.head.gateway, day, tally.deltas, signed(tally.id_sum)))
 
     def writer(self, client_id: str) -> tuple[int, int]:
@@ -188,7 +183,10 @@ class Journal:
         return (found[0], found[1]) if found else (-1, 0)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return the ids with an hlc in `low..high` from the client's log rows, with one bounded index range."""
+        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`.
+
+        No push spans more than `widest`, so this is one bounded range of the index.
+        """
         _, widest = self.writer(client_id)
         rows = self.connection.execute(_KNOWN, (self.head.gateway, client_id, low, high + widest, high)).fetchall()
         return {known for (ids,) in rows for known in unpack_ids(ids) if low <= known[0] <= high}
@@ -220,12 +218,13 @@ class Journal:
 
 
 def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord | None:
-    """Return a client's record."""
-    found = _one(connection, _CLIENT, gateway, [client_id, ANYONE])
-    if found is None:
+    """Return a client's record, or, after a rebuild, that of `ANYONE` for a client without one; None if neither."""
+    row = _one(connection, _CLIENT, gateway, [client_id, ANYONE])
+    if row is None:
         return None
-    return msgspec.structs.replace(decode_client(found[0]), client_id=client_id)
+    return msgspec.structs.replace(decode_client(row[0]), client_id=client_id)
 
 
 def _one(connection: Connection, query: str, *values: Any) -> tuple[Any, ...] | None:
+    """Return the first row of a query; None if it has none."""
     return connection.execute(query, values).fetchone()

@@ -1,4 +1,7 @@
-"""Delivers notices between processes: NOTIFY in each commit, and one listening connection per process."""
+"""Delivers notices of commits between processes: NOTIFY in each commit, and one listening connection per process.
+
+`Groups` announces commits, and `PostgresStore.watch` adds listeners.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +24,38 @@ log = structlog.get_logger(__name__)
 
 _CHANNEL = "lakesync_arrival"
 _MAX_PAYLOAD = 7_900
-"""Bytes; Postgres takes 7,999."""
+"""The most bytes of a payload; Postgres accepts 7,999."""
 _QUIET_SECONDS = 15.0
-"""A connection that was silent for so long is tested."""
+"""Seconds without a notice after which the connection is tested."""
 _WAIT_SECONDS = (0.05, 0.2, 1.0, 5.0)
-"""Before each further attempt to connect."""
+"""Seconds before each further attempt to connect; the last value is repeated."""
 _NAME = "lakesync notices"
+"""The `application_name` of the connection."""
 
-_Told = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
-"""Process that committed, number of the commit there, gateway, bucket keys, connected clients."""
-_decode = msgspec.json.Decoder(_Told).decode
+_Payload = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
+"""Id of the process that committed, number of the commit there, gateway, bucket keys (None for any), connected clients.
+"""
+_decode = msgspec.json.Decoder(_Payload).decode
 
 
 class Listening:
-    """Delivers notices to this process's listeners: of its own commits at once, of others through Postgres.
+    """Delivers notices to this process's listeners: of its own commits at once, of other processes through Postgres.
 
-    If the outcome of a commit of this process is unknown, its notice is delivered at once, and again if Postgres sends
-    it.
+    If it is unknown whether a commit of this process happened, its notice is delivered at once, and again if Postgres
+    sends it.
     """
 
-    def __init__(self, info: Mapping[str, object], where: str) -> None:
+    def __init__(self, info: Mapping[str, object], address: str) -> None:
         """Create it; the first `watch` connects.
 
         Args:
             info: connection parameters, with libpq's names.
-            where: host and database, for the log.
+            address: host and database, for the log.
         """
         self.notices = Notices()
         self._info = {**info, "application_name": _NAME}
-        self._where = where
-        self._me = uuid4().hex
+        self._address = address
+        self._process_id = uuid4().hex
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -61,33 +66,40 @@ class Listening:
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
         """Add a listener, and return a function that removes it; the first one starts the listening connection."""
-        end = self.notices.watch(listener)
+        remove = self.notices.watch(listener)
         with self._lock:
             if self._thread is None and not self._ended.is_set():
-                waked, self._wake = os.pipe()
-                self._thread = threading.Thread(target=self._run, args=(waked,), name="staging notices", daemon=True)
+                # the thread waits for the connection and for this pipe, which `close` closes
+                wake_reader, self._wake = os.pipe()
+                self._thread = threading.Thread(
+                    target=self._run, args=(wake_reader,), name="staging notices", daemon=True
+                )
                 self._thread.start()
-        return end
+        return remove
 
     def announce(self, connection: Connection, notice: Notice) -> int:
-        """Let Postgres notify the other processes when the transaction commits; return the commit's number.
+        """Let Postgres notify the other processes when the transaction commits; return a number for `doubt`.
 
         Args:
             connection: an open connection; statements run in its current transaction.
-            notice: of the commit.
+            notice: the transaction's notice.
         """
         number = next(self._numbers)
         if self._thread is not None:
             self._own.add(number)
         buckets = None if notice.buckets is None else sorted(notice.buckets)
-        payload = msgspec.json.encode((self._me, number, notice.gateway, buckets, notice.presence))
+        payload = msgspec.json.encode((self._process_id, number, notice.gateway, buckets, notice.presence))
         if len(payload) > _MAX_PAYLOAD:
-            payload = msgspec.json.encode((self._me, number, notice.gateway, None, ()))
+            payload = msgspec.json.encode((self._process_id, number, notice.gateway, None, ()))
         connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, payload.decode()))
         return number
 
     def doubt(self, number: int) -> None:
-        """Deliver the notice of this commit again if Postgres sends it."""
+        """Deliver a notice again if Postgres sends it, because it is unknown whether its transaction committed.
+
+        Args:
+            number: the number that `announce` returned.
+        """
         self._own.discard(number)
 
     def close(self) -> None:
@@ -99,23 +111,26 @@ class Listening:
             os.close(wake)
             thread.join()
 
-    def _run(self, waked: int) -> None:
+    def _run(self, wake_reader: int) -> None:
+        """Listen until `close`, and connect again whenever the connection is lost; the thread's function."""
         failures = 0
-        with selectors.DefaultSelector() as selector, open(waked, "rb", buffering=0) as closed:
-            selector.register(closed, selectors.EVENT_READ)
+        with selectors.DefaultSelector() as selector, open(wake_reader, "rb", buffering=0) as wake_file:
+            selector.register(wake_file, selectors.EVENT_READ)
             while not self._ended.is_set():
                 try:
                     with closing(self._listen()) as connection:
                         failures = 0
-                        self._follow(connection, selector)
+                        self._deliver(connection, selector)
                 except (psycopg.Error, msgspec.MsgspecError) as error:  # a valid notice may be missing
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
-                    log.warning("no notices from Postgres", where=self._where, error=str(error).strip(), again_in=wait)
+                    log.warning(
+                        "no notices from Postgres", where=self._address, error=str(error).strip(), again_in=wait
+                    )
                     self._ended.wait(wait)
 
     def _listen(self) -> psycopg.Connection[tuple[str]]:
-        """Connect, and notify of every gateway, because commits may have been missed."""
+        """Connect, and deliver a notice for every gateway, because commits may have been missed."""
         connection: psycopg.Connection[tuple[str]] = psycopg.connect(**self._info, autocommit=True)  # type: ignore[arg-type]
         try:
             connection.execute(f"LISTEN {_CHANNEL}")
@@ -127,8 +142,8 @@ class Listening:
         self.notices.tell(Notice(gateway, None) for (gateway,) in gateways)
         return connection
 
-    def _follow(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:
-        """Deliver notices until the store is closed.
+    def _deliver(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:
+        """Deliver notices from Postgres until the store is closed.
 
         Raises:
             psycopg.Error: the connection is lost.
@@ -137,16 +152,17 @@ class Listening:
         selector.register(socket, selectors.EVENT_READ)
         try:
             while not self._ended.is_set():
-                for told in connection.notifies(timeout=0):
-                    self._pass_on(told.payload)
+                for notification in connection.notifies(timeout=0):
+                    self._pass_on(notification.payload)
                 if not selector.select(_QUIET_SECONDS):
                     connection.execute("SELECT 1")
         finally:
             selector.unregister(socket)
 
     def _pass_on(self, payload: str) -> None:
+        """Deliver a notice to the listeners, unless it is of this process and was delivered already."""
         process, number, gateway, buckets, presence = _decode(payload)
-        if process == self._me and number in self._own:
+        if process == self._process_id and number in self._own:
             self._own.discard(number)
         else:
             self.notices.tell([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])

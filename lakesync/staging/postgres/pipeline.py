@@ -1,6 +1,6 @@
-"""The statements behind `PipelineStore` on Postgres: batches, ledger, checkpoints, marks.
+"""The methods of `PipelineStore` on Postgres: batches, ledger, checkpoints, marks. `PostgresStore` calls them.
 
-`PostgresStore` calls them.
+See `staging.store.pipeline` for what each method promises.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Pipeline:
         Args:
             database: the pool of connections.
             wall: returns the server's wall time in milliseconds since 1970.
-            configs: caches configurations.
+            configs: the cache of gateways' configurations.
         """
         self._database = database
         self._wall = wall
@@ -53,7 +53,11 @@ class Pipeline:
 
     @contextmanager
     def _locked(self, gateway: str, shard: str | None = None) -> Iterator[tuple[Connection, Head]]:
-        """Yield a connection with the gateway's lock, and its head."""
+        """Yield a connection with the gateway's lock, and the gateway's head.
+
+        Raises:
+            NotFoundError: the gateway does not exist, or has another shard.
+        """
         with self._database.writing() as connection:
             head = load_head(connection, gateway, self._configs, lock=True)
             if shard is not None and shard != head.shard:
@@ -61,7 +65,7 @@ class Pipeline:
             yield connection, head
 
     def gateways(self) -> list[str]:
-        """Return every gateway id."""
+        """Return the ids of all gateways, sorted."""
         with self._database.reading() as connection:
             return [gateway for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall()]
 
@@ -72,16 +76,16 @@ class Pipeline:
 
     def backlog(self) -> list[Backlog]:
         """Return the backlog of each gateway, ordered by id."""
-        waiting = []
+        backlogs = []
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
                 head = load_head(connection, gateway, self._configs, lock=False)
                 rules = _rules_without_checkpoint(connection, head)
-                found = connection.execute(_CHECKPOINT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
-                arrival = found[0] if found else None
-                newest = _newest(connection, head)
-                waiting.append(head.backlog(_oldest_ms(connection, head), *newest, rules, arrival))
-        return waiting
+                row = connection.execute(_CHECKPOINT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
+                arrival = row[0] if row else None
+                confirmed = _newest_confirmed(connection, head)
+                backlogs.append(head.backlog(_oldest_ms(connection, head), *confirmed, rules, arrival))
+        return backlogs
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
@@ -131,7 +135,7 @@ class Pipeline:
                 (self._wall(), snapshot_id, batch_id),
             )
             for day, tally in days.items():
-                _flushed(connection, batch.gateway, day, tally)
+                _add_flushed(connection, batch.gateway, day, tally)
             save_head(connection, head.confirmed(batch))
 
     def trim(self, gateway: str, shard: str) -> int:
@@ -197,6 +201,11 @@ class Pipeline:
 
 
 def _batch(connection: Connection, batch_id: str) -> tuple[Batch, int | None]:
+    """Return a planned batch, and the wall time in milliseconds when it was confirmed; None if it was not.
+
+    Raises:
+        NotFoundError: no such batch was planned.
+    """
     query = f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = %s"
     found = connection.execute(query, (batch_id,)).fetchone()
     if found is None:
@@ -205,13 +214,14 @@ def _batch(connection: Connection, batch_id: str) -> tuple[Batch, int | None]:
 
 
 def _oldest_ms(connection: Connection, head: Head) -> int | None:
+    """Return the wall time in milliseconds of the oldest unflushed push; None if there is none."""
     scope = (head.gateway, head.shard, head.epoch, head.flushed_seq + 1)
     found = connection.execute(f"SELECT committed_ms {_ROWS} = %s", scope).fetchone()
     return found[0] if found else None
 
 
-def _newest(connection: Connection, head: Head) -> tuple[int | None, int | None]:
-    """Return when the newest batch was confirmed, and in which Iceberg snapshot."""
+def _newest_confirmed(connection: Connection, head: Head) -> tuple[int | None, int | None]:
+    """Return the wall time in milliseconds when the newest batch was confirmed, and its Iceberg snapshot."""
     found = connection.execute(
         "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = %s AND shard = %s AND epoch = %s AND to_seq = %s",
         (head.gateway, head.shard, head.epoch, head.flushed_seq),
@@ -226,7 +236,8 @@ def _rules_without_checkpoint(connection: Connection, head: Head) -> int | None:
     return rules_without_checkpoint(head, reindexed, _stored_checkpoint(connection, head))
 
 
-def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:
+def _add_flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:
+    """Add confirmed deltas to a day of the ledger."""
     query = "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = %s AND day = %s"
     found = connection.execute(query, (gateway, day)).fetchone() or (0, 0)
     flushed = tally.plus(found[0], unsigned(found[1]))

@@ -1,6 +1,6 @@
-"""Builds a store in a new schema, in one transaction that also renames the schema in use.
+"""Builds a new store in Postgres, in one transaction that also renames the schema of the store in use.
 
-`staging.replacement` calls it.
+`staging.replacement` calls it, for a rebuild from the lake.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _USERS = (
 
 
 class _ReplacementSchema:
+    """A new store in an uncommitted transaction."""
+
     def __init__(self, connection: Connection, wall: Callable[[], int], shard: str) -> None:
         self._connection = connection
         self._shard = shard
@@ -46,37 +48,40 @@ class _ReplacementSchema:
 
 @contextmanager
 def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_ReplacementSchema]:
-    """Yield a store in the URL's database; see `staging.replacement.replacement_stores`.
+    """Yield a new store in the URL's database; see `staging.replacement.replacement_stores`.
 
     Args:
-        shard: the shard.
+        shard: the shard's name.
         url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
         wall: returns the server's wall time in milliseconds since 1970.
-        replace: whether an existing store is renamed.
+        replace: whether an existing store may be replaced; its schema is renamed. Otherwise it is an error.
 
     Raises:
         ConfigurationError: a store exists and `replace` is false.
-        StagingUnavailableError: gateways or pipelines use it, or the database cannot be reached.
+        StagingUnavailableError: gateways or pipelines use the store, or the database cannot be reached.
     """
-    where = Database(url).where
+    address = Database(url).address
     try:
         with psycopg.connect(url) as connection:
-            _set_aside(connection, wall, where, replace=replace)
-            migrate(connection, where)
+            _rename_existing(connection, wall, address, replace=replace)
+            migrate(connection, address)
             configure_session(connection)
             connection.execute("SET idle_in_transaction_session_timeout = 0")  # reading the lake takes long
             yield _ReplacementSchema(connection, wall, shard)
     except psycopg.Error as exc:
-        raise unavailable(where, "making the store again", exc) from exc
+        raise unavailable(address, "making the store again", exc) from exc
 
 
-def _set_aside(connection: Connection, wall: Callable[[], int], where: str, *, replace: bool) -> None:
-    (there,) = connection.execute("SELECT to_regnamespace('lakesync') IS NOT NULL").fetchone() or (False,)
-    if not there:
+def _rename_existing(connection: Connection, wall: Callable[[], int], address: str, *, replace: bool) -> None:
+    """Rename the schema of an existing store, if there is one; raises as `replacement_schema`."""
+    (exists,) = connection.execute("SELECT to_regnamespace('lakesync') IS NOT NULL").fetchone() or (False,)
+    if not exists:
         return
     if not replace:
-        raise ConfigurationError(f"there is a staging store in Postgres at {where}: add --replace, which sets it aside")
+        raise ConfigurationError(
+            f"there is a staging store in Postgres at {address}: add --replace, which sets it aside"
+        )
     (users,) = connection.execute(_USERS).fetchone() or (0,)
     if users:
-        raise StagingUnavailableError(f"{users} connections of gateways or pipelines to {where} are open: stop them")
+        raise StagingUnavailableError(f"{users} connections of gateways or pipelines to {address} are open: stop them")
     connection.execute(sql.SQL(f"ALTER SCHEMA lakesync RENAME TO lakesync_replaced_{wall()}"))

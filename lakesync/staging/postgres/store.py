@@ -1,4 +1,4 @@
-"""`StagingStore` on Postgres: it creates the parts and forwards calls to them."""
+"""`PostgresStore`: `StagingStore` on a Postgres database. It creates its parts and forwards calls to them."""
 
 from __future__ import annotations
 
@@ -44,16 +44,19 @@ class PostgresStore(ErasingStore, CutPointStore):
         self._wall = wall
         self._database = Database(url)
         self._configs = ConfigCache()
-        self._listening = Listening(self._database.info, self._database.where)
+        self._listening = Listening(self._database.info, self._database.address)
         self._groups = Groups(self._database, wall, self._configs, self._listening)
         self._pipeline = Pipeline(self._database, wall, self._configs)
 
     def open(self, replayer: Replayer | None = None) -> None:
-        """Connect and apply migrations. The replayer is used by erasures only.
+        """Connect, apply migrations, and complete interrupted erasures.
+
+        Args:
+            replayer: writes rows for erasures; normally the engine. None for a process that only reads or flushes.
 
         Raises:
-            StagingVersionError: a newer version wrote the store.
-            StagingUnavailableError: it cannot be reached.
+            StagingVersionError: a newer LakeSync wrote the store.
+            StagingUnavailableError: the database cannot be reached.
         """
         self._database.open()
         self._replayer = replayer
@@ -61,7 +64,7 @@ class PostgresStore(ErasingStore, CutPointStore):
             self._finish_erasures()
 
     def close(self) -> None:
-        """Complete what was submitted, and close every connection."""
+        """Complete submitted works, and close every connection."""
         self._groups.close()
         self._listening.close()
         self._database.close()
@@ -80,17 +83,17 @@ class PostgresStore(ErasingStore, CutPointStore):
         return self._groups.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for new visible arrivals of every process; return a function that ends that."""
+        """Call `listener` for new visible commits of every process; return a function that removes it."""
         return self._listening.watch(listener)
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 
     def gateways(self) -> list[str]:
-        """Return every gateway id."""
+        """Return the ids of all gateways."""
         return self._pipeline.gateways()
 
     def backlog(self) -> list[Backlog]:
-        """Return each shard's backlog."""
+        """Return the backlog of each gateway, ordered by id."""
         return self._pipeline.backlog()
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
