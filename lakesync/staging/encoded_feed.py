@@ -1,8 +1,8 @@
-"""Encoded parts of the feed, as they are sent to clients: ranges of rows, and single rows.
+"""Parts of the feed, encoded as they are sent to clients: ranges of rows, and single rows.
 
-They are the fast path of a pull. `View.read_range` returns a range, or None if its rows need a closer look;
-`View.full_rows` returns entries with their encoded rows. SQLite stores rows in this form, Postgres encodes them when
-they are read.
+They make most pulls fast; `feed.pull` uses them. `View.read_range` returns a range, or None if some of its rows have to
+be decided one by one. `View.full_rows` returns entries with their encoded rows. SQLite stores rows in this form,
+Postgres encodes them when they are read.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ SEPARATOR = b"\0"
 
 
 class Reader(NamedTuple):
-    """A client that was sent nothing in a part of the feed.
+    """A client that was sent nothing of the part of the feed that is read.
 
-    Of the rows there it has only older versions, and what it wrote itself.
+    Of the rows there it has only older versions, and its own writes.
     """
 
     base: int
-    """It had all rows that were inside its buckets at this arrival; -1 if it had nothing."""
+    """The arrival at which the client had all rows inside its buckets; -1 if it had nothing."""
     writer: bytes
-    """`encode_client` of its id."""
+    """The client's id, as `encode_client_id` returns it."""
     known_from: int
-    """Writers that are missing in `StoredRow.writers`, which wrote up to here, do not matter to it."""
+    """The arrival from which a row must name its writers: the client has its own earlier writes."""
     own: str
-    """The bucket key of changes that concern it alone."""
+    """The bucket key of changes that concern the client alone."""
 
 
 class FeedRange(NamedTuple):
-    """Entries ordered by `changed`: rows that the reader lacks entirely, and rows of which it needs nothing.
+    """Entries ordered by `changed`: of rows that the reader lacks entirely, and of rows of which it needs nothing.
 
-    It needs nothing of rows that are outside its buckets and that it does not have, or that have a later entry.
+    The reader needs nothing of a row that it does not have and that is outside its buckets, or that has a later entry.
     """
 
     joined: bytes
-    """The rows that it lacks, each as `wire.encoded.encode_row` returns it, with SEPARATOR in between."""
+    """The rows that the reader lacks, each as `wire.encoded.encode_row` returns it, with SEPARATOR in between."""
     counts: str
-    """One character per entry: its code is the entry's number of deltas in `joined`, 0 if nothing is sent."""
+    """One character for each entry, whose code is the number of the entry's deltas in `joined`; 0 if it sends nothing.
+    """
     last: int
     """`changed` of the last entry."""
 
     @property
     def deltas(self) -> int:
-        """The number of deltas."""
+        """The number of deltas in the range."""
         return sum(map(ord, self.counts))
 
     @property
@@ -63,7 +64,11 @@ class FeedRange(NamedTuple):
         return self.joined.replace(SEPARATOR, b",")
 
     def first(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
-        """Return the shortest prefix of the entries with `wanted` deltas or `most_bytes` bytes, or all.
+        """Return the shortest prefix of the entries that has `wanted` deltas or `most_bytes` bytes, or all entries.
+
+        Args:
+            wanted: the number of deltas.
+            most_bytes: the number of encoded bytes.
 
         Returns:
             The prefix's rows as a part of a JSON array, its number of deltas, and its number of entries.
@@ -83,7 +88,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class FullRow(NamedTuple):
-    """A feed entry, and its row encoded for a client that lacks all of it."""
+    """A feed entry (see `records.Entry` for its fields), and its row encoded for a client that lacks all of it."""
 
     table: str
     row_id: str
@@ -97,8 +102,9 @@ class FullRow(NamedTuple):
     deltas: int
     """Number of deltas in `encoded`."""
     writers: bytes
-    """A JSON array of the client ids in `StoredRow.writers`."""
+    """A JSON array of the client ids in `StoredRow.writers`: the row's latest writers."""
     writers_floor: int
+    """`StoredRow.writers_floor`: other clients may have written to the row up to this arrival."""
 
     @property
     def key(self) -> RowKey:
@@ -126,23 +132,23 @@ def encode_full_row(row: StoredRow, live: list[LiveDelta] | None = None) -> tupl
 
     Args:
         row: the stored row.
-        live: `row.state.live`, if the caller has it.
+        live: `row.state.live`, if the caller has computed it already; None computes it.
     """
     encoded, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
     return encoded, deltas, encode_writers(row), row.writers_floor
 
 
 def full_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[FullRow]:
-    """Return entries with their rows, for a store that does not keep rows encoded.
+    """Return entries with their encoded rows, for a store that does not store rows encoded.
 
     Args:
-        entries: in the order of the feed.
-        rows: the rows of the entries, by key.
+        entries: the entries, in the order of the feed.
+        rows: the rows of the entries, by key; a missing one counts as invisible.
     """
-    found = []
+    result = []
     for entry in entries:
         row = rows.get(entry.key)
         history = (entry.first, entry.since, entry.left_before, entry.changed)
         encoded, deltas, writers, floor = encode_full_row(row) if row is not None else (None, 0, b"[]", 0)
-        found.append(FullRow(*entry.key, *history, entry.inside, encoded, deltas, writers, floor))
-    return found
+        result.append(FullRow(*entry.key, *history, entry.inside, encoded, deltas, writers, floor))
+    return result

@@ -1,8 +1,8 @@
-"""The store behind `memory://`: for tests, and for gateways whose adapter keeps all deltas.
+"""The store behind `memory://`, for tests, and for gateways whose adapter stores all deltas. `open_store` creates it.
 
-It is a SQLite store in a folder in memory (`/dev/shm` if that has space, otherwise the temporary folder). It keeps
-every guarantee of staging except surviving the process. Its memory is the size of its files: unflushed deltas, which
-backpressure limits, ids, and rows.
+It is a SQLite store in a folder in memory (`/dev/shm` if that has space, otherwise the temporary folder). It gives
+every guarantee of staging except that data survives the process. Its memory is the size of its files: unflushed deltas,
+which backpressure limits, delta ids, and rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from lakesync.staging.sqlite import SqliteStore
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 Linux keeps files in memory there
 _WANTED_BYTES = 512 << 20
+"""Free bytes that `/dev/shm` must have; a small one, as in containers, would fill up."""
 _PREFIX = "lakesync-memory-"
+"""Folder names are this, the process id, `-`, and a random part."""
 _LOCK_FILE = "owner.lock"
 
 _named: dict[str, tempfile.TemporaryDirectory[str]] = {}
+"""Folders of stores with a name, by name."""
 _lock = threading.Lock()
+"""Guards `_named`."""
 
 
 class MemoryStore(SqliteStore):
@@ -38,7 +42,7 @@ class MemoryStore(SqliteStore):
 
         Args:
             wall: returns the server's wall time in milliseconds since 1970.
-            name: of the data; None deletes it with this store.
+            name: the name in `memory://NAME`, whose data stays until the process ends; None deletes it with this store.
             shard: name of the shard that the store serves; gateways created in it get this name.
         """
         if name is None:
@@ -53,22 +57,22 @@ class MemoryStore(SqliteStore):
         super().__init__(Path(folder.name), wall, shard=shard)
 
     def close(self) -> None:
-        """Complete what was submitted; delete data without a name."""
+        """Complete submitted works; the data of a store without a name is deleted."""
         super().close()
         if self._folder_of_its_own is not None:
             self._folder_of_its_own.cleanup()
 
 
 def _make() -> tempfile.TemporaryDirectory[str]:
-    """Create a folder. It is removed when the process ends; if that is killed, the next call removes it."""
-    home = _home()
-    for left in home.glob(f"{_PREFIX}*"):
-        if _abandoned(left):
-            shutil.rmtree(left, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=home, ignore_cleanup_errors=True)
+    """Create a folder. It is removed when the process ends; that of a killed process is removed by a later call."""
+    parent = _parent_folder()
+    for folder in parent.glob(f"{_PREFIX}*"):
+        if _abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
 
 
-def _home() -> Path:
+def _parent_folder() -> Path:
     if os.access(_SHARED_MEMORY, os.W_OK) and shutil.disk_usage(_SHARED_MEMORY).free >= _WANTED_BYTES:
         return _SHARED_MEMORY
     return Path(tempfile.gettempdir())

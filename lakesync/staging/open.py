@@ -1,4 +1,4 @@
-"""Opens the staging store that a URL names. `open_staging` calls it once per shard."""
+"""Creates the staging store that a URL names. `open_staging` calls `open_store` once for each shard."""
 
 from __future__ import annotations
 

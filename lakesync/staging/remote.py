@@ -1,6 +1,7 @@
-"""`PipelineStore` over HTTP, for pipeline processes: they may not open the gateway's SQLite store themselves.
+"""`PipelineStore` over HTTP, for pipeline processes, because only the gateway may open its SQLite store.
 
-Each method is a JSON message: `RemoteStore` sends it, and the gateway's internal route passes it to `dispatch`.
+A call of a method is a POST with the arguments as JSON: `RemoteStore` sends it, and the gateway's internal route passes
+it to `dispatch`. See `staging.store.pipeline` for what each method promises.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from lakesync.wire.http_auth import BearerAuth
 
 
 class Method(NamedTuple):
-    """The message types of one method."""
+    """The message types of one method of `PipelineStore`."""
 
     arguments: type[msgspec.Struct]
+    """A struct with a field for each parameter."""
     decode: Callable[[bytes], msgspec.Struct]
-    """Created once, by one thread; see `lakesync.staging.table_values`."""
+    """Decodes the arguments. It is created once, by one thread; see `lakesync.staging.table_values`."""
     answer: Any
+    """The type of the return value."""
 
 
 @cache
@@ -54,9 +57,9 @@ def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
     """Call a method of `store` by name, and return its result as JSON.
 
     Args:
-        store: the store.
-        method: name of the method.
-        body: its arguments, as a JSON object.
+        store: the gateway's store.
+        method: the method's name.
+        body: the method's arguments by name, as a JSON object; empty for none.
 
     Raises:
         NotFoundError: `PipelineStore` has no such method.
@@ -78,22 +81,25 @@ __all__ = ["RemoteStore", "dispatch"]
 T = TypeVar("T")
 
 _LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-"""No answer, or half of one: the last is how `requests` calls a connection that ends within the body."""
+"""Errors of a request without a complete response. The last is that of a connection that ends within the body."""
 _CONNECT_SECONDS = 5.0
 _SHOWN = 200
+"""Characters of an unexpected response that an error message contains."""
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
+    """The body of an error response."""
+
     error: str
     code: str
 
 
 class RemoteStore:
-    """The store of a gateway process, through its internal endpoint. Every method can be repeated, and is retried.
+    """The store of a gateway process, through its internal route. Every method can be repeated, and is retried.
 
     Raises (from every method):
-        StagingUnavailableError: the gateway was not reached within `patience` seconds.
-        LakeSyncError: the error that the store raised, with its class.
+        StagingUnavailableError: the gateway or its store was not reached within `patience` seconds.
+        LakeSyncError: the error that the store raised, with the same class.
     """
 
     def __init__(self, base_url: str, service_token: str, *, timeout: float = 60.0, patience: float = 30.0) -> None:
@@ -101,8 +107,8 @@ class RemoteStore:
 
         Args:
             base_url: the gateway's address, `http://HOST:PORT`.
-            service_token: authorises the internal endpoint.
-            timeout: seconds for one response.
+            service_token: the token for the gateway's internal routes.
+            timeout: seconds to wait for one response.
             patience: seconds during which a failed call is retried.
         """
         self._root = base_url.rstrip("/") + "/internal/staging/"
@@ -117,7 +123,7 @@ class RemoteStore:
         self._session.close()
 
     def gateways(self) -> list[str]:
-        """Return every gateway id."""
+        """Return the ids of all gateways."""
         return self._call("gateways", list[str])
 
     def backlog(self) -> list[Backlog]:
@@ -201,12 +207,15 @@ class RemoteStore:
         return self._call("log_source", LogSource, shard=shard)
 
     def _call(self, method: str, answer: type[T], **arguments: Any) -> T:
+        """Call a method, and return its result, decoded as `answer`."""
         return msgspec.json.decode(self._ask(method, arguments), type=answer)
 
     def _find(self, method: str, answer: type[T], **arguments: Any) -> T | None:
+        """Like `_call`, for a method that may return None."""
         return msgspec.json.decode(self._ask(method, arguments), type=answer | None)
 
     def _ask(self, method: str, arguments: dict[str, Any]) -> bytes:
+        """Send a call, with retries while the store cannot be reached; return the body of the response."""
         body = msgspec.json.encode(arguments)
         for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=self._patience):
             with attempt:
@@ -225,7 +234,7 @@ class RemoteStore:
 
 
 def error_of(response: requests.Response) -> LakeSyncError:
-    """Return the error that a response reports, with the class that the store raised."""
+    """Return the error that a response reports, with the class of the error that the store raised."""
     try:
         body = msgspec.json.decode(response.content, type=_ErrorBody)
     except msgspec.MsgspecError:
@@ -239,11 +248,11 @@ def error_of(response: requests.Response) -> LakeSyncError:
 
 
 def _classes() -> dict[str, type[LakeSyncError]]:
-    """Return each error code's class: the one nearest to the root of the tree."""
-    found: dict[str, type[LakeSyncError]] = {}
+    """Return the error class of each code; of several with one code, the one nearest to `LakeSyncError`."""
+    by_code: dict[str, type[LakeSyncError]] = {}
     waiting: deque[type[LakeSyncError]] = deque([LakeSyncError])
     while waiting:
         kind = waiting.popleft()
-        found.setdefault(kind.code, kind)
+        by_code.setdefault(kind.code, kind)
         waiting.extend(kind.__subclasses__())
-    return found
+    return by_code

@@ -1,6 +1,6 @@
 """Maps tables to shards, and shards to the URLs of their stores, from the setting `shard_config`.
 
-`staging.sharded`, the engine and `lakesync staging` use it.
+`staging.sharded`, the engine and the command `lakesync staging` use it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ShardMap(msgspec.Struct, frozen=True, dict=True):
-    """The shards of every gateway. Each table belongs to one shard, so a row never spans several."""
+    """The shards, the same for every gateway. Each table belongs to one shard, so a row never spans several."""
 
     tables: Mapping[str, str]
-    """Table to shard."""
+    """The shard's name by table."""
     default: str
-    """The shard of all other tables, and of clients, schemas, rules, actions and connectors."""
+    """The name of the default shard: that of all other tables, and of clients, schemas, rules, actions and connectors.
+    """
     urls: Mapping[str, str] = {}
-    """Shard to URL of its store, for shards whose store is not a folder inside the default shard's."""
+    """The store's URL by shard name, for shards whose store is not a folder inside the default shard's."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,7 +39,10 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
         return (self.default, *sorted({*self.tables.values(), *self.urls} - {self.default}))
 
     def of(self, table: str) -> str:
-        """Return a table's shard. Case does not matter: a gateway with table `notes` rejects `Notes`."""
+        """Return the name of a table's shard. Case does not matter, so `Notes` reaches the shard that rejects it.
+
+        A gateway with a table `notes` rejects the name `Notes` (see `engine.names`).
+        """
         return self._folded.get(table.lower(), self.default)
 
     @cached_property
@@ -87,11 +91,11 @@ def shard_map(configured: ShardConfig | None) -> ShardMap | None:
 
 
 def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
-    """Return each shard's URL, the default shard first.
+    """Return the URL of each shard's store by shard name, the default shard first.
 
     Args:
-        shards: checked shards.
-        main: URL of the default shard's store.
+        shards: the shards, after `ShardMap.check`.
+        main: the URL of the default shard's store.
 
     Raises:
         ConfigurationError: two shards have the same store, or a shard has none.
@@ -104,27 +108,34 @@ def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
 
 
 def _beside(main: str, name: str) -> str:
+    """Return the URL of a shard without a configured one: a folder inside the default shard's, or a store in memory.
+
+    Args:
+        main: the URL of the default shard's store.
+        name: the shard's name.
+    """
     if main.startswith("sqlite://"):
         return f"{main.rstrip('/')}/{name}"
     if main.startswith("memory://"):
-        place = main.removeprefix("memory://")
-        return f"memory://{place}/{name}" if place else main
+        data_name = main.removeprefix("memory://")
+        return f"memory://{data_name}/{name}" if data_name else main  # without a name, each store is a new one
     raise ConfigurationError(
         f"shard {name!r} needs a store of its own: name another database for it in shard_config.stores"
     )
 
 
 def _check_apart(urls: Mapping[str, str]) -> None:
+    """Check that no two shards have the same store."""
     seen: dict[str, str] = {}
     for name, url in urls.items():
-        place = _place(url)
-        if place in seen:
-            raise ConfigurationError(f"shards {seen[place]!r} and {name!r} have the same store: give each its own")
-        if place is not None:
-            seen[place] = name
+        identity = _identity(url)
+        if identity in seen:
+            raise ConfigurationError(f"shards {seen[identity]!r} and {name!r} have the same store: give each its own")
+        if identity is not None:
+            seen[identity] = name
 
 
-def _place(url: str) -> str | None:
+def _identity(url: str) -> str | None:
     """Return a form of the URL that is equal for URLs of the same store; None for a store that is always new."""
     if url == "memory://":
         return None

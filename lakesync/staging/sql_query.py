@@ -1,6 +1,7 @@
-"""The base class of everything that runs the same SQL statements on SQLite and on Postgres.
+"""The base class of code that runs the same SQL statements on SQLite and on Postgres.
 
-`side_tables`, `erasures` and `restored_log` contain such statements; the commits and views of both stores implement it.
+`side_tables`, `erasures` and `restored_log` contain such statements. The views and commits of both stores inherit from
+them and implement `_query`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ class SqlQueries(ABC):
 
         Args:
             statement: SQL that both SQLite and Postgres understand, with `?` for each value. The first value is the
-                gateway.
+                gateway's id.
             values: the other values, in order.
+
+        Returns:
+            The rows; empty for a statement that returns none.
         """

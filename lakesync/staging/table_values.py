@@ -1,4 +1,4 @@
-"""Conversions between records and the values of a store's tables, which are the same in both stores.
+"""Conversions between records and the values of a store's tables, which both stores use.
 
 All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
 decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.
@@ -24,11 +24,11 @@ def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, c
     """Return the log row of a push, with the sequence number that follows the head's.
 
     Args:
-        head: of the gateway.
+        head: the gateway's head before the push.
         client_id: the id of the client that pushes.
-        deltas: of the push; they have no body if the lake contains them already.
+        deltas: the push's deltas, encoded; they have no body if the lake contains them already.
         arrival: the push's arrival.
-        claims: of the sender, as far as the rules read them.
+        claims: the sender's claims that the rules read.
     """
     return LogEntry(
         gateway=head.gateway,
@@ -51,7 +51,7 @@ def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
 
     Args:
         entry: the log row.
-        committed_ms: the server's wall time in milliseconds since 1970.
+        committed_ms: the server's wall time of the commit, in milliseconds since 1970.
     """
     return (
         entry.gateway,
@@ -73,7 +73,7 @@ def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
 
 
 def size_of(entry: LogEntry) -> int:
-    """Return the stored bytes of the entry's body."""
+    """Return the stored bytes of a log row's body; 0 without one."""
     return len(entry.body or b"")
 
 
@@ -93,10 +93,10 @@ RETIRED = b"null"
 
 
 def decode_schemas(rows: Iterable[tuple[str, int, bytes]]) -> tuple[dict[str, SchemaVersion], dict[str, int]]:
-    """Return a gateway's schemas by table, and the versions at which other tables' schemas were retired.
+    """Return a gateway's schemas, and the versions at which other tables' schemas were retired, both by table.
 
     Args:
-        rows: table, version and stored body of each schema.
+        rows: table, version and stored body of each schema; the body of a retired one is `RETIRED`.
     """
     schemas: dict[str, SchemaVersion] = {}
     retired: dict[str, int] = {}

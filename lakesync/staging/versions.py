@@ -1,6 +1,6 @@
-"""Shows and upgrades the schema of the store that a URL names: `lakesync staging status` and `upgrade` call it.
+"""Reads the status of a store and upgrades its schema. `lakesync staging status` and `upgrade` call it.
 
-It is apart from the stores because it works beside a store's owner, or while no process has it open.
+It does not open the store: `status` works while another process has the store open, `upgrade` while none has.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from lakesync.staging.migrations import Status, Upgrade
 
 
 def status(url: str) -> Status:
-    """Read a store's status; it may be in use.
+    """Read a store's schema versions, size and counters; the store may be in use.
+
+    Args:
+        url: the store's URL, as for `open_store`.
 
     Raises:
-        ConfigurationError: the URL names no kind of store, or there is no store.
-        StagingUnavailableError: it cannot be read.
+        ConfigurationError: the URL names no kind of store that outlives its process, or there is no store.
+        StagingUnavailableError: the store cannot be read.
     """
     if url.startswith("sqlite://"):
         from lakesync.staging.sqlite import inspection as of_sqlite
@@ -31,10 +34,16 @@ def status(url: str) -> Status:
 def upgrade(url: str) -> list[Upgrade]:
     """Upgrade a store's schema to the newest version, in place; its contents stay.
 
+    Args:
+        url: the store's URL, as for `open_store`.
+
+    Returns:
+        The versions of each database before and after.
+
     Raises:
         ConfigurationError: as `status`.
         StagingVersionError: a newer LakeSync wrote the store; nothing was changed.
-        StagingUnavailableError: it cannot be reached or, on SQLite, its owner is running.
+        StagingUnavailableError: the store cannot be reached or, on SQLite, a process has it open.
     """
     if url.startswith("sqlite://"):
         from lakesync.staging.sqlite import inspection as of_sqlite
@@ -47,10 +56,16 @@ def upgrade(url: str) -> list[Upgrade]:
 
 
 def upgrade_all(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
-    """Upgrade several stores by name; if a newer LakeSync wrote any of them, change none.
+    """Upgrade several stores; if a newer LakeSync wrote any of them, none is changed.
+
+    Args:
+        urls: the stores' URLs, by shard name.
+
+    Returns:
+        The versions of each store's databases before and after, by shard name.
 
     Raises:
-        As `upgrade`.
+        ConfigurationError, StagingVersionError, StagingUnavailableError: as `upgrade`.
     """
     for url in urls.values():
         if any(schema.version > schema.newest for schema in status(url).schemas):

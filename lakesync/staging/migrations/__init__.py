@@ -1,6 +1,7 @@
-"""The schema migrations of the stores: numbered SQL files in one folder per database.
+"""The schema migrations of the stores: numbered SQL files, in one folder for each database.
 
-Stores apply each file once, in order, under a lock; `staging.versions` shows what is missing, as the values here.
+Stores apply each file once, in order, under a lock. `staging.versions` reports versions and upgrades with the structs
+here, which `lakesync staging status` and `upgrade` print.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from lakesync.model.errors import StagingVersionError
 
 
 class Migration(NamedTuple):
-    """One step of a database's schema; numbers count from 1 without gaps."""
+    """One step of a database's schema."""
 
     number: int
+    """The schema version that it leads to; numbers count from 1 without gaps."""
     name: str
+    """The name of its file."""
     sql: str
+    """Its statements."""
 
 
 class Schema(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,24 +37,29 @@ class Schema(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
-    """The versions of one database before and after an upgrade."""
+    """The schema versions of one database before and after an upgrade."""
 
     database: str
+    """`log.db`, `state.db`, or the name of a Postgres database."""
     before: int
     after: int
 
 
 class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
-    """The counters of one shard of a gateway; see `Head`."""
+    """The counters of a gateway in one shard; see `Head`."""
 
     gateway: str
     epoch: int
+    """Number of the store's life; a rebuild from the lake starts a new one."""
     arrival: int
-    """The highest arrival of a commit."""
+    """The highest arrival (the gateway's own HLC timestamp) of a commit."""
     shard: str
     last_seq: int
+    """Number of the newest log row."""
     flushed_seq: int
+    """Log rows up to this one are in the lake."""
     trimmed_seq: int
+    """Log rows up to this one have no body any more."""
     deltas: int
     """Number of unflushed deltas."""
     bytes: int
@@ -61,8 +70,9 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     """A store's schemas, size and counters at one moment."""
 
     url: str
-    """Without its password."""
+    """The store's URL, without its password."""
     schemas: tuple[Schema, ...]
+    """One for each database."""
     bytes: int
     """Size on disk."""
     heads: tuple[GatewayHead, ...]
@@ -77,22 +87,26 @@ HEADS = (
 
 
 def migrations(database: str) -> list[Migration]:
-    """Return the steps of `sqlite/log`, `sqlite/state` or `postgres`, in order."""
+    """Return the steps of a database's schema, in order.
+
+    Args:
+        database: `sqlite/log`, `sqlite/state` or `postgres`.
+    """
     folder = resources.files(__package__).joinpath(*database.split("/"))
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return [Migration(int(name[:4]), name, folder.joinpath(name).read_text("utf-8")) for name in names]
 
 
 def pending(database: str, version: int, where: str) -> list[Migration]:
-    """Return the steps above `version`.
+    """Return the steps that a database still lacks, in order.
 
     Args:
         database: `sqlite/log`, `sqlite/state` or `postgres`.
-        version: the database's version.
-        where: its address, for the message.
+        version: the database's schema version; 0 if it is empty.
+        where: the database's path or address, for the error message.
 
     Raises:
-        StagingVersionError: `version` is above every known step.
+        StagingVersionError: `version` is above every known step: a newer LakeSync wrote the database.
     """
     known = migrations(database)
     newest = known[-1].number

@@ -1,4 +1,8 @@
-"""The values that a staging store keeps. Engine, feed and pipeline read and write them."""
+"""The values that a staging store contains. Engine, feed and pipeline read and write them.
+
+`clients` has records of clients and actions, `configuration` schemas and rules, `log` log rows, batches and
+checkpoints, `rows` merged rows and feed entries.
+"""
 
 from lakesync.staging.records.clients import LOST, ActionEntry, ActionRecord, ClientRecord, Page, PastKey, Scope
 from lakesync.staging.records.configuration import GatewayConfig, Reindex, SchemaVersion, WriteScope

@@ -1,6 +1,6 @@
-"""A gateway's configuration that was set at run time, its changes, and the re-index that follows new rules.
+"""A gateway's configuration that is set at run time: schemas, sync rules and write scope; and the re-index.
 
-The commits of both stores apply changes with the functions here, and store the result.
+The commits of both stores change a configuration with the functions here, and store the result.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ WriteScope = Literal["any", "visible", "rules"]
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
-    """A registered schema; versions count from 1."""
+    """A registered schema."""
 
     version: int
+    """Counts a table's registrations and retirements from 1."""
     schema: TableSchema
 
 
 class GatewayConfig(msgspec.Struct, frozen=True):
-    """Schemas, rules and write scope of a gateway; `version` is incremented by every change."""
+    """Schemas, rules and write scope of a gateway."""
 
     version: int
+    """0 for a new gateway; incremented by every change."""
     schemas: dict[str, SchemaVersion]
+    """Registered schemas, by table."""
     rules: SyncRules | None
+    """The active sync rules; None if everyone may see every row."""
     rules_version: int
     """0 before the first rules; incremented by every change, unlike the version inside the rules."""
     write_scope: WriteScope | None = None
@@ -52,14 +56,18 @@ class Reindex(msgspec.Struct, frozen=True):
 
 
 def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
-    """Return the configuration with a schema registered or evolved; `config` itself if nothing changes.
+    """Return the configuration with a table's schema registered, or with columns added to the registered schema.
 
     Args:
         config: the current configuration.
-        schema: the schema to register.
+        schema: the whole schema of the table.
+
+    Returns:
+        The new configuration; `config` itself if nothing changes.
 
     Raises:
-        SchemaError: the change is not additive, or the table's name differs from a registered one only in case.
+        SchemaError: the change removes or changes a column, or the table's name differs from a registered one only in
+            case.
     """
     known = config.schemas.get(schema.table)
     if known is None:

@@ -1,4 +1,7 @@
-"""The statements behind `PipelineStore` on `log.db`: batches, ledger, checkpoints, marks. `SqliteStore` calls them."""
+"""The methods of `PipelineStore` on `log.db`: batches, ledger, checkpoints, marks. `SqliteStore` calls them.
+
+See `staging.store.pipeline` for what each method promises.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ _TALLIES = (
 
 
 class Pipeline:
-    """Batches, ledger and checkpoints of a journal. All methods belong to the owner thread."""
+    """Batches, ledger and checkpoints in `log.db`. Only the thread that owns the store calls its methods."""
 
     def __init__(self, journal: Journal) -> None:
+        """Create it over the store's journal, `log.db`."""
         self._journal = journal
         self._sql = journal.sql
 
@@ -52,6 +56,7 @@ class Pipeline:
         ]
 
     def _oldest_ms(self, head: Head) -> int | None:
+        """Return the wall time in milliseconds of the oldest unflushed push; None if there is none."""
         found = self._sql.execute(
             "SELECT committed_ms FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq = ?",
             (head.gateway, head.shard, head.epoch, head.flushed_seq + 1),
@@ -59,7 +64,7 @@ class Pipeline:
         return found[0] if found else None
 
     def _flushed(self, head: Head) -> tuple[int | None, int | None]:
-        """Return when the newest batch was confirmed, and in which Iceberg snapshot."""
+        """Return the wall time in milliseconds when the newest batch was confirmed, and its Iceberg snapshot."""
         found = self._sql.execute(
             "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
             (head.gateway, head.shard, head.epoch, head.flushed_seq),
@@ -77,7 +82,7 @@ class Pipeline:
         return rules_without_checkpoint(head, reindexed, self._stored_checkpoint(head))
 
     def open_batch(self, head: Head) -> Batch | None:
-        """Return the batch that was planned and is not confirmed."""
+        """Return the batch that was planned and is not confirmed; None if there is none."""
         found = self._sql.execute(
             f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL",
             (head.gateway, head.shard),
@@ -122,10 +127,11 @@ class Pipeline:
             (self._journal.wall(), snapshot_id, batch_id),
         )
         for day, tally in days.items():
-            self._tally(batch.gateway, day, tally)
+            self._add_flushed(batch.gateway, day, tally)
         self._journal.set_head(self._journal.head(batch.gateway).confirmed(batch))
 
-    def _tally(self, gateway: str, day: str, tally: Tally) -> None:
+    def _add_flushed(self, gateway: str, day: str, tally: Tally) -> None:
+        """Add confirmed deltas to a day of the ledger."""
         key = (gateway, day)
         count, id_sum = self._sql.execute(
             "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? AND day = ?", key
@@ -137,12 +143,15 @@ class Pipeline:
         )
 
     def trim(self, gateway: str, shard: str, applied_seq: int) -> int:
-        """Delete bodies that are in the lake and in the state; return the freed bytes.
+        """Delete log bodies that are in the lake and applied to `state.db`; return the freed bytes.
 
         Args:
             gateway: the gateway's id.
-            shard: of the gateway.
-            applied_seq: how far `state.db` durably contains the log: a replay never needs a body up to here.
+            shard: the shard's name; `main` without sharding.
+            applied_seq: the last log row that `state.db` durably contains: a replay needs no body up to here.
+
+        Raises:
+            NotFoundError: the gateway does not exist, or has another shard.
         """
         self._journal.direct()
         head = self._shard(gateway, shard)
