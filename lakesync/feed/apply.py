@@ -1,8 +1,12 @@
 """The write side of the feed: merges a push's deltas into rows, and computes the moves of their feed entries.
 
-`engine.pushing` calls `apply` in the push's commit, stores call it through the engine to replay their journal. Beside
-the merge it decides whether the sender must be sent anything back, because its own copy of a row cannot be right any
-more (it is astray).
+`engine.pushing` calls `apply` and `repeated` in the push's commit; a store calls `apply` through the engine to replay
+its log. Beside the merge it decides whether the gateway must send the sender something about its own rows. That is so
+if the sender lost a conflict, may not see the row, or its copy of the row may differ from the merged row (the copy is
+*astray*).
+
+A move is a change of a feed entry, the row's history under one bucket key (see `records.rows`). A change that concerns
+one client alone is a move under that client's own key (`own_bucket`).
 """
 
 from __future__ import annotations
@@ -37,40 +41,50 @@ class PushRows(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """The client that pushes."""
+    """The client that pushes, and what it may see."""
 
     client_id: str
     keys: Collection[str]
-    """The bucket keys that it may see."""
+    """The bucket keys that the client may see."""
     reindexed: bool
-    """Whether every row has the bucket keys of the active rules."""
+    """Whether all stored rows have the bucket keys of the active rules, so that no re-index is running."""
 
 
 class Applied(NamedTuple):
     """The effect of a push on its sender."""
 
     clean: bool
-    """Whether nothing of the sender's own rows must be sent back to it."""
+    """Whether the sender need not be sent anything about the rows that it pushed."""
 
 
 class _RowEffect:
-    """What the deltas of one push do to one row."""
+    """What the deltas of one push do to one row, collected delta by delta."""
 
     changed = False
+    """Whether the row's state changed."""
     voided = False
-    """A tombstone removed columns of an existing row."""
+    """Whether a DELETE advanced the tombstone of a row with columns, so that clients may have to drop columns."""
     contested = False
-    """The sender lost columns to other clients."""
+    """Whether the sender lost columns to other clients."""
     stale = False
-    """The sender's own copy cannot be what the row is now."""
+    """Whether the sender's own copy cannot be what the row is now."""
     deleted = False
+    """Whether the push deletes the row."""
     inserted = False
+    """Whether the push inserts the row, after any DELETE in it."""
     blind = False
-    """The sender changed the row in this push before it inserted it, so its copy may lack that change."""
+    """Whether the push changes the row before it inserts it: the sender's copy may lack that change."""
     last_op = ""
+    """The operation of the last delta."""
 
     def merge(self, state: RowState, delta: RowDelta, at: int) -> None:
-        """Merge one delta into a row's state, and record conflicts and the sender's own copy."""
+        """Merge one delta into a row's state, and record what it does.
+
+        Args:
+            state: the row's state, which is changed.
+            delta: the delta.
+            at: the row's arrival in this push.
+        """
         op, there, tombstone = delta.op, bool(state.cells), state.tombstone
         outcome = state.merge(delta, at)
         self.last_op = op
@@ -81,16 +95,17 @@ class _RowEffect:
         if op == "DELETE":
             self.deleted, self.inserted, self.blind = True, False, False
             self.voided |= there and state.tombstone != tombstone
-            self.stale |= state.visible
+            self.stale |= state.visible  # the DELETE lost: the row lives on, but the sender has deleted its copy
             return
         if op == "INSERT":
             self.inserted = True
         elif not self.inserted:
             self.blind = True
         if tombstone is not None and delta.stamp <= tombstone:
-            self.stale |= state.visible
+            self.stale |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
 
     def _contest(self, state: RowState, delta: RowDelta, lost: Iterable[str], at: int) -> None:
+        """Record the columns that a delta lost, to a tombstone or to another client's value."""
         for column in lost:
             cell = state.cells.get(column)
             if cell is None:
@@ -104,7 +119,8 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
     """Return the deltas of a push by row.
 
     Args:
-        deltas: at least one; none has a column twice.
+        deltas: the push's deltas, at least one. No delta has a column twice, so the columns of all deltas in a row are
+            a repetition of the first delta's only if every delta has the same ones.
     """
     columns = tuple([cell.column for cell in deltas[0].columns])
     cells = [cell.column for delta in deltas for cell in delta.columns]
@@ -119,11 +135,11 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
-    """Return each row's arrival in a push: one per distinct row, in order of first appearance.
+    """Return each row's arrival in a push: one for each distinct row, in order of first appearance.
 
     Args:
-        deltas: of the push.
-        last: the push's last arrival.
+        deltas: the push's deltas.
+        last: the push's last arrival, which its log row has.
     """
     rows = by_row(deltas).deltas
     first = last - ARRIVAL_STEP * (len(rows) - 1)
@@ -138,10 +154,12 @@ def own_bucket(client_id: str) -> str:
 def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> dict[RowKey, int]:
     """Return the rows that get new columns in a push and would have too many, with the number of columns.
 
+    A row that has too many already may keep them.
+
     Args:
-        stored: the rows as they are.
-        rows: the push's deltas.
-        most: most columns of a row.
+        stored: the rows before the push; rows that do not exist yet are absent.
+        rows: the push's deltas, by row.
+        most: the most columns that a row may have.
     """
     shared = rows.shared_columns  # a row whose latest unmerged UPDATE has these columns gets no new one
     grow = [row for row in stored.values() if row.updates is None or row.updates.names is not shared]
@@ -166,13 +184,19 @@ def apply(
 ) -> Applied:
     """Merge a push's deltas into rows, and store rows and feed entries.
 
+    Two common cases are short cuts: an UPDATE with a new hlc of columns that no rule reads, which is merged later
+    (`StoredRow.updated`), and the INSERT of a new row.
+
     Args:
-        commit: of the push.
-        rows: the push's deltas.
-        sender: the client that pushes.
+        commit: the open transaction that stores the push.
+        rows: the push's deltas, by row.
+        sender: the client that pushes, and what it may see.
         arrival: the push's last arrival.
-        index: of the active rules.
-        stored: the rows as they are, if they were read already.
+        index: the bucket index of the active rules.
+        stored: the rows before the push; None to read them here.
+
+    Returns:
+        Whether the sender must be sent anything about these rows.
     """
     deltas, shared = rows.deltas, rows.shared_columns
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
@@ -219,13 +243,13 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
     """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
     Args:
-        commit: of the push.
-        deltas: the repeated ones; the push may also contain new deltas of their rows.
-        sender: the client.
-        seen: the newest cursor that it certainly has.
+        commit: the open transaction that stores the push.
+        deltas: the deltas that were accepted before; the push may also contain new deltas of their rows.
+        sender: the client that pushes, and what it may see.
+        seen: the newest cursor that the client certainly has.
 
     Returns:
-        Whether it must be sent something about them: it may not see them, or they were deleted since.
+        Whether the client must be sent something about these rows: it may not see them, or they were deleted since.
     """
     allowed = frozenset(sender.keys)
     latest = {delta.key: delta for delta in deltas}
@@ -251,7 +275,7 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
 
 
 def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:
-    """Return whether the client was not yet sent what became of its last delta."""
+    """Return whether the client's copy is astray since its last delta, and the client was sent nothing about it yet."""
     writer = row.writers.get(client_id)
     return writer is not None and writer.inserted == -writer.latest and writer.latest > seen
 
@@ -266,7 +290,17 @@ def _applied(
     *,
     reindexed: bool,
 ) -> tuple[StoredRow, Sequence[Move], bool]:
-    """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it."""
+    """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it.
+
+    Args:
+        before: the row before the push.
+        changes: the push's deltas of the row.
+        client_id: the sender's id.
+        at: the row's arrival in this push.
+        allowed: the bucket keys that the sender may see.
+        index: the bucket index of the active rules.
+        reindexed: whether all stored rows have the bucket keys of the active rules.
+    """
     row, effect = before.copy(), _RowEffect()
     state, moves = row.state, _NONE
     for delta in changes:
@@ -299,8 +333,8 @@ def _applied(
 def _newest(state: RowState) -> Stamp:
     """Return the newest stamp of a row.
 
-    A DELETE that removed the row from a client's sight may have had it. Such a client rejects an older INSERT of its
-    own.
+    When a client could no longer see the row, it was sent a DELETE, perhaps with this stamp. Such a client rejects an
+    INSERT of its own with an older stamp.
     """
     return max([state.inserted or NO_STAMP, *[cell.origin.stamp for cell in state.cells.values()]])
 
@@ -308,19 +342,19 @@ def _newest(state: RowState) -> Stamp:
 def has_from_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
     """Return whether a client has the columns of a stamp because it inserted the row with them, or wrote them later.
 
-    It may have lost columns that it wrote earlier, when the row left its sight.
+    The client may have lost columns that it wrote before that INSERT, when it could not see the row.
 
     Args:
-        row: the row.
-        stamp: of the columns.
-        client_id: of the client.
+        row: the stored row.
+        stamp: the stamp of the columns, (hlc, client id).
+        client_id: the client's id.
     """
     inserted = row.state.inserted
     return stamp[1] == client_id and inserted is not None and inserted[1] == client_id and stamp >= inserted
 
 
 def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
-    """Return the bucket keys that a row belongs to, sorted; none if it is not visible."""
+    """Return the bucket keys that a row belongs to by the rules, sorted; none if the row is deleted or empty."""
     if not row.state.visible:
         return ()
     if index.everything:
@@ -332,10 +366,10 @@ def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
     """Return a move of the row's entry under one bucket key.
 
     Args:
-        row: the row.
-        bucket: key.
-        arrival: of the move.
-        kind: see `Move`.
+        row: the stored row.
+        bucket: the bucket key.
+        arrival: the arrival at which the entry changes.
+        kind: the kind of change, see `Move`.
     """
     return Move(bucket, row.table, row.row_id, arrival, kind)
 
@@ -353,10 +387,10 @@ def _value(state: RowState, column: str) -> Raw | None:
 
 
 def _moves(effect: _RowEffect, row: StoredRow, new: tuple[str, ...]) -> list[Move]:
-    """Set a row's new keys, and return the moves from its old keys to them.
+    """Set a row's new bucket keys, and return the moves from its old keys to them.
 
-    If a tombstone removed columns and the row stayed visible, it leaves all buckets and joins again, so that clients
-    drop those columns.
+    If a DELETE removed columns and the row stayed visible, it leaves all buckets and joins again, so that clients drop
+    those columns.
     """
     old = row.keys
     if effect.voided:

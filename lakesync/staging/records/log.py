@@ -1,7 +1,8 @@
-"""The log and its way to the lake: log rows, batches, the ledger, checkpoints and erasures.
+"""Values of the log and of its flush to the lake: log rows, batches, the ledger, checkpoints and erasures.
 
 Gateways write the log. The pipeline reads it, confirms batches and erasures, and publishes checkpoints, which gateways
-then serve to new clients.
+then serve to new clients. An arrival is the gateway's own HLC timestamp of a commit; times with `_ms` are server wall
+time in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,28 +21,35 @@ class LogEntry(msgspec.Struct, frozen=True):
     gateway: str
     shard: str
     epoch: int
+    """Number of the store's life; a rebuild from the lake starts a new one."""
     seq: int
-    """Dense within (gateway, shard, epoch), from 1."""
+    """Number of the log row: dense within (gateway, shard, epoch), from 1."""
     arrival: int
     """The highest arrival of the push, which is the arrival of each of its deltas in the lake."""
     client_id: str
+    """The client that pushed."""
     hlc_low: int
+    """The lowest hlc of the push's deltas."""
     hlc_high: int
+    """The highest hlc of the push's deltas."""
     count: int
+    """Number of deltas."""
     ids: bytes
     """The output of `wire.log.pack_ids`; it stays when the body is trimmed."""
     body: bytes | None
-    """The output of `wire.log.encode_body`; None once trimmed."""
+    """The encoded deltas, output of `wire.log.encode_body`; None once they are trimmed."""
     claims: Claims
-    """The sender's claims that the rules read, for a replay."""
+    """The sender's claims that the rules read; a replay needs them."""
 
 
 class LogSource(msgspec.Struct, frozen=True):
-    """Where tasks read committed log rows, beside the store's owner: a JDBC URL and a table."""
+    """The address from which tasks read committed log rows directly, beside the process that owns the store."""
 
     url: str
+    """A JDBC URL."""
     table: str
     properties: dict[str, str] = {}
+    """JDBC connection properties, with the credentials."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -53,32 +61,42 @@ class Batch(msgspec.Struct, frozen=True):
     epoch: int
     from_seq: int
     to_seq: int
-    """Inclusive."""
+    """The last log row of the batch; both ends are included."""
     deltas: int
+    """Number of deltas."""
     bytes: int
+    """Stored bytes of the log rows' bodies."""
     arrival_low: int
+    """Arrival of the first log row."""
     arrival_high: int
+    """Arrival of the last log row."""
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """The unflushed part of one shard of a gateway, and how far the lake is."""
+    """The unflushed log rows of a gateway in one shard, and how far its flush is."""
 
     gateway: str
     shard: str
     epoch: int
     flushed_seq: int
+    """The last log row that is confirmed to be in the lake; 0 for none."""
     last_seq: int
+    """The newest log row; 0 for none."""
     last_arrival: int
+    """Arrival of the newest log row; 0 for none."""
     deltas: int
+    """Number of unflushed deltas."""
     bytes: int
+    """Stored bytes of unflushed deltas."""
     oldest_ms: int | None
-    """Server wall time of the oldest unflushed commit; None if nothing is unflushed."""
+    """When the oldest unflushed push was committed; None if nothing is unflushed."""
     flush_requested_ms: int | None
-    """When `/admin/flush` requested a flush that has not been served yet."""
+    """When `/admin/flush` requested a flush that is not done yet; None if none is requested."""
     flushed_ms: int | None = None
-    """Server wall time when a batch was last confirmed; None before the first."""
+    """When a batch was last confirmed; None before the first."""
     flushed_snapshot: int | None = None
-    """The Iceberg snapshot of `deltas` in which it was read back; None if a flush without a pipeline wrote it."""
+    """The Iceberg snapshot of `deltas` in which that batch was read back; None if a flush without a pipeline wrote it.
+    """
     rules_without_checkpoint: int | None = None
     """The active rules version, if the newest checkpoint has an older one: that checkpoint is not served, so a new one
     is due."""
@@ -93,30 +111,33 @@ class LedgerDay(msgspec.Struct, frozen=True):
     day: str
     """`YYYY-MM-DD`."""
     count: int
+    """Number of accepted deltas."""
     id_sum: int
-    """Sum of `delta.id_number`, modulo 2**64."""
+    """Sum of their id numbers (`model.delta.id_number`), modulo 2**64."""
     flushed_count: int
+    """Number of deltas that are confirmed to be in the lake."""
     flushed_id_sum: int
+    """Sum of the id numbers of these deltas, modulo 2**64."""
 
 
 class ShardCutPoint(msgspec.Struct, frozen=True):
-    """One shard at a cut point."""
+    """One shard's epoch and rules at a cut point."""
 
     epoch: int
     rules_version: int
-    """Each shard counts its changes of rules."""
+    """Version of the active rules; each shard counts its own changes of rules."""
 
 
 class CutPoint(msgspec.Struct, frozen=True):
-    """Where a checkpoint can be made: every push so far has an arrival up to it, every later push one above."""
+    """An arrival at which a checkpoint can be made: every push so far is at or below it, every later push above."""
 
     gateway: str
     arrival: int
     epoch: int
     rules_version: int | None
-    """The active rules; None while a re-index is running, when no checkpoint can be made."""
+    """Version of the active rules; None while a re-index is running, when no checkpoint can be made."""
     shards: dict[str, ShardCutPoint] = {}
-    """By shard, if tables are sharded."""
+    """By shard name; empty without sharding."""
 
 
 class CheckpointTable(msgspec.Struct, frozen=True):
@@ -124,23 +145,28 @@ class CheckpointTable(msgspec.Struct, frozen=True):
 
     table: str
     snapshot_id: int
+    """The Iceberg snapshot of the state table that its rows are from."""
     rows: int
+    """Number of rows."""
     frames: tuple[str, ...]
     """URIs of its frame files, in order."""
     bytes: int
+    """Size of its frame files."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A consistent state of all tables of a gateway at one arrival."""
+    """A consistent snapshot of all tables of a gateway at one arrival, from which new clients start."""
 
     gateway: str
     epoch: int
     arrival: int
+    """It contains all pushes up to this arrival, and none above."""
     rules_version: int
+    """Version of the rules that were active at that arrival."""
     tables: tuple[CheckpointTable, ...]
     created_ms: int
     shards: dict[str, ShardCutPoint] = {}
-    """As in the cut point; each shard's store gets its own part."""
+    """As in the cut point; the store of each shard gets its own part of the checkpoint."""
 
 
 class Erasure(msgspec.Struct, frozen=True):
@@ -150,21 +176,23 @@ class Erasure(msgspec.Struct, frozen=True):
     seq: int
     """Counts the gateway's erasures from 1."""
     table: str | None
+    """The erased row's table; None for a client."""
     row_id: str | None
+    """The erased row's id; None for a client."""
     client_id: str | None
-    """Either this is set, or `table` and `row_id`."""
+    """The erased client's id; None for a row."""
     hlc: int
-    """Deltas up to this hlc are erased, later ones are not."""
+    """Deltas with an hlc up to this one are erased, later ones are not."""
     arrival: int
     """Once the lake contains everything up to this arrival, it contains every erased delta."""
     requested_ms: int
     deltas: int = 0
-    """Deltas in the log that lost their values; deltas that were trimmed before had none."""
+    """Number of deltas in the log that lost their values; trimmed deltas are not counted."""
     row_count: int = 0
-    """Rows that were deleted or lost columns."""
+    """Number of rows that were deleted or lost columns."""
     done_ms: int | None = None
-    """Server wall time when staging had erased everything."""
+    """When staging had erased everything; None before."""
     lake_ms: int | None = None
-    """Server wall time when the lake had erased everything."""
+    """When the lake had erased everything; None before."""
     shards: tuple[str, ...] = ()
-    """Shards whose deltas it covers, if tables are sharded: each shard has an erasure of its own."""
+    """The shards whose deltas it covers; empty without sharding. Each shard has an erasure of its own."""

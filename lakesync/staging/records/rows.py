@@ -1,7 +1,9 @@
 """Merged rows as staging stores them, and their feed entries.
 
-`feed.apply` creates changed rows and moves, stores keep rows and entries, `feed.pull` and `feed.row_presence` read
-them. The page `docs/feed.md` explains entries.
+A row belongs to buckets of the sync rules, each named by a bucket key. A feed entry is the row's history under one
+bucket key: when it joined, left and last changed there. Times are arrivals: the gateway's own HLC timestamps of
+commits. `feed.apply` creates changed rows and the changes of entries (moves), stores keep rows and entries, `feed.pull`
+and `feed.row_presence` read them.
 """
 
 from __future__ import annotations
@@ -15,82 +17,95 @@ from lakesync.model.merge import LiveDelta, Origin, RowState, StoredState
 from lakesync.model.types import ColumnValue, RowDelta, RowKey
 
 WRITERS_KEPT = 8
-"""Writers that are stored per row; for other writers, `row_presence` assumes that they may have the row."""
+"""The most writers that a row stores: its latest. For other writers, `row_presence` assumes that they may have the row.
+"""
 UPDATES_KEPT = 4
-"""Most unmerged UPDATEs of a row; each keeps its request in memory until it is merged."""
+"""The most unmerged UPDATEs of a row; each keeps its request in memory until it is merged."""
 NARROW = 16
-"""Most columns of an UPDATE that is not merged at once."""
+"""The most columns of an UPDATE that is not merged at once."""
 COLUMNS_WAITING = UPDATES_KEPT * NARROW
-"""Most columns in the unmerged UPDATEs of a row."""
+"""The most columns in the unmerged UPDATEs of a row."""
 DELETED = -1
 """`Writer.inserted` of a client that deleted the row itself."""
 
 MoveKind = Literal["join", "stay", "leave", "own"]
+"""The kinds of `Move`."""
 
 
 class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a row stores about a client that wrote to it."""
 
     inserted: int
-    """The arrival of the INSERT by which the client has the row; 0 if it never inserted it; DELETED if it deleted its
-    own copy. A negative arrival means that since then its copy may differ from the row (it is astray)."""
+    """What the client's own copy of the row may be, as one of four values:
+
+    - an arrival: the client inserted the row then, and has it by that INSERT;
+    - 0: the client only updated the row;
+    - `DELETED`: the client deleted its copy;
+    - a negative arrival: since then the client's copy may differ from the row (the copy is astray).
+    """
     latest: int
-    """The arrival of its latest delta."""
+    """The arrival of the client's latest delta of the row."""
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """An UPDATE that is not merged into its row yet, and that no later one with the same columns has overwritten."""
+    """An UPDATE that is not merged into its row yet, and that no later UPDATE of the same columns has overwritten.
+
+    The unmerged UPDATEs of a row are a linked list, newest first.
+    """
 
     hlc: int
     client_id: str
     delta_id: str
     columns: tuple[ColumnValue, ...]
     names: tuple[str, ...]
-    """The names of its columns."""
+    """The names of its columns, as `intern_names` returns them: equal names are one tuple object."""
     at: int
-    """Its arrival."""
+    """The UPDATE's arrival."""
     before: Update | None
-    """The unmerged UPDATE before it."""
+    """The unmerged UPDATE before it; None for the oldest."""
     count: int
-    """How many unmerged UPDATEs there are up to this one."""
+    """The length of the list from this one on."""
 
 
 class StoredRow(msgspec.Struct, gc=False):
     """A merged row, and which clients wrote to it.
 
-    A store may return the object that it keeps in memory. So a row is never changed, but replaced by a changed copy.
+    A store may return the object that it keeps in memory. So callers change only a `copy()` of a row, and store that.
+    `fold` changes the object itself, but only its form.
     """
 
     key: RowKey
-    """All versions of a row share it, and so do the dictionaries of the layers."""
+    """Table and row id. It is one object for all versions of a row, to save memory."""
     arrival: int
-    """Arrival of the latest change, which is the row's feed position under each bucket key that it did not join later.
-    """
+    """Arrival of the latest change. It is the row's position in the feed of each of its bucket keys, except for keys
+    that the row joined later."""
     state: RowState
+    """The merged columns; without the UPDATEs in `updates`."""
     writers: dict[str, Writer] = {}
-    """By client id, ordered by their latest deltas; only the newest few."""
+    """The latest writers, by client id, ordered by their latest deltas; at most `WRITERS_KEPT`."""
     writers_floor: int = 0
-    """Writers up to this arrival may be missing from `writers`."""
+    """Clients that wrote up to this arrival may be missing in `writers`."""
     keys: tuple[str, ...] = ()
     """Bucket keys that the row is inside of, sorted."""
     emptied: int = 0
-    """Arrival at which it last lost columns, by a tombstone or an erasure: clients that had it before must drop them.
-    Also the latest delta of a removed writer that inserted or deleted its own copy: nothing else tells of that.
-    """
+    """Arrival at which the row last lost columns, by a DELETE or an erasure: clients that had it before have to drop
+    these columns. Also the latest delta of a writer that is no longer in `writers`, if the writer had inserted or
+    deleted its own copy: such a client cannot be sent an UPDATE either."""
     updates: Update | None = None
-    """The newest UPDATE that `fold` has not merged yet. Each is newer than everything that the row had before it. So a
-    push of such an UPDATE need not read the row's state, and several of them are merged at once."""
+    """The newest UPDATE that `fold` has not merged yet; None if there is none. Each is newer than everything that the
+    row had before it. So a push of such an UPDATE need not read the row's state, and several of them are merged at
+    once."""
 
     @staticmethod
     def of_insert(key: RowKey, delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
         """Return the row that a first INSERT makes.
 
         Args:
-            key: the row's, with its table's name interned.
+            key: the row's key, with the table's name interned.
             delta: the INSERT.
-            client_id: its writer, as one string object for all deltas of a push.
-            at: its arrival.
-            keys: the row's bucket keys, if they are known.
+            client_id: id of the client that wrote it, as one string object for all deltas of a push.
+            at: the INSERT's arrival.
+            keys: the row's bucket keys; empty if the caller sets them later.
         """
         state, writers = RowState.of_insert(delta, at), {client_id: Writer(at, at)}
         return StoredRow(key, at, state, writers, keys=keys)
@@ -118,13 +133,13 @@ class StoredRow(msgspec.Struct, gc=False):
         return self.state.newest if self.updates is None else self.updates.hlc
 
     def updated(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
-        """Return the row after an UPDATE that does not change its bucket keys.
+        """Return the row after an UPDATE that does not change its bucket keys; the UPDATE is merged later, by `fold`.
 
         Args:
-            delta: the UPDATE, with `NARROW` columns at most; its hlc is above `newest`.
-            names: its columns, `intern_names`.
-            client_id: its writer, as one string object for all deltas of a push.
-            at: its arrival.
+            delta: the UPDATE, with at most `NARROW` columns, and an hlc above `newest`. The caller has checked both.
+            names: the names of its columns, as `intern_names` returns them.
+            client_id: id of the client that wrote it, as one string object for all deltas of a push.
+            at: the UPDATE's arrival.
         """
         last = self.updates
         before, count = last, 1 if last is None else last.count + 1
@@ -140,7 +155,7 @@ class StoredRow(msgspec.Struct, gc=False):
         return row
 
     def fold(self) -> StoredRow:
-        """Merge the UPDATEs in `updates`, and return the row. Its meaning stays, so this may happen at any time."""
+        """Merge the UPDATEs in `updates` into `state`, and return the row. The row's values stay the same."""
         update = self.updates
         if update is None:
             return self
@@ -155,13 +170,13 @@ class StoredRow(msgspec.Struct, gc=False):
         return self
 
     def note_writer(self, client_id: str, at: int, *, inserted: bool = False, deleted: bool = False) -> None:
-        """Record a client that wrote to the row.
+        """Record a client that wrote to the row as its latest writer.
 
         Args:
-            client_id: the writer.
-            at: the arrival of its deltas.
-            inserted: whether they include an INSERT after any DELETE.
-            deleted: whether they include a DELETE.
+            client_id: the client's id.
+            at: the arrival of the client's deltas.
+            inserted: whether the deltas contain an INSERT, and no DELETE after it.
+            deleted: whether the deltas contain a DELETE.
         """
         writers = self.writers
         known = writers.pop(client_id, None)
@@ -174,7 +189,7 @@ class StoredRow(msgspec.Struct, gc=False):
         if len(writers) > WRITERS_KEPT:
             removed = writers.pop(next(iter(writers)))
             self.writers_floor = max(self.writers_floor, removed.latest)
-            if removed.inserted:  # an UPDATE of what it had before would not make its copy right
+            if removed.inserted:  # its own copy may differ from what it was sent, so an UPDATE would not be enough
                 self.emptied = max(self.emptied, removed.latest)
 
 
@@ -197,11 +212,11 @@ _decode = msgspec.json.Decoder(_Encoded).decode
 
 
 def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
-    """Encode a row as compact JSON; values keep their text.
+    """Encode a row as compact JSON. Column values keep the JSON text in which they were pushed.
 
     Args:
-        row: the row, without `updates`.
-        live: `row.state.live`, if the caller has it.
+        row: the row, after `fold`: UPDATEs in `updates` would be lost.
+        live: `row.state.live`, if the caller has computed it already; None computes it.
     """
     state = StoredState(row.state.live if live is None else live, row.state.tombstone, row.state.inserted)
     floor, keys, emptied = row.writers_floor, row.keys, row.emptied
@@ -211,7 +226,7 @@ def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
 
 
 def decode_row(data: bytes) -> StoredRow:
-    """Decode the output of `encode_row`; values are views that keep `data` alive.
+    """Decode the output of `encode_row`. Column values are views into `data`, and keep it in memory.
 
     Raises:
         msgspec.DecodeError: `data` has another form.
@@ -236,20 +251,22 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A row's history under one bucket key, as arrivals; 0 for an event that never happened."""
+    """A row's history under one bucket key. Numbers are arrivals; 0 for an event that never happened."""
 
     bucket: str
+    """The bucket key."""
     table: str
     row_id: str
     first: int
-    """The first time it came into the bucket."""
+    """When the row first joined the bucket."""
     since: int
-    """The last time it came into the bucket."""
+    """When the row last joined the bucket."""
     left_before: int
-    """The last time it left the bucket before `since`."""
+    """When the row last left the bucket before `since`."""
     changed: int
-    """Its last change inside the bucket, or the last time it left: the order of the feed."""
+    """When the row last changed inside the bucket, or left it. The feed of a bucket key is in this order."""
     inside: bool
+    """Whether the row is inside the bucket now."""
 
     @property
     def key(self) -> RowKey:
@@ -258,20 +275,21 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def left(self) -> int:
-        """The last time it left the bucket."""
+        """When the row last left the bucket."""
         return self.left_before if self.inside or not self.since else self.changed
 
     def may_be_inside_at(self, place: int) -> bool:
-        """Return whether the row may have been inside at an arrival.
+        """Return whether the row may have been inside the bucket at an arrival.
 
-        Of stays in the bucket before the last two, only the start of the first is known.
+        The entry has the times of the last stay, the end of the one before, and the start of the first. In between, the
+        row may have left and joined any number of times.
         """
         if self.since <= place:
             return self.inside or self.left > place
         return 0 < self.first <= place < self.left_before
 
     def may_be_inside_between(self, low: int, high: int) -> bool:
-        """Return whether the row may have been inside at any arrival above `low` and up to `high`."""
+        """Return whether the row may have been inside the bucket at any arrival above `low` and up to `high`."""
         if self.since <= high:
             return self.inside or self.left > low
         return 0 < self.first <= high and self.left_before > low
