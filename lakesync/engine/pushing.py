@@ -1,6 +1,7 @@
-"""A push as one work on the store: checks, log row, merge, feed entries, and the client's record.
+"""A push as one transaction in the store: checks, log row, merge, feed entries, and the client's record.
 
-`SyncGateway` submits `push_work`; see `docs/push.md`.
+`SyncGateway` submits `push_work`, and the gateway of a shard also `check_work`; see `docs/push.md`. The cursor of the
+response depends on what the client certainly has; `feed.positions` defines the terms.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ NEVER_PULLED = 1
 
 
 class Ready(NamedTuple):
-    """What can be computed from deltas before the store is used."""
+    """What is computed from a push's deltas before its transaction."""
 
     packed: PackedDeltas
+    """The deltas, encoded for the log."""
     rows: PushRows
+    """The deltas, by row."""
     distinct: bool
-    """Whether all ids differ."""
+    """Whether all delta ids differ."""
 
 
 class CheckedPush(NamedTuple):
@@ -55,20 +58,20 @@ class CheckedPush(NamedTuple):
 
     push: SyncPush
     claims: Claims
+    """The verified claims of the sender's token."""
     now_ms: int
-    """Server wall time of the request."""
+    """Server wall time of the request, in milliseconds since 1970."""
     seen: int | None = None
     """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     admitted: bool = False
-    """It passed `check_work` in every shard, so it must not be rejected any more."""
+    """Whether it passed `check_work` in every shard, so that it must not be rejected any more."""
     trusted: bool = False
-    """It comes from the server's own side, to which the write scope does not apply: a connector, a flow or an embedding
-    app."""
+    """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
     ready: Ready | None = None
-    """For all of its deltas, if it was computed beforehand."""
+    """Computed for all of its deltas by `made_ready`; None if it was not."""
 
     def made_ready(self) -> CheckedPush:
-        """Return the push with `ready`, computed in the thread that decoded it."""
+        """Return the push with `ready`. Call it in the request's thread, so that the store's thread has less to do."""
         deltas = self.push.deltas
         if not deltas:
             return self
@@ -79,17 +82,20 @@ class CheckedPush(NamedTuple):
 def push_work(
     commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> PushResult:
-    """Commit the new deltas of a push.
+    """Store the new deltas of a push, and return the result for the client.
 
     Args:
-        commit: of the gateway.
-        request: the push.
-        rules: the gateway's sync rules.
-        limits: of the engine.
+        commit: the open transaction in the gateway's store.
+        request: the push, after `check_push`.
+        rules: the gateway's cache of compiled sync rules.
+        limits: the engine's limits.
         names: checks the names of the push's tables and columns.
 
+    Returns:
+        The client's new cursor, and the number of accepted deltas, repeated ones included.
+
     Raises:
-        BackpressureError: too much is unflushed.
+        BackpressureError: the gateway has too many unflushed bytes.
         SchemaMismatchError: deltas do not fit their schemas, or names differ from known ones only in case.
         ForbiddenError: the client may not write to some rows.
         ValidationError: a row would have too many columns.
@@ -137,26 +143,26 @@ def check_work(
     """Check whether `push_work` would accept a push, without changing anything.
 
     Args:
-        commit: of the gateway.
-        request: the push.
-        rules: the gateway's sync rules.
-        limits: of the engine.
+        commit: the open transaction in the gateway's store.
+        request: the push, after `check_push`.
+        rules: the gateway's cache of compiled sync rules.
+        limits: the engine's limits.
         names: checks the names of the push's tables and columns.
 
     Raises:
-        As `push_work`.
+        The errors of `push_work`.
     """
     _admitted(commit, request, rules.access(commit, request.claims), rules, limits, names)
 
 
 class _Admitted(NamedTuple):
-    """The deltas of a push that are to be stored."""
+    """The deltas of a push that are to be stored: new ones that passed every check."""
 
     deltas: Sequence[RowDelta]
     rows: PushRows
-    """The same, by row."""
+    """The same deltas, by row."""
     stored: Mapping[RowKey, StoredRow]
-    """Their rows as they are."""
+    """Their rows before the push; rows that do not exist yet are absent."""
 
 
 _NOTHING = _Admitted([], PushRows({}, (), 0), {})
@@ -165,10 +171,12 @@ _NOTHING = _Admitted([], PushRows({}, (), 0), {})
 def _admitted(
     commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> _Admitted:
-    """Return the checked deltas of a push that are to be stored.
+    """Check a push, and return the deltas that are to be stored.
+
+    Deltas that an erasure covers lose their values, and are not checked.
 
     Raises:
-        As `push_work`.
+        The errors of `push_work`.
     """
     unknown = _unknown(commit, request)
     new = commit.filter_erased(unknown)
@@ -194,19 +202,19 @@ def _admitted(
 
 
 class _Covered(NamedTuple):
-    """Up to where a client certainly has everything that it may see, before its push."""
+    """The cursor up to which a client certainly has everything that it may see, before its push."""
 
     cursor: int
     everything: bool = False
-    """No change by others is newer."""
+    """Whether the client has everything: no change by others is newer."""
     doubted: Page | None = None
-    """The page that it certainly has, if it was sent more since that it may not have received."""
+    """The page that the client certainly has, if it was sent more since, which it may not have received; else None."""
 
 
 def _believed(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
-    """Return the cursor that a client certainly has; None if its own claim proves nothing.
+    """Return the cursor `seen` if the client certainly has it; None if the request does not prove that.
 
-    A connection's own complete cursor proves nothing once the record's cursors have other claims.
+    A connection's own complete cursor proves nothing once the record's cursors belong to other claims.
     """
     if seen is None or not is_possible(record, seen, newest):
         return None
@@ -227,6 +235,13 @@ def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
 
 
 def _covered(commit: FeedView, record: ClientRecord, access: Access) -> _Covered:
+    """Return the cursor up to which a client certainly has everything.
+
+    Args:
+        commit: the open transaction in the gateway's store.
+        record: the client's record, with the cursor that it certainly has as `seen`.
+        access: the claims and bucket keys that decide what the client may see.
+    """
     at = find_page(record, record.seen)
     if at is None:
         return _Covered(NEVER_PULLED)
@@ -238,13 +253,16 @@ def _covered(commit: FeedView, record: ClientRecord, access: Access) -> _Covered
         if not commit.changed_after(buckets, at.base):
             # an arrival below the base would mean what the client could see before
             return _Covered(max(record.seen, at.base, commit.arrival), everything=True)
-    # no cursor above it is complete: other clients' rows may have changed since, also under keys of the scope's claims
-    # that came into use after the scope began
+    # No cursor above `seen` is complete: rows of other clients may have changed since, also under bucket keys that came
+    # into use after the scope began.
     return _Covered(record.seen)
 
 
 def _unknown(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
-    """Return the deltas that were not accepted before, each once."""
+    """Return the deltas of a push that were not accepted before, each once.
+
+    A push whose lowest hlc is above all earlier ones of the client cannot contain a repeated delta.
+    """
     deltas, client, ready = request.push.deltas, request.push.client_id, request.ready
     if not deltas:
         return []

@@ -1,6 +1,6 @@
-"""The SQLite store's `View` and `Commit`: they combine the journal and the state.
+"""The SQLite store's `View` and `Commit`: they combine the log (`Journal`) with the rows and feed entries (`State`).
 
-`SqliteStore` creates one per read or work; the engine and the feed call their methods in the owner thread.
+`SqliteStore` creates one for each read or work; the engine and the feed call their methods in the owner thread.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from lakesync.staging.sqlite.state import State
 from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
-"""Queries of every push. Their results do not depend on pushes that wait in memory, so they are cached until the
-queried table is written."""
+"""Beginnings of queries that every push makes. Their results do not depend on pushes that wait in memory, so they are
+cached until a work writes to the file."""
 
 
 class SqliteView(HeadView, SideQueries):
-    """`View` of one gateway, used in the owner thread between groups."""
+    """A `View` of one gateway, used in the owner thread between transactions."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
         """Create the view.
 
         Args:
-            journal: of the store.
-            state: of the store.
-            gateway: its id.
+            journal: the store's log.
+            state: the store's rows and feed entries.
+            gateway: the gateway's id.
 
         Raises:
             NotFoundError: there is no such gateway.
@@ -74,15 +74,15 @@ class SqliteView(HeadView, SideQueries):
         return self._state.read_range(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Return every entry of these rows under these buckets."""
+        """Return every entry of these rows under these bucket keys."""
         return self._state.entries_of(self.gateway, keys, buckets)
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under these bucket keys has `changed > since`."""
         return self._state.changed_after(self.gateway, buckets, since)
 
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
-        """Return nothing: the thread that reads has delivered all notices."""
+        """Return nothing: the thread that reads has delivered the notices of all commits."""
         return ()
 
     def buckets(self, prefix: str) -> list[str]:
@@ -90,7 +90,7 @@ class SqliteView(HeadView, SideQueries):
         return self._state.buckets(self.gateway, prefix)
 
     def client(self, client_id: str) -> ClientRecord | None:
-        """Return a client's record."""
+        """Return a client's record; None if it has none."""
         return self._journal.client(self.gateway, client_id)
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -98,7 +98,7 @@ class SqliteView(HeadView, SideQueries):
 
 
 class SqliteCommit(SqliteView, SideStatements):
-    """`Commit` of one gateway; the group that it belongs to begins and commits the transactions."""
+    """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class SqliteCommit(SqliteView, SideStatements):
         """Create the commit.
 
         Args:
-            journal: of the store.
-            state: of the store.
-            gateway: its id.
-            alone: whether the state is written behind before and after this work.
-            announcement: collects the notices of the group.
+            journal: the store's log.
+            state: the store's rows and feed entries.
+            gateway: the gateway's id.
+            alone: whether the work has a transaction of its own, with all rows written to `state.db` before and after.
+            announcement: collects the notices of the transaction; None if nobody is notified.
         """
         super().__init__(journal, state, gateway)
         self._alone = alone
@@ -153,7 +153,7 @@ class SqliteCommit(SqliteView, SideStatements):
         self._announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """Return the stored rows among `keys`; `StoredRow.fold` may have to merge UPDATEs of some."""
+        """Return the stored rows among `keys`, perhaps with unmerged UPDATEs; see `RowCommit.unfolded_rows`."""
         return self._state.rows(self.gateway, keys)
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
@@ -179,7 +179,7 @@ class SqliteCommit(SqliteView, SideStatements):
         return version
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema, and return the version of that."""
+        """Retire a table's schema, and return the version of this change."""
         config = without_schema(self.config, table)
         self._journal.put_schema(self.gateway, table, config.retired[table], None)
         self._journal.put_config(self.gateway, config)
@@ -188,8 +188,8 @@ class SqliteCommit(SqliteView, SideStatements):
     def put_rules(self, rules: SyncRules) -> int:
         """Activate sync rules, and return their version.
 
-        A replay indexes rows by the active rules. So the state is written behind before this commit, and again before
-        anyone sees it: the work is run again, alone.
+        A replay of the log computes bucket keys by the active rules. So all rows are written to `state.db` before this
+        commit, and again before it is visible: the work runs again, alone.
         """
         self.run_alone()
         config = with_rules(self.config, rules)
@@ -198,7 +198,7 @@ class SqliteCommit(SqliteView, SideStatements):
         return config.rules_version
 
     def run_alone(self) -> None:
-        """Require that the state is written behind before and after this work; see `Commit.run_alone`."""
+        """Require a transaction of its own, with all rows in `state.db` before and after; see `RowCommit.run_alone`."""
         if not self._alone:
             raise MustRunAloneError
 

@@ -1,6 +1,6 @@
-"""Group commit: several works share one commit of the journal, and are acknowledged once it is durable.
+"""Group commit of a SQLite store: several works share one transaction of `log.db`.
 
-The owner thread calls `GroupCommit.run` with its queues.
+They are acknowledged once it is durable. The owner thread calls `GroupCommit.run` with its queues.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from lakesync.staging.sqlite.state import State
 from lakesync.staging.sqlite.write_behind import WriteBehind
 
 _GROUP_SECONDS = 0.05
-"""A group that took longer is committed before more works join it, and reads of one round end. So no job waits for all
-others."""
+"""Seconds after which a group is committed before more works join it, and after which a round of reads ends. So no job
+waits for all others."""
 
 
 class Job(NamedTuple):
     """A read or a work for the owner thread."""
 
     run: Callable[[bool], Any]
-    """Called with whether it runs alone in its group."""
+    """The function; its argument says whether it runs alone in its transaction."""
     future: Future[Any]
+    """The future of its result."""
     writes: bool
+    """Whether it is a work, which changes something."""
 
 
 class GroupCommit:
-    """Runs jobs over journal and state. All methods belong to the owner thread.
+    """Runs jobs over the log and the rows. Only the thread that owns the store calls its methods.
 
-    A job that fails is rolled back alone. If the journal's commit fails, all works of its group are rolled back.
+    A job that fails is rolled back alone. If the commit fails, all works of its group are rolled back.
     """
 
     def __init__(self, journal: Journal, state: State, behind: WriteBehind, notices: Notices) -> None:
@@ -51,8 +53,8 @@ class GroupCommit:
         """Run a group of writing jobs, and then reading jobs for a limited time.
 
         Args:
-            writing: queue of works.
-            reading: queue of reads.
+            writing: the queue of works.
+            reading: the queue of reads.
         """
         if writing and (alone := self._run_group(writing)) is not None:
             self._run_alone(alone)
@@ -63,6 +65,7 @@ class GroupCommit:
                 self._read(job)
 
     def _read(self, job: Job) -> None:
+        """Run a read, and complete its future."""
         try:
             self._behind.ensure()
             outcome = Outcome(job.future, job.run(False))
@@ -99,7 +102,7 @@ class GroupCommit:
         return alone
 
     def _run_alone(self, job: Job) -> None:
-        """Run a job with the state written behind before and after it."""
+        """Run a job in a transaction of its own, with all rows written to `state.db` before and after it."""
         try:
             self._behind.write()
             self._begin(alone=True)
@@ -117,6 +120,7 @@ class GroupCommit:
         self._notices.tell(self.announcement.take())
 
     def _begin(self, *, alone: bool = False) -> None:
+        """Begin a transaction; rows that were lost by an error are rebuilt first."""
         self._behind.ensure()
         self._journal.begin(alone=alone)
 
@@ -124,8 +128,8 @@ class GroupCommit:
         """Run one job in the group.
 
         Raises:
-            MustRunAloneError: it was rolled back and must run again.
-            sqlite3.Error: it could not be rolled back alone; the group is lost.
+            MustRunAloneError: the job was rolled back and must run again, alone.
+            sqlite3.Error: the job could not be rolled back alone, so the whole group must be.
         """
         mark = self._journal.mark()
         try:
@@ -141,6 +145,10 @@ class GroupCommit:
         return Outcome(job.future, result)
 
     def _commit(self) -> None:
+        """Commit the group to `log.db`; its rows are visible, in memory, afterwards.
+
+        While the disk is busy, rows of earlier groups are written to `state.db`.
+        """
         self._check_transactions()
         crash_point("staging.before_commit")
         self._behind.note(self._journal.commit(self._behind.write_beside if self._behind.may_go_on else None))
@@ -162,7 +170,7 @@ class GroupCommit:
             raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
     def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
-        """Roll back the group."""
+        """Roll back the group, and complete its futures with the error."""
         self.announcement.take()
         self._journal.rollback()
         if self._state.intact:
@@ -174,7 +182,12 @@ class GroupCommit:
             future.set_exception(self._shown(exc))
 
     def _shown(self, exc: BaseException, happened: str = "nothing was committed") -> BaseException:
-        """Return an error as the store's protocol defines it."""
+        """Return the error that callers get: StagingUnavailableError for an error of SQLite or of the disk.
+
+        Args:
+            exc: the error.
+            happened: whether anything was committed, for the message.
+        """
         if not isinstance(exc, sqlite3.Error | OSError):
             return exc
         error = StagingUnavailableError(
@@ -186,7 +199,7 @@ class GroupCommit:
 
 
 def _next_of(jobs: Turns[Job]) -> Job | None:
-    """Return the next job whose future was not cancelled."""
+    """Remove and return the next job whose future was not cancelled; None if there is none."""
     while jobs:
         job = jobs.take()
         if job.future.set_running_or_notify_cancel():

@@ -1,7 +1,8 @@
-"""The journal's transactions: groups of works, and every gateway's head in memory.
+"""The transactions of `log.db`, the journal of a SQLite store; every gateway's head (its counters) is in memory.
 
-Writes of pushes wait in memory until their group commits. All other writes go to the file at once, in a savepoint of
-their work. `GroupCommit` begins and commits the groups, `SqliteCommit` reads and writes.
+Works that share a transaction are a group. Writes of pushes wait in memory until their group commits. All other writes
+go to the file at once, in a savepoint of their work. `GroupCommit` begins and commits the groups, `SqliteCommit` reads
+and writes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Undo:
         self._steps: list[Callable[[], object]] = []
 
     def mark(self) -> int:
-        """Return the current position, for `take_back`."""
+        """Return the current number of functions, for `take_back`."""
         return len(self._steps)
 
     def add(self, step: Callable[[], object]) -> None:
@@ -44,9 +45,11 @@ class Undo:
         self._steps.append(step)
 
     def update(self, held: dict[K, V], new: Mapping[K, V]) -> None:
-        """Update a dictionary whose values are never None, and add how to undo that.
+        """Update a dictionary, and add a function that undoes the update.
 
-        `new` must not be changed afterwards.
+        Args:
+            held: the dictionary; none of its values is None.
+            new: the new values by key; it must not be changed afterwards.
         """
         before = list(map(held.get, new))
         held.update(new)
@@ -61,7 +64,7 @@ class Undo:
         self._steps.append(restore)
 
     def take_back(self, mark: int) -> None:
-        """Undo everything since the mark."""
+        """Undo everything since `mark` returned this number."""
         while len(self._steps) > mark:
             self._steps.pop()()
 
@@ -71,15 +74,15 @@ class Undo:
 
 
 _REMEMBERED = 4096
-"""Cached client records, and cached highest hlcs."""
+"""The most client records in their cache, and the most entries in each of the other caches."""
 
 
 class MustRunAloneError(Exception):
-    """A work needs more than a group can give: it must be run again, alone."""
+    """A work cannot share a transaction: it is rolled back and must run again, alone."""
 
 
 class _Group:
-    """What the works of a group wrote, and the file does not contain yet."""
+    """The writes of a group's works that wait in memory, and how to undo them."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
@@ -87,12 +90,13 @@ class _Group:
         self.work = 0
         """The undo mark at which the current work began."""
         self.direct = False
-        """Whether the current work has a savepoint."""
+        """Whether the current work has a savepoint in the file."""
         self.moved: set[str] = set()
+        """The gateways whose heads changed."""
         self.forget_waiting()
 
     def forget_waiting(self) -> None:
-        """Clear what waits in memory, apart from heads."""
+        """Drop the writes that wait in memory, apart from heads."""
         self.entries: list[tuple[LogEntry, int]] = []
         self.writers: dict[Client, tuple[int, int]] = {}
         self.clients: dict[Client, ClientRecord] = {}
@@ -104,22 +108,22 @@ class _Group:
 
 
 class Journal(JournalFile):
-    """The journal's file, and the writes that wait in memory for it.
+    """`log.db`, and the writes that wait in memory for it.
 
-    All methods belong to the owner thread. Another thread waits for the disk if there is something to do meanwhile.
-    Changes since a mark can be undone.
+    Only the thread that owns the store calls its methods; another thread waits for the disk while the owner has
+    something to do. Changes since a mark can be undone.
     """
 
     def __init__(self, folder: Path, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
         """Open or create `log.db`.
 
         Args:
-            folder: of the store.
-            wall: returns the server's wall time in milliseconds.
-            shard: of gateways that are created in it.
+            folder: the store's folder.
+            wall: returns the server's wall time in milliseconds since 1970.
+            shard: name of the shard that the store serves; gateways created in it get this name.
 
         Raises:
-            StagingVersionError: a newer version wrote it.
+            StagingVersionError: a newer LakeSync wrote it.
         """
         super().__init__(folder)
         self.wall = wall
@@ -127,7 +131,7 @@ class Journal(JournalFile):
         self.heads: dict[str, Head] = {head.gateway: head for head in self.stored_heads()}
         self._disk = ThreadPoolExecutor(1, f"commits of {LOG_FILE}")
         self.unpacked_bytes = 0
-        """Of all bodies that were ever appended, before compression; it only grows."""
+        """Size of all bodies that this process has appended, before compression; it only grows."""
         self._group = _Group(alone=False)
         self._writers: dict[Client, tuple[int, int]] = {}
         self._clients: dict[Client, ClientRecord] = {}
@@ -141,7 +145,7 @@ class Journal(JournalFile):
     # -- one group of works, and one work in it ------------------------------------------------------------------
 
     def begin(self, *, alone: bool = False) -> None:
-        """Begin a group, or a work that is a group alone."""
+        """Begin a transaction: of a group, or of one work alone."""
         self._group = _Group(alone=alone)
         self.sql.execute("BEGIN IMMEDIATE")
 
@@ -154,8 +158,8 @@ class Journal(JournalFile):
         """Make the group durable, and return the gateways whose heads changed.
 
         Args:
-            meanwhile: called while the disk is waited for, with a function that returns whether that is over; it must
-                not use the journal.
+            meanwhile: called while another thread waits for the disk. Its argument is a function that returns whether
+                the commit has ended; it must not use the journal. None to wait in this thread.
         """
         group = self._group
         self._write()
@@ -182,7 +186,7 @@ class Journal(JournalFile):
         self._group = _Group(alone=False)
 
     def mark(self) -> int:
-        """Begin a work inside the group, and return its undo mark."""
+        """Begin a work inside the group, and return its mark, for `take_back`."""
         group = self._group
         if group.direct:
             self.sql.execute("RELEASE work")
@@ -191,7 +195,7 @@ class Journal(JournalFile):
         return group.work
 
     def take_back(self, mark: int) -> None:
-        """Undo what the work did since its mark."""
+        """Undo what the current work did since its mark."""
         group = self._group
         if group.direct:
             self.sql.execute("ROLLBACK TO work")
@@ -200,11 +204,11 @@ class Journal(JournalFile):
         group.undo.take_back(mark)
 
     def direct(self) -> None:
-        """Prepare for statements of the current work that read or write the file itself.
+        """Write what waits in memory to the file, before statements of the current work that use the file itself.
 
         Raises:
-            MustRunAloneError: the work has written to memory, which could not be told from other works' writes in the
-                file.
+            MustRunAloneError: the work has writes that wait in memory beside those of other works; in the file, they
+                could not be rolled back alone.
         """
         group = self._group
         if not (group.alone or group.direct):
@@ -217,7 +221,7 @@ class Journal(JournalFile):
         self._forget()
 
     def _forget(self) -> None:
-        """Clear the caches, because the file may differ."""
+        """Clear the caches, because the file may have other contents."""
         self._writers.clear()
         self._clients.clear()
         self._answers.clear()
@@ -226,8 +230,8 @@ class Journal(JournalFile):
         """Return the rows of a query, cached until a work writes to the file itself.
 
         Args:
-            question: identifies the query.
-            ask: runs it.
+            question: the key in the cache: statement and values.
+            ask: runs the query.
         """
         known = self._answers.get(question)
         if known is None:
@@ -291,7 +295,7 @@ class Journal(JournalFile):
     # -- clients -------------------------------------------------------------------------------------------------
 
     def client(self, gateway: str, client_id: str) -> ClientRecord | None:
-        """Return a client's record."""
+        """Return a client's record, also one that waits in memory; None if it has none."""
         place = (gateway, client_id)
         known = self._group.clients.get(place) or self._clients.get(place)
         if known is None:
@@ -316,7 +320,7 @@ class Journal(JournalFile):
         return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return the ids with an hlc in `low..high` from the client's log rows."""
+        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, also of waiting ones."""
         _, widest = self.writer(gateway, client_id)
         packed = self.stored_ids(gateway, client_id, low, high, widest)
         packed += [
@@ -329,7 +333,7 @@ class Journal(JournalFile):
     # -- the log -------------------------------------------------------------------------------------------------
 
     def append(self, gateway: str, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row, its ids, and its share of the ledger."""
+        """Add a push to the log; it waits in memory until the group commits. See `PushCommit.append`."""
         group, head = self._group, self.head(gateway)
         entry = next_entry(head, client_id, deltas, arrival, claims)
         highest, widest = self.writer(gateway, client_id)
@@ -343,6 +347,7 @@ class Journal(JournalFile):
 
 
 def _remember(known: dict[Client, V], new: Mapping[Client, V]) -> None:
+    """Add values to a cache; a full one is cleared first."""
     if len(known) + len(new) > _REMEMBERED:
         known.clear()
     known.update(new)

@@ -1,6 +1,7 @@
-"""A layer in memory: rows and entry changes that `state.db` does not contain yet.
+"""A layer: rows and changes of feed entries in memory that `state.db` does not contain yet.
 
-`LayeredFile` stacks several layers over the file.
+`LayeredFile` keeps several layers over the file: of the current work, its group, committed groups, and the layer that
+is being written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ RowChange = tuple[RowKey, str, EntryChange]
 
 
 class Layer:
-    """What one work, one group, or the commits of some seconds wrote, by gateway."""
+    """The writes of one work, one group, or the commits of some seconds.
+
+    Most changes of entries follow from rows: a row's entries under its bucket keys change at the row's arrival. The
+    others are explicit moves.
+    """
 
     __slots__ = ("_moves", "_unlisted", "count", "newest", "rows")
 
@@ -26,18 +31,19 @@ class Layer:
         self.count = 0
         """Number of rows."""
         self.newest: dict[tuple[str, str], int] = {}
-        """Gateway and bucket key to the newest `changed` of its entries."""
+        """The newest arrival of an entry's change, by gateway and bucket key."""
         self._unlisted: dict[str, dict[RowKey, StoredRow]] = {}
-        """Rows whose implied entry changes may be missing in the file; all rows of a gateway that is missing here."""
+        """By gateway: rows whose own changes of entries may be missing in the file. A gateway that is absent here has
+        all of its rows in this state."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
-        """Combined explicit moves that the file does not contain."""
+        """By gateway: combined explicit moves that the file does not contain."""
 
     def __bool__(self) -> bool:
         return bool(self.count) or self.has_entries
 
     @property
     def has_entries(self) -> bool:
-        """Whether there are entry changes that the file does not contain."""
+        """Whether there are changes of entries that the file does not contain."""
         unlisted = any(self._unlisted.get(gateway, rows) for gateway, rows in self.rows.items())
         return unlisted or any(any(sums.values()) for sums in self._moves.values())
 
@@ -60,7 +66,7 @@ class Layer:
         return newest
 
     def with_later(self, later: Layer) -> Layer:
-        """Return the layer with a later one added; neither is used by itself any more."""
+        """Return the layer with a later one added. Use only the returned object afterwards."""
         if not self:
             return later
         for gateway, rows in later.rows.items():
@@ -82,13 +88,13 @@ class Layer:
                 held[place] = at
 
     def _unlisted_rows(self, gateway: str) -> dict[RowKey, StoredRow]:
-        """Return a gateway's part of `_unlisted`, which is kept apart from its rows from now on."""
+        """Return a gateway's part of `_unlisted`, which is a dictionary of its own from now on."""
         if gateway not in self._unlisted:
             self._unlisted[gateway] = self.rows[gateway].copy()
         return self._unlisted[gateway]
 
     def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
-        """Remove and yield the entry changes of rows under their own keys."""
+        """Remove and yield the changes of rows' entries under their own bucket keys."""
         unlisted, sums = self._unlisted_rows(gateway), self._moves[gateway]
         for row in rows:
             key = row.key
@@ -97,7 +103,7 @@ class Layer:
                     yield key, bucket, change
 
     def take_all_entries(self) -> dict[str, list[RowChange]]:
-        """Remove and return all entry changes that the file does not contain, by gateway."""
+        """Remove and return all changes of entries that the file does not contain, by gateway."""
         found: dict[str, list[RowChange]] = {}
         for gateway in {**self.rows, **self._moves}:
             changes = list(self.take_entries(gateway, list(self._unlisted_rows(gateway).values())))

@@ -1,8 +1,9 @@
-"""The layers over `state.db`, and how they are written to the file.
+"""The layers of rows and entries in memory over `state.db`, and how they are written to the file.
 
 From newest to oldest: writes of the current work, of earlier works in its group, of committed groups, and the frozen
-layer, which is being written to the file. Rows are replaced, never changed. So a work is rolled back by dropping its
-layer, and a group by dropping both of its layers.
+layer, which is being written to the file in parts. Rows are replaced, never changed. So a work is rolled back by
+dropping its layer, and a group by dropping both of its layers. `GroupCommit` and `WriteBehind` call it; `State` adds
+the reads.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from lakesync.staging.sqlite.row_file import home_of
 from lakesync.staging.sqlite.state_file import StateFile
 
 _BIT = 128
-"""Rows that are written at a time."""
+"""Rows that one part of the frozen layer has."""
 _GROUP, _WORK = "of_group", "of_work"
-"""Savepoints."""
+"""Names of the savepoints in which the current group, and its current work, write to the file."""
 
 
 class LayeredFile(StateFile):
     """The file and the layers over it; the base class of `State`."""
 
     def _reset(self) -> None:
-        """Clear all layers; no transaction is open."""
+        """Clear all layers, when no transaction is open."""
         super()._reset()
         self._work = Layer()
         self._group = Layer()
@@ -45,7 +46,7 @@ class LayeredFile(StateFile):
     # -- the journal's groups and works --------------------------------------------------------------------------
 
     def end_work(self) -> None:
-        """Keep the writes of the current work, as a part of its group."""
+        """Add the writes of the current work to its group."""
         self._release(_WORK)
         if self._work:
             self._group = self._group.with_later(self._work)
@@ -57,7 +58,7 @@ class LayeredFile(StateFile):
         self._work = Layer()
 
     def publish(self) -> None:
-        """Keep the writes of the group, which the journal has committed."""
+        """Add the writes of the group, which `log.db` has committed, to the committed ones."""
         self.end_work()
         self._release(_GROUP)
         if self._group:
@@ -70,17 +71,20 @@ class LayeredFile(StateFile):
         self._work, self._group = Layer(), Layer()
 
     def _save(self, name: str) -> None:
+        """Set a savepoint, unless it is set."""
         if name not in self._savepoints:
             self._begin()
             self.sql.execute(f"SAVEPOINT {name}")
             self._savepoints.append(name)
 
     def _release(self, name: str) -> None:
+        """Release a savepoint and those after it, if it is set; their writes stay."""
         if name in self._savepoints:
             self._savepoints = self._savepoints[: self._savepoints.index(name)]
             self.sql.execute(f"RELEASE {name}")
 
     def _roll_back_to(self, name: str) -> None:
+        """Roll back to a savepoint, if it is set."""
         if name in self._savepoints:
             self.sql.execute(f"ROLLBACK TO {name}")
             self._release(name)
@@ -100,7 +104,7 @@ class LayeredFile(StateFile):
 
     @property
     def guarded(self) -> bool:
-        """Whether the current group has written to the file, in savepoints."""
+        """Whether the current group has written to the file, in savepoints, so that it must not be committed now."""
         return bool(self._savepoints)
 
     def freeze(self) -> None:
@@ -110,15 +114,16 @@ class LayeredFile(StateFile):
         self._freeze()
 
     def _freeze(self) -> None:
+        """Make the layer of committed groups the frozen one, and begin to write it."""
         self._frozen, self._committed = self._committed, Layer()
         self.left = self._frozen.count
         self._writing = self._written(self._frozen)
 
     def write_on(self) -> bool:
-        """Write a part of the frozen layer; return whether it is complete.
+        """Write a part of the frozen layer; return whether the layer is complete.
 
         Raises:
-            sqlite3.Error: it cannot be written; the state is not intact any more.
+            sqlite3.Error: it cannot be written; `intact` is false afterwards.
         """
         try:
             for _ in self._writing:
@@ -145,7 +150,7 @@ class LayeredFile(StateFile):
                     pass
 
     def _write_all_entries(self) -> None:
-        """Write all entry changes to the file; those of the current group in savepoints."""
+        """Write all changes of entries to the file; those of the current group in savepoints."""
         for layer in (self._frozen, self._committed):
             if layer is not None and layer.has_entries:
                 self._write_entries(layer)
@@ -156,11 +161,11 @@ class LayeredFile(StateFile):
                 self._write_entries(layer)
 
     def _write_entries(self, layer: Layer, known: Mapping[str, Mapping[RowKey, int]] | None = None) -> None:
-        """Write the entry changes of a layer.
+        """Write the changes of entries of a layer that are not written yet.
 
         Args:
             layer: the layer.
-            known: the known row numbers, by gateway.
+            known: the numbers of rows in the file, by gateway, as far as the caller has them; None for none.
         """
         self._begin()
         try:
@@ -175,13 +180,14 @@ class LayeredFile(StateFile):
             raise
 
     def _finish(self) -> None:
+        """Write the rest of the frozen layer."""
         while not self.write_on():
             pass
 
     def _written(self, layer: Layer) -> Iterator[None]:
-        """Write a layer; stop after each part.
+        """Write a layer; yield after each part of it.
 
-        New rows get their numbers bucket by bucket, and within each in order of arrival, which is how pages read them.
+        New rows get their numbers bucket key by bucket key, and within each in order of arrival: pages read them so.
         """
         self._begin()
         known: dict[str, dict[RowKey, int]] = {}

@@ -1,8 +1,8 @@
-"""Rows in `state.db`: their numbers, their two forms, and a cache of decoded rows.
+"""Rows in `state.db`: their numbers, their two forms, and a cache of decoded rows. `StateFile` creates a `RowFile`.
 
-A row is stored encoded as it is sent, for the feed, and with its merge state. A row that consists of one INSERT is
-stored in the first form only, because that contains everything. A row that has feed entries but was not written yet has
-only its number. Rows under one bucket key get close numbers, so that they are on few pages.
+A row is stored twice: encoded as it is sent, for the feed, and with its merge state. A row that consists of one INSERT
+is stored in the first form only, because that contains everything. A row that has feed entries but was not written yet
+has only its number. Rows under one bucket key get close numbers, so that they are on few pages of the file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from lakesync.staging.sqlite import bulk
 from lakesync.wire.json import decode_deltas
 
 _LEASE = 64
-"""RowNumbers that are reserved for rows under one bucket key at a time."""
+"""Row numbers that are reserved for rows under one bucket key at a time."""
 _LEASES_KNOWN = 50_000
+"""The most bucket keys with reserved numbers."""
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 
 
@@ -35,7 +36,7 @@ def home_of(seen_under: Sequence[str]) -> str:
 
 
 class RowNumbers:
-    """Finds row numbers and creates new ones. New numbers only grow, apart from reserved ones."""
+    """Finds the numbers of rows, and creates new ones. New numbers grow, apart from reserved ones."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
@@ -54,7 +55,7 @@ class RowNumbers:
         }
 
     def new(self, gateway: str, seen_under: Sequence[str]) -> int:
-        """Return a number for a new row under these bucket keys."""
+        """Return a number for a new row under these bucket keys: one that is reserved for one of them."""
         place = (gateway, home_of(seen_under))
         number = next(self._leases.get(place, iter(())), None)
         if number is None:
@@ -62,6 +63,7 @@ class RowNumbers:
         return number
 
     def _lease(self, place: tuple[str, str]) -> int:
+        """Reserve `_LEASE` numbers for a gateway's bucket key, and return the first of them."""
         if self._next == 0:
             (highest,) = self._sql.execute("SELECT max(number) FROM row_state").fetchone()
             self._next = (highest or 0) + 1
@@ -77,8 +79,9 @@ class CachedRow(msgspec.Struct, frozen=True, gc=False):
 
     row: StoredRow
     number: int
+    """The row's number in the file."""
     size: int
-    """Stored bytes."""
+    """Its stored bytes."""
 
 
 class RowCache:
@@ -144,7 +147,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RowFile:
-    """Reads and writes rows of the file. All methods belong to the owner thread."""
+    """Reads and writes rows of the file. Only the thread that owns the store calls its methods."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
@@ -154,7 +157,7 @@ class RowFile:
         """Keys that were searched and are not in the file, so new rows are not searched again."""
 
     def forget(self) -> None:
-        """Clear the cache after a rollback. Absent keys stay known."""
+        """Clear the cache after a rollback. Keys that are known to be absent stay so."""
         self._cache.clear()
 
     def get(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
@@ -231,9 +234,9 @@ class RowFile:
         """Return the numbers of rows; create those that are missing.
 
         Args:
-            gateway: its id.
-            keys: of the rows.
-            seen_under: returns the bucket keys of a row.
+            gateway: the gateway's id.
+            keys: the rows' keys, in the order in which new numbers are given.
+            seen_under: returns the bucket keys of a row, given its key.
         """
         found = self.numbers(gateway, keys)
         if len(found) < len(keys):

@@ -1,6 +1,7 @@
-"""Decides when rows and entries in memory are written to `state.db`, and how much at a time.
+"""Write-behind: decides when rows and entries in memory are written to `state.db`, and how much at a time.
 
-The owner thread calls it between groups of commits.
+The owner thread calls it between transactions, `GroupCommit` also while it waits for the disk. Committed rows are in
+memory first; after a crash they are rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -19,26 +20,28 @@ from lakesync.staging.sqlite.recovery import Recovery, Shard
 from lakesync.staging.sqlite.state import State
 
 _SECONDS_AT_A_TIME = 0.1
-"""Pushes wait at most so long for a part of the frozen layer to be written, unless the limits are exceeded."""
+"""The most seconds that pushes wait for a part of the frozen layer to be written, unless the limits are exceeded."""
 _MANY = 0.75
-"""Above this fraction of the allowed rows, more rows are expected."""
+"""The fraction of the allowed rows in memory above which the number of rows is expected to grow further."""
 _EARLY = 1.25
-"""The frozen layer is written this many times as fast as necessary."""
+"""How many times as fast as necessary the frozen layer is written."""
 
 _log = structlog.get_logger(__name__)
 
 
 class WriteBehindLimits(NamedTuple):
-    """How much of the journal may be missing in `state.db`: about what a restart replays."""
+    """How many committed changes may be missing in `state.db`: about what a restart has to replay."""
 
     seconds: float = 10.0
+    """Age of the oldest change."""
     rows: int = 20_000
+    """Number of changed rows."""
     bytes: int = 64 << 20
-    """Of deltas as JSON."""
+    """Size of the deltas, as JSON."""
 
 
 class WriteBehind:
-    """Tracks how far `state.db` is, and writes it. All methods belong to the owner thread."""
+    """Writes committed rows to `state.db`, and tracks how far it is. Only the owner thread calls its methods."""
 
     def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehindLimits) -> None:
         self._journal = journal
@@ -48,42 +51,46 @@ class WriteBehind:
         self._moved: set[str] = set()
         """Gateways with commits that neither the file nor the frozen layer contains."""
         self._frozen: dict[str, Head] = {}
-        """Heads, at the end of the frozen layer, of the gateways that it changes."""
+        """By gateway that the frozen layer changes: the gateway's head when the layer was frozen."""
         self._frozen_bytes = 0
-        """The journal's `unpacked_bytes` at that point."""
+        """The journal's `unpacked_bytes` when the layer was frozen."""
         self._frozen_rows = 0
+        """Number of rows of the frozen layer."""
         self._frozen_at = 0.0
+        """The monotonic time when the layer was frozen."""
         self._waited = WriteBehindLimits(0, 0, 0)
-        """What else was waiting when a part was last written."""
+        """What was in memory beside the frozen layer when a part of that was last written."""
         self._held: dict[Shard, int] = {}
+        """The last log row that the file contains, by gateway and shard; a power cut may undo some of it."""
         self.durable: dict[Shard, int] = {}
-        """The seq up to which `state.db` contains the log even after a crash of the machine."""
+        """The last log row that the file contains even after a power cut, by gateway and shard."""
 
     def note(self, gateways: Iterable[str]) -> None:
-        """Record that the journal was committed with changes of these gateways."""
+        """Record that a transaction with changes of these gateways was committed."""
         self._moved.update(gateways)
 
     @property
     def full(self) -> bool:
-        """Whether more rows or bytes are in memory alone than allowed, without the frozen layer."""
+        """Whether more rows or bytes than allowed are only in memory, the frozen layer not counted."""
         waits = self._waits()
         return waits.rows > self._allowed.rows or waits.bytes > self._allowed.bytes
 
     def _waits(self) -> WriteBehindLimits:
+        """Return the age, rows and bytes that are in memory beside the frozen layer."""
         size = self._journal.unpacked_bytes - self._frozen_bytes
         return WriteBehindLimits(monotonic() - self._frozen_at, self._state.waiting, size)
 
     @property
     def any(self) -> bool:
-        """Whether the journal contains anything that the state's file does not."""
+        """Whether the log contains anything that `state.db` does not."""
         return bool(self._moved or self._frozen) or not self._state.intact
 
     def ensure(self) -> None:
-        """Rebuild the state from the journal if it was lost: SQLite may end a transaction by itself.
+        """Rebuild the rows in memory from the log if they were lost: SQLite may end a transaction by itself.
 
         Raises:
-            IntegrityError: bodies that are needed were trimmed.
-            sqlite3.Error: a database cannot be written.
+            IntegrityError: log bodies that are needed were trimmed.
+            sqlite3.Error: a database cannot be read or written.
         """
         if not self._state.intact:
             self._held = self._recovery.recover()
@@ -96,13 +103,13 @@ class WriteBehind:
             }
 
     def lose(self, exc: Exception) -> None:
-        """Discard the state after an error; `ensure` rebuilds it."""
+        """Discard the rows in memory after an error; `ensure` rebuilds them."""
         _log.warning("state lost, it is made again from the journal", error=str(exc))
         self._state.rollback()
 
     @contextmanager
     def _or_lost(self) -> Iterator[None]:
-        """Discard the state if the block raises."""
+        """Discard the rows in memory if the `with` block raises."""
         try:
             yield
         except Exception as exc:
@@ -110,10 +117,10 @@ class WriteBehind:
             raise
 
     def write(self) -> None:
-        """Write everything in the journal to the state, durably.
+        """Write everything that is committed to `state.db`, so that it survives a power cut.
 
         Raises:
-            sqlite3.Error: the state cannot be written; it is rebuilt from the journal before its next use.
+            sqlite3.Error: the file cannot be written; rows are rebuilt from the log before their next use.
         """
         self.ensure()
         with self._or_lost():
@@ -122,20 +129,20 @@ class WriteBehind:
         self.durable.update(self._held)
 
     def try_write(self) -> None:
-        """Call `write`; log an error and go on, because the journal contains everything."""
+        """Call `write`; an error is only logged, because the log contains everything."""
         self._try(self.write)
 
     def try_write_on(self) -> bool:
-        """Write a part; return False while more of the frozen layer is left."""
+        """Write a part of what is in memory; return False while more of the frozen layer is left. Errors are logged."""
         return self._try(self._write_on) is not False
 
     @property
     def may_go_on(self) -> bool:
-        """Whether `write_beside` has anything to write: the frozen layer contains committed groups only."""
+        """Whether `write_beside` may write: there is a frozen layer, and the current group has not used the file."""
         return self._state.frozen and self._state.intact and not self._state.guarded
 
     def write_beside(self, over: Callable[[], bool]) -> None:
-        """Write parts of the frozen layer until `over` returns true; they are committed later."""
+        """Write parts of the frozen layer until `over` returns true; they are committed later. Errors are logged."""
 
         def write() -> None:
             with self._or_lost():
@@ -145,6 +152,7 @@ class WriteBehind:
         self._try(write)
 
     def _write_on(self) -> bool:
+        """Write a part of the frozen layer, freezing one first; return whether all of it is written and committed."""
         self.ensure()
         with self._or_lost():
             if not self._frozen:
@@ -164,10 +172,10 @@ class WriteBehind:
         return True
 
     def _left_after(self) -> float:
-        """Return how much of the frozen layer may be left, so that it is written before the limits are reached again.
+        """Return how many rows of the frozen layer may be left, to write all of it before the limits are reached again.
 
-        Rows that are overwritten again and again are soon all in memory, and their number stops growing; they do not
-        hurry.
+        The rate is that at which changes have come since the last part. If the same rows are overwritten again and
+        again, all of them are soon in memory and their number stops growing: then the rows do not count.
         """
         waited, self._waited = self._waited, self._waits()
         came = [
@@ -180,15 +188,17 @@ class WriteBehind:
         return self._state.left * (1 - _EARLY * max(came))
 
     def _write_all(self) -> None:
+        """Write all layers to the file and commit it."""
         self._state.write_all()
         heads, self._moved = self._heads(), set()
         self._hold(heads)
 
     def _heads(self) -> dict[str, Head]:
+        """Return the current heads of the gateways with changes that the file does not contain."""
         return {gateway: self._journal.heads[gateway] for gateway in {*self._moved, *self._frozen}}
 
     def _hold(self, heads: dict[str, Head]) -> None:
-        """Commit the state, which was written up to these heads."""
+        """Commit the file, which was written up to these heads."""
         crash_point("staging.before_write_behind")
         self._state.commit((head, head.last_seq) for head in heads.values())
         self._held.update({(head.gateway, head.shard): head.last_seq for head in heads.values()})
@@ -196,6 +206,7 @@ class WriteBehind:
         crash_point("staging.after_write_behind")
 
     def _try(self, write: Callable[[], bool | None]) -> bool | None:
+        """Call a function; log its error and return None instead of raising."""
         try:
             return write()
         except Exception:
