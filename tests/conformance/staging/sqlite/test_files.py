@@ -181,7 +181,7 @@ def test_an_interrupted_replay_continues(store, folder, clock, book, monkeypatch
     store.close()
     for file in folder.glob("state.db*"):
         file.unlink()
-    monkeypatch.setattr(recovery, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(recovery, "_MAX_ROWS_IN_MEMORY", 3)
     with pytest.raises(NotImplementedError):
         SqliteStore(folder, clock).open(StopsShort())
     again, replayer = SqliteStore(folder, clock), Book()
