@@ -65,7 +65,7 @@ async def serve_pull(
     """
     record.client = message.client_id
     claims = caller.claims(message.client_id)
-    page = await result_of(caller.gateway.submit_page(message, claims, resync_refused=knows_resync, live=live))
+    page = await result_of(caller.gateway.submit_page(message, claims, knows_resync=knows_resync, live=live))
     record.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
     services.clients.record_pull(caller.gateway.gateway_id, message, page, claims, knows_resync=knows_resync)

@@ -317,7 +317,7 @@ class Channel:
         return self._gateway.submit_pull(
             pull,
             follower.claims,
-            resync_refused=follower.knows_resync,
+            knows_resync=follower.knows_resync,
             confirmed=False,
             has_not_pulled=follower.state.has_not_pulled,
         )

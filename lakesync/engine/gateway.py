@@ -165,7 +165,7 @@ class SyncGateway(ActionGateway, Embedding):
         pull: SyncPull,
         claims: Claims,
         *,
-        resync_refused: bool = False,
+        knows_resync: bool = False,
         confirmed: bool = True,
         live: bool = False,
         has_not_pulled: bool = False,
@@ -175,8 +175,8 @@ class SyncGateway(ActionGateway, Embedding):
         Args:
             pull: the decoded request.
             claims: the verified claims of the client's token.
-            resync_refused: whether to raise ResyncRequiredError for a cursor that cannot be served. Otherwise such a
-                client is sent every row as DELETE, then INSERT.
+            knows_resync: whether the client understands RESYNC_REQUIRED: ResyncRequiredError is raised for a cursor
+                that cannot be served. Any other client is then sent every row as DELETE and INSERT.
             confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
                 that the server sends without a request, from the cursor of the last page on the same connection. From
                 then on, the client may get broadcasts that are not recorded.
@@ -194,11 +194,11 @@ class SyncGateway(ActionGateway, Embedding):
             NotFoundError: the pull names a source that is not registered.
         Raises (in the future):
             AdapterError: the source cannot be read.
-            ResyncRequiredError: the cursor cannot be served, and `resync_refused` is true.
+            ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.
             StagingUnavailableError: the store does not respond; the pull can be repeated.
         """
         page = self.submit_page(
-            pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
+            pull, claims, knows_resync=knows_resync, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
         )
         return _then(page, lambda made: _done(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
 
@@ -207,7 +207,7 @@ class SyncGateway(ActionGateway, Embedding):
         pull: SyncPull,
         claims: Claims,
         *,
-        resync_refused: bool = False,
+        knows_resync: bool = False,
         confirmed: bool = True,
         live: bool = False,
         has_not_pulled: bool = False,
@@ -218,7 +218,7 @@ class SyncGateway(ActionGateway, Embedding):
             pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
             return _then(pulled, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
         live = live or not confirmed
-        return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, has_not_pulled))
+        return self._page(PullRequest(pull, claims, knows_resync, confirmed, self._wall(), live, has_not_pulled))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """Pull a page and wait; see `submit_pull` for the errors.

@@ -43,9 +43,9 @@ class PullRequest(NamedTuple):
     pull: SyncPull
     claims: Claims
     """The verified claims of the client's token."""
-    resync_refused: bool
-    """Whether to raise ResyncRequiredError for a cursor that cannot be served, which such a client handles. Otherwise
-    it is sent every row as DELETE, then INSERT."""
+    knows_resync: bool
+    """Whether the client understands RESYNC_REQUIRED, and accepts an INSERT of a row that it has. For a cursor that
+    cannot be served, ResyncRequiredError is raised then; any other client is sent every row as DELETE and INSERT."""
     confirmed: bool
     """Whether the client sent the cursor itself, so that it has everything up to it. False for a page that the server
     sends without a request."""
@@ -98,7 +98,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
         rules: the gateway's cache of compiled sync rules.
 
     Raises:
-        ResyncRequiredError: the cursor cannot be served, and `request.resync_refused` is true.
+        ResyncRequiredError: the cursor cannot be served, and `request.knows_resync` is true.
     """
     pull = request.pull
     access = rules.access(view, request.claims)
@@ -107,19 +107,19 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     with_sent = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
     at = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
     if at is None:
-        if request.resync_refused:
+        if request.knows_resync:
             raise ResyncRequiredError(
                 f"the cursor {pull.since_hlc} is not one of this gateway's: "
                 "pull again from 0, keeping what was not pushed yet"
             )
         record = replace(record or unknown_client(pull.client_id, view.epoch, access.keys), may_hold_unknown_rows=True)
         at = restart_position(record, view.arrival, access)
-    if request.resync_refused:
+    if request.knows_resync:
         at = for_full_pull(at)
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
-    if may_hold_unknown_rows and not request.resync_refused:  # the others accept an INSERT of a row that they have
+    if may_hold_unknown_rows and not request.knows_resync:  # the others accept an INSERT of a row that they have
         at = at._replace(may_hold_unknown_rows=True)
-    if not (request.confirmed or request.resync_refused):
+    if not (request.confirmed or request.knows_resync):
         at = at._replace(no_retry=True)
     if pull.own_hlc is not None:
         at = at._replace(own_writes_up_to=pull.own_hlc)

@@ -80,7 +80,7 @@ class Client:
         while more:
             pull = SyncPull(self.name, self.cursor, limit)
             try:
-                page = engine.gateway("g").submit_pull(pull, self.claims, resync_refused=ours).result()
+                page = engine.gateway("g").submit_pull(pull, self.claims, knows_resync=ours).result()
             except ResyncRequiredError:
                 self.rows, self.cursor = {}, 0
                 continue
@@ -234,7 +234,7 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     told = explained("new")
     assert told.next_pull == (("INSERT",) if ours else ("DELETE", "INSERT"))
     pull = SyncPull("reader", reader.cursor)
-    page = gateway.submit_pull(pull, {"sub": "reader"}, resync_refused=ours).result()
+    page = gateway.submit_pull(pull, {"sub": "reader"}, knows_resync=ours).result()
     assert tuple(delta.op for delta in page.deltas) == told.next_pull
     engine.close()
 
@@ -298,7 +298,7 @@ def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(ur
     rebuild(url, clock, lake, replace=True)
     engine = opened(url, clock)
     gateway, claims = engine.gateway("g"), {"sub": "bob"}
-    page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, resync_refused=ours, live=True).result()
+    page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, knows_resync=ours, live=True).result()
     state = SubscriptionState(page.server_hlc, 100, knows_resync=ours)
     (state,) = gateway.submit_subscribe([("bob", claims, state)]).result()
     clock.advance(5)

@@ -122,7 +122,7 @@ class CoreClient:
             if isinstance(asked, SyncPush):
                 yield gateway.handle_push(asked, self.claims)
             elif isinstance(asked, SyncPull):
-                yield gateway.submit_pull(asked, self.claims, resync_refused=True).result()
+                yield gateway.submit_pull(asked, self.claims, knows_resync=True).result()
             else:
                 cut = gateway.submit_checkpoint(self.name, self.claims).result()
                 yield from map(CheckpointFrame, checkpoints(cut.arrival, self.claims))

@@ -21,8 +21,8 @@ class LocalGateway(Protocol):
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
         """Store deltas, all or none."""
 
-    def submit_pull(self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False) -> Future[SyncResponse]:
-        """Return a page; with `resync_refused`, raise ResyncRequiredError for a cursor that it does not know."""
+    def submit_pull(self, pull: SyncPull, claims: Claims, *, knows_resync: bool = False) -> Future[SyncResponse]:
+        """Return a page; with `knows_resync`, raise ResyncRequiredError for a cursor that it does not know."""
 
     def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
         """Execute actions."""
@@ -58,7 +58,7 @@ class LocalTransport:
 
     def pull(self, pull: SyncPull) -> SyncResponse:
         """See `SyncTransport.pull`."""
-        return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), resync_refused=True).result()
+        return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), knows_resync=True).result()
 
     def checkpoint(self, client_id: str) -> AbstractContextManager[Checkpoint]:
         """Raise NotFoundError, because only the pipeline makes checkpoints."""

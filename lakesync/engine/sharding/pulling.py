@@ -60,13 +60,13 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
         request: the pull, after its checks, with a cursor of the sharded gateway.
 
     Raises:
-        ResyncRequiredError: the cursor is unknown, and `request.resync_refused` is true.
+        ResyncRequiredError: the cursor is unknown, and `request.knows_resync` is true.
         StagingUnavailableError: a shard cannot be reached.
     """
     client_pull = request.pull
     sent: ResolvedCursor = yield vectors.submit_resolve(client_pull.client_id, client_pull.since_hlc)
     unknown = sent.vector is None and sent.feed_cursor != NEVER_PULLED
-    if unknown and request.resync_refused:
+    if unknown and request.knows_resync:
         raise ResyncRequiredError(
             f"the cursor {client_pull.since_hlc} is not one of this gateway's: "
             "pull again from 0, keeping what was not pushed yet"
@@ -85,7 +85,7 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
             restarts = request.confirmed and cursors[name] in (0, UNKNOWN_CURSOR)
             submit = parts[name].submit_restart if restarts else parts[name].submit_has_changes
             checking = submit(
-                shard_pull, request.claims, resync_refused=request.resync_refused, confirmed=request.confirmed
+                shard_pull, request.claims, knows_resync=request.knows_resync, confirmed=request.confirmed
             )
             has_changes = yield from of_shard(name, checking)
             more = more or has_changes

@@ -73,40 +73,40 @@ class ShardGateway(SyncGateway):
         return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
     def submit_has_changes(
-        self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool
+        self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool
     ) -> Future[bool]:
         """Return whether a pull would return any deltas; nothing is recorded.
 
         Args:
             pull: the pull of this shard.
             claims: the verified claims of the client's token.
-            resync_refused: as for `submit_pull`.
+            knows_resync: as for `submit_pull`.
             confirmed: as for `submit_pull`.
 
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        request = self._smallest_request(pull, claims, resync_refused, confirmed)
+        request = self._smallest_request(pull, claims, knows_resync, confirmed)
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
-    def submit_restart(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
+    def submit_restart(self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool) -> Future[bool]:
         """Like `submit_has_changes`, for a client that starts again in this shard, which is recorded.
 
         Args:
             pull: the pull of this shard.
             claims: the verified claims of the client's token.
-            resync_refused: as for `submit_pull`.
+            knows_resync: as for `submit_pull`.
             confirmed: as for `submit_pull`.
 
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        request = self._smallest_request(pull, claims, resync_refused, confirmed)
+        request = self._smallest_request(pull, claims, knows_resync, confirmed)
         return self._store.submit(self.gateway_id, lambda commit: begin_again(commit, request, self.rules))
 
-    def _smallest_request(self, pull: SyncPull, claims: Claims, resync_refused: bool, confirmed: bool) -> PullRequest:
+    def _smallest_request(self, pull: SyncPull, claims: Claims, knows_resync: bool, confirmed: bool) -> PullRequest:
         """Return the request for a page of one row, which shows whether a pull would return any deltas."""
-        return PullRequest(replace(pull, max_deltas=1), claims, resync_refused, confirmed, self._wall())
+        return PullRequest(replace(pull, max_deltas=1), claims, knows_resync, confirmed, self._wall())
 
     def check_names(self, schema: TableSchema) -> None:
         """Check the names in a schema, and store them as known spellings.
