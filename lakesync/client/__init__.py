@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     from lakesync.client.errors import DbError, TableError, UnreachableError
     from lakesync.client.events import Event
     from lakesync.client.factory import create_client, open_client
-    from lakesync.client.history import Version
     from lakesync.client.queues import MemoryQueue, QueueEntry, SyncQueue
     from lakesync.client.sqlite.database import LocalDB
     from lakesync.client.sqlite.tables import Row, SyncTracker, Table
-    from lakesync.client.status import Progress, SyncReport, SyncStatus
+    from lakesync.client.status import Progress, SyncReport, SyncStatus, Version
     from lakesync.client.sync.action_queue import ActionQueue, QueuedAction
     from lakesync.client.sync.coordinator import SyncCoordinator
     from lakesync.client.sync.outbox import Outbox
-    from lakesync.client.sync.schema_sync import SchemaSynchroniser
+    from lakesync.client.sync.sync_session import SchemaSynchroniser
     from lakesync.client.sync.verification import TableCheck
     from lakesync.client.transports.base import (
         ActionTransport,
@@ -48,12 +47,11 @@ _MODULES = {
     "sqlite.database": ("LocalDB",),
     "errors": ("DbError", "TableError", "UnreachableError"),
     "events": ("Event",),
-    "history": ("Version",),
     "factory": ("create_client", "open_client"),
     "sync.outbox": ("Outbox",),
     "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
-    "sync.schema_sync": ("SchemaSynchroniser",),
-    "status": ("Progress", "SyncReport", "SyncStatus"),
+    "status": ("Progress", "SyncReport", "SyncStatus", "Version"),
+    "sync.sync_session": ("SchemaSynchroniser",),
     "sqlite.tables": ("Row", "SyncTracker", "Table"),
     "transports.base": (
         "ActionTransport",

@@ -17,9 +17,8 @@ from lakesync.client.client import Client
 from lakesync.client.core import Edit
 from lakesync.client.events import Event
 from lakesync.client.factory import open_client
-from lakesync.client.history import Version
 from lakesync.client.sqlite.tables import Row
-from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.status import SyncReport, SyncStatus, Version
 from lakesync.client.sync.action_queue import QueuedAction
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
 from lakesync.client.sync.verification import TableCheck

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 from lakesync.client import dataframes
 from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
 from lakesync.client.events import Event
-from lakesync.client.history import Version, versions
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import Row, Table
-from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.status import SyncReport, SyncStatus, Version, versions
 from lakesync.client.sync.action_queue import QueuedAction
 from lakesync.client.sync.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, SyncCoordinator
 from lakesync.client.sync.verification import TableCheck

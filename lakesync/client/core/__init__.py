@@ -6,7 +6,6 @@ Everything durable is in a `ClientStore`; each step changes it in one `commit`. 
 """
 
 from lakesync.client.core.limits import CoreLimits, RetryPolicy
-from lakesync.client.core.memory_store import MemoryStore
 from lakesync.client.core.messages import (
     Broadcast,
     CheckpointEnd,
@@ -18,7 +17,7 @@ from lakesync.client.core.messages import (
 )
 from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange, Position
 from lakesync.client.core.state_machine import ClientCore, Mode
-from lakesync.client.core.store import ClientStore
+from lakesync.client.core.store import ClientStore, MemoryStore
 
 __all__ = [
     "Broadcast",

@@ -1,24 +1,89 @@
-"""The life of an edit: made, pushed, accepted or refused, retried, dropped. The core calls these functions.
+"""The life of an edit: made, pushed, accepted or refused, retried, dropped; and `EditClock`, which stamps edits.
 
-Each function returns what to commit and stores nothing. An edit is a change that the gateway has not acknowledged.
-`docs/client-core.md` has the state diagram.
+The core calls these functions. Each returns what to commit and stores nothing. An edit is a change that the gateway has
+not acknowledged. `docs/client-core.md` has the state diagram.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from lakesync.client.core.clock import EditClock
 from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange
 from lakesync.client.core.rows import merge_edit, visible_row
 from lakesync.client.core.store import ClientStore
 from lakesync.model.delta import delta_id, extract_delta
 from lakesync.model.errors import ClockDriftError, NotFoundError, Rejection, ValidationError
+from lakesync.model.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowKey
 from lakesync.wire.json import encode_delta
+
+
+class EditClock:
+    """A hybrid logical clock that stays above every stamp the gateway sent, whatever the local wall clock says.
+
+    Stamps from the gateway are trusted however far ahead they are, because the gateway checks every push for drift.
+    """
+
+    def __init__(self, wall: Callable[[], int], last: int, gateway_hlc: int) -> None:
+        """Continue from stored values.
+
+        Args:
+            wall: returns this machine's time in milliseconds since 1970.
+            last: the highest hlc issued to an edit or observed in a page (`Position.hlc`).
+            gateway_hlc: the highest hlc that the gateway sent or accepted (`Position.gateway_hlc`).
+        """
+        self._wall = wall
+        self._hlc = HLC(wall, last)
+        self.gateway_hlc = gateway_hlc
+        """The highest hlc that the gateway sent or accepted."""
+
+    @property
+    def last(self) -> int:
+        """The highest hlc issued or observed."""
+        return self._hlc.last
+
+    def now(self, at_ms: int | None = None) -> int:
+        """Return a new hlc, above all earlier ones.
+
+        Args:
+            at_ms: when the change was made, in milliseconds of this machine's clock; None for now.
+        """
+        if at_ms is not None:
+            self._hlc = HLC(self._wall, max(at_ms << COUNTER_BITS, self._hlc.last + 1))
+            return self._hlc.last
+        return self._hlc.now()
+
+    def observe(self, hlc: int) -> None:
+        """Advance past an hlc that the gateway sent or accepted."""
+        self.advance(hlc, hlc)
+
+    def advance(self, last: int, gateway_hlc: int) -> None:
+        """Advance past what another connection of this client issued and observed.
+
+        Args:
+            last: the highest hlc that it issued or observed.
+            gateway_hlc: the highest hlc that the gateway sent to it or accepted from it.
+        """
+        self.gateway_hlc = max(self.gateway_hlc, gateway_hlc)
+        if last > self._hlc.last:
+            self._hlc = HLC(self._wall, last)
+
+    def limit(self) -> int:
+        """Return the highest hlc that the gateway accepts now, if its clock agrees with this machine's.
+
+        The gateway rejects stamps more than MAX_DRIFT_MS ahead of its clock (CLOCK_DRIFT).
+        """
+        return (max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
+
+    def turn_back(self, last: int) -> None:
+        """Continue from `last`, or from `gateway_hlc` if that is higher.
+
+        Call it after the local clock was ahead. Edits with higher stamps must get new ones.
+        """
+        self._hlc = HLC(self._wall, max(last, self.gateway_hlc))
 
 
 def make_edits(changes: Iterable[LocalChange], client_id: str, clock: EditClock, number: int) -> dict[int, Edit]:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
-from lakesync.client.core.clock import EditClock
+from lakesync.client.core.edit_lifecycle import EditClock
 from lakesync.client.core.records import Changes, Position
 from lakesync.client.core.store import ClientStore
 from lakesync.model.types import RowKey

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
-from lakesync.client.core.clock import EditClock
+from lakesync.client.core.edit_lifecycle import EditClock
 from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
 from lakesync.client.core.messages import (
     Broadcast,

@@ -15,7 +15,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from lakesync.client.sqlite import bulk_statements
 from lakesync.client.sqlite.change_tracking import ChangeTracking, Operation
 from lakesync.client.sqlite.column_values import NotBulkWritableError, TableTypes, decode_uniform, group_by_columns
 from lakesync.client.sqlite.page_plan import (
@@ -26,7 +25,7 @@ from lakesync.client.sqlite.page_plan import (
     plan_rows,
     plan_uniform,
 )
-from lakesync.client.sqlite.row_groups import DeltaFields, RowGroup, RowGroups, RowPart
+from lakesync.client.sqlite.row_groups import DeltaFields, RowGroup, RowGroups, RowPart, update_rows, write_rows
 from lakesync.client.sqlite.stamps import Record, StampCodec, known_table
 from lakesync.model.types import RowDelta, RowKey
 
@@ -119,11 +118,9 @@ class BulkChanges:
                 for group, columns in groups:
                     records = stamp_codec.encode_rows(group.layout, group.hlcs, group.clients)
                     replace = groups is self.replaced
-                    bulk_statements.write_rows(
-                        db, group, columns, records, self.generation, self.types, replace=replace
-                    )
+                    write_rows(db, group, columns, records, self.generation, self.types, replace=replace)
             for group, columns, records in self.updated:
-                bulk_statements.update_rows(db, group, columns, records, self.generation)
+                update_rows(db, group, columns, records, self.generation)
             for table, row_ids in self.deleted.items():
                 deleted = [(row_id,) for row_id in row_ids]
                 db.executemany(f'DELETE FROM "{table}" WHERE row_id = ?', deleted)

@@ -18,10 +18,15 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from lakesync.client.core.records import LocalChange
-from lakesync.client.sqlite import invalid_utf8
 from lakesync.client.sqlite.sql_values import SqlValue, python_value
 from lakesync.client.sqlite.stamps import known_table
-from lakesync.client.sqlite.value_checks import INVALID_ID, INVALID_VALUES, VALID_ID
+from lakesync.client.sqlite.value_checks import (
+    INVALID_ID,
+    INVALID_VALUES,
+    UTF8_ERROR_MARK,
+    VALID_ID,
+    escape_invalid_utf8,
+)
 from lakesync.model.schema import ColumnType, TableSchema
 from lakesync.model.types import RowKey
 
@@ -189,11 +194,11 @@ class ChangeTracking:
         try:
             return self._read_journal(limit)
         except sqlite3.OperationalError as error:
-            if invalid_utf8.ERROR_MARK not in str(error):
+            if UTF8_ERROR_MARK not in str(error):
                 raise
         with self.paused():
             for table, schema in self._schemas.items():
-                invalid_utf8.repair(self._db, table, (before_table(table), after_table(table)), schema.types)
+                escape_invalid_utf8(self._db, table, (before_table(table), after_table(table)), schema.types)
         return self._read_journal(limit)
 
     def _read_journal(self, limit: int) -> list[LocalChange]:

@@ -20,19 +20,17 @@ from lakesync.client.queues import QueueLink
 from lakesync.client.sqlite import page_plan, staging_table
 from lakesync.client.sqlite.bulk_changes import BulkChanges
 from lakesync.client.sqlite.change_tracking import ChangeTracking
-from lakesync.client.sqlite.column_adoption import (
-    added_columns,
-    adopt_values,
-    existing_columns,
-    fill_journalled_rows,
-)
 from lakesync.client.sqlite.row_storage import AMONG, RowStorage, by_table, id_list
 from lakesync.client.sqlite.stamps import StampCodec
 from lakesync.client.sqlite.table_validation import (
+    added_columns,
+    adopt_values,
     check_existing_rows,
     check_names,
     check_table,
     check_triggers,
+    existing_columns,
+    fill_journalled_rows,
     lost_columns,
     repair_table,
 )

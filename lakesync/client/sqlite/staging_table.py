@@ -10,8 +10,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lakesync.client.sqlite.bulk_statements import execute_for_rows
-from lakesync.client.sqlite.row_groups import RowGroup
+from lakesync.client.sqlite.row_groups import RowGroup, execute_for_rows
 from lakesync.client.sqlite.sql_values import from_sql
 from lakesync.client.sqlite.stamps import Record, StampCodec
 from lakesync.model.schema import ColumnType

@@ -1,4 +1,6 @@
-"""The queue of actions in the app's database, with their outcomes. `Client` adds actions; `ActionSender` sends them.
+"""The queue of actions in the app's database with their outcomes, and `ActionSender`, which sends them.
+
+`Client` adds actions, and `SyncSession` has them sent.
 
 An action is a request that the gateway executes once in an external system, such as opening a ticket.
 """
@@ -13,14 +15,18 @@ from typing import Any, Literal
 import msgspec
 
 from lakesync.client.core.limits import RetryPolicy
+from lakesync.client.errors import UnreachableError
+from lakesync.client.events import EventListeners
+from lakesync.client.sync.exchange import CycleResult
 from lakesync.client.sync.replica import Replica
+from lakesync.client.transports.base import ActionTransport, SyncTransport
 from lakesync.model.delta import make_action
-from lakesync.model.errors import NotFoundError
-from lakesync.model.types import Action, ActionFailure, ActionResult
+from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
 """`waiting`: to be sent, again if necessary. `done`: executed. `failed`: rejected for good, or attempted too often."""
-SENT_TOGETHER = 50
+_SENT_TOGETHER = 50
 """Actions of one request, at most."""
 _STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
 """Error codes of an action that the gateway is still executing; they do not count as an attempt."""
@@ -102,7 +108,7 @@ class ActionQueue:
 
         return self._replica.step(work)
 
-    def peek(self, limit: int = SENT_TOGETHER) -> list[Action]:
+    def peek(self, limit: int = _SENT_TOGETHER) -> list[Action]:
         """Return the waiting actions that are due, oldest first, at most `limit`."""
         rows = self._replica.read(
             "SELECT body FROM _lakesync_actions WHERE status = 'waiting' AND due <= ? ORDER BY number LIMIT ?",
@@ -226,3 +232,76 @@ def _queued_action(row: tuple[Any, ...]) -> QueuedAction:
     body, status, attempts, data, code, message = row
     result = None if data is None else msgspec.json.decode(data)
     return QueuedAction(_decode(body), status, attempts, result, code, message)
+
+
+class ActionSender:
+    """Sends the actions of a queue. A repeated action is executed once, because it keeps its id."""
+
+    def __init__(self, queue: ActionQueue, transport: SyncTransport, client_id: str, listeners: EventListeners) -> None:
+        """Create a sender; nothing is sent yet.
+
+        Args:
+            queue: the queued actions.
+            transport: sends the actions, if it is an `ActionTransport`.
+            client_id: this client's id.
+            listeners: those of `onActionComplete` are called for each action that ends.
+        """
+        self._queue = queue
+        self._transport = transport
+        self._client_id = client_id
+        self._listeners = listeners
+
+    @property
+    def transport(self) -> ActionTransport:
+        """The transport.
+
+        Raises:
+            ConfigurationError: the transport cannot send actions.
+        """
+        if not isinstance(self._transport, ActionTransport):
+            raise ConfigurationError("this transport cannot send actions: use HttpTransport or LocalTransport")
+        return self._transport
+
+    def send_due(self, result: CycleResult) -> float | None:
+        """Send the actions that are due. After a failed request, they are sent again later.
+
+        Args:
+            result: the outcome of the request is added to it; its errors are not raised.
+
+        Returns:
+            Seconds until another action is due; None if none is waiting.
+        """
+        while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
+            result.had_contact = True
+            try:
+                outcomes = self._execute(*actions)
+            except LakeSyncError as error:
+                if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
+                    result.error = error
+                    return self._queue.postpone(actions, getattr(error, "retry_after", None))
+                outcomes = [self._execute_alone(action) for action in actions]
+            for ended in self._queue.record_outcomes(outcomes):
+                self._listeners.emit("onActionComplete", ended.action_id, ended)
+        return self._queue.delay()
+
+    def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
+        """Send one action alone, after the gateway rejected a request with several, and return its outcome."""
+        try:
+            (outcome,) = self._execute(action)
+        except LakeSyncError as error:
+            return ActionFailure(action.action_id, error.code, str(error), error.retryable)
+        return outcome
+
+    def _execute(self, *actions: Action) -> list[ActionResult | ActionFailure]:
+        """Send actions in one request, and return the outcome of each.
+
+        Raises:
+            UnreachableError: an outcome is missing. An empty response, as from a proxy, decodes as no outcomes.
+        """
+        outcomes = list(self.transport.execute_actions(ActionPush(self._client_id, actions)).results)
+        if {outcome.action_id for outcome in outcomes} != {action.action_id for action in actions}:
+            raise UnreachableError(
+                f"the response has {len(outcomes)} outcomes for {len(actions)} actions: check that the address is a "
+                "gateway's"
+            )
+        return outcomes

@@ -1,6 +1,7 @@
 """Whole synchronisations, one at a time: push, pull, send actions, adopt new columns, and call the app's listeners.
 
-`SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its thread.
+`SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its thread. `SchemaSynchroniser` adds columns
+that the gateway's schemas have and the app's tables lack; apps may call it too.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lakesync.client.core import NoResponse, Wait
+from msgspec.structs import replace
+
+from lakesync.client.core import ClientCore, NoResponse, Wait
 from lakesync.client.core.messages import Request, Response
 from lakesync.client.core.records import Changes
 from lakesync.client.events import EventListeners
 from lakesync.client.sqlite.database import SyncLock
 from lakesync.client.status import SyncReport
-from lakesync.client.sync.action_queue import ActionQueue
-from lakesync.client.sync.action_sender import ActionSender
+from lakesync.client.sync.action_queue import ActionQueue, ActionSender
 from lakesync.client.sync.exchange import CycleResult, Exchange
 from lakesync.client.sync.replica import Replica
-from lakesync.client.sync.schema_sync import SchemaSynchroniser
 from lakesync.client.transports.base import SchemaTransport, SyncTransport
-from lakesync.model.errors import LakeSyncError, SchemaError
+from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
+from lakesync.model.schema import TableSchema
 from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 
 CLOSE_TIMEOUT = 0.5
@@ -237,3 +239,67 @@ class SyncSession:
                 self._knows_schemas = True
             except LakeSyncError as error:
                 result.error = error
+
+
+class SchemaSynchroniser:
+    """Adds columns that the gateway's schemas have and the app's tables lack."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def synchronise_all(self, transport: SchemaTransport) -> None:
+        """Add the columns to every table that the gateway has a schema of.
+
+        Raises:
+            LakeSyncError: the gateway did not answer.
+            SchemaError: a column has another type in the gateway's schema.
+        """
+        for table in self._replica.tables():
+            registered = transport.schema(table)
+            if registered is not None:
+                self.synchronise(table, registered.schema, registered.version)
+
+    def synchronise(self, table: str, server_schema: TableSchema, server_version: int) -> bool:
+        """Add the columns of the gateway's schema to a table, and retry edits that its old schema had rejected.
+
+        Args:
+            table: a synced table.
+            server_schema: the gateway's schema of this table.
+            server_version: the version of that schema, from 1.
+
+        Returns:
+            Whether the schema was newer than the one that this client had.
+
+        Raises:
+            NotFoundError: the table is not synchronised.
+            SchemaError: a column has another type in the gateway's schema, or a name that is reserved here.
+        """
+        if table not in self._replica.tables():
+            raise NotFoundError(f"table {table!r} is not synchronised: pass its schema when you open the database")
+
+        if server_schema.table != table:
+            raise SchemaError(
+                f"the schema for table {table!r} is one of table {server_schema.table!r}: request the right one"
+            )
+        # an old gateway may have a column row_id; here every table has this column already
+        columns = tuple(column for column in server_schema.columns if column.name.lower() != "row_id")
+        usable = replace(server_schema, columns=columns)
+
+        def work(core: ClientCore) -> bool:
+            store = self._replica.store
+            if store.version(table) >= server_version:
+                return False
+            store.put_version(usable, server_version)
+            names = {column.name for column in usable.columns}
+            numbers = [
+                edit.number
+                for edit in core.edits()
+                if edit.status == "refused"
+                and edit.code == SchemaError.code
+                and edit.delta.table == table
+                and names >= {cell.column for cell in edit.delta.columns}
+            ]
+            core.retry(numbers)
+            return True
+
+        return self._replica.step(work)
