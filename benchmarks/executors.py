@@ -25,8 +25,8 @@ from benchmarks.usage import Shared, Watched
 from lakehouse.backends.destinations import Follower, follow
 from lakehouse.backends.flows import Flow, LakeFlow, flow, flow_to_lake
 from lakehouse.backends.moves import Migration, migrate, move_to_tier
+from lakesync.adapters.arrow_access import PAGE_DELTAS
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
-from lakesync.adapters.page_copy import PAGE_DELTAS
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope

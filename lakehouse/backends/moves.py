@@ -1,6 +1,6 @@
 """Moves deltas between backends in Spark tasks: old ones to a cold tier, or days of tables in a migration.
 
-A large move is divided into ranges of hlcs, with a task for each (`lakesync.adapters.transfer.ranges`). The driver
+A large move is divided into ranges of hlcs, with a task for each (`lakesync.adapters.transfer.migration`). The driver
 plans, and receives counts and errors only. The assets of tiers and migrations call it.
 """
 
@@ -20,15 +20,17 @@ from lakesync.adapters.backend_config import Backend, TieredBackend
 from lakesync.adapters.base import MarkStore
 from lakesync.adapters.compositions.lifecycle import LifecycleAdapter, TierReport
 from lakesync.adapters.transfer.migration import (
+    Division,
     MigrationInFile,
     MigrationInMark,
     MigrationReport,
     MigrationScope,
     MigrationStore,
+    begin_division,
+    end_division,
     migrate_adapter,
 )
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore
-from lakesync.adapters.transfer.ranges import Division, begin_division, end_division
 from lakesync.model import hlc
 
 if TYPE_CHECKING:

@@ -9,9 +9,16 @@ from lakesync.adapters import DeltaBatch, LifecycleAdapter, SqliteAdapter, Store
 from lakesync.adapters.arrow_access import split_points
 from lakesync.adapters.base import MarkStore
 from lakesync.adapters.deltas import DeltaQuery
-from lakesync.adapters.transfer.migration import MigrationInFile, MigrationInMark, MigrationScope, scope_checksum
+from lakesync.adapters.transfer.migration import (
+    Division,
+    MigrationInFile,
+    MigrationInMark,
+    MigrationScope,
+    begin_division,
+    end_division,
+    scope_checksum,
+)
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
-from lakesync.adapters.transfer.ranges import Division, begin_division, end_division
 from lakesync.model.errors import IntegrityError
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, start_server
 from tests.conformance.book import make_delta

@@ -28,9 +28,15 @@ from lakesync.adapters.transfer.loads import (
     part_name,
     withdraw_load,
 )
-from lakesync.adapters.transfer.migration import MigrationInMark, MigrationScope
+from lakesync.adapters.transfer.migration import (
+    Division,
+    HlcRange,
+    MigrationInMark,
+    MigrationScope,
+    begin_division,
+    end_division,
+)
 from lakesync.adapters.transfer.progress import ProgressInMark
-from lakesync.adapters.transfer.ranges import Division, HlcRange, begin_division, end_division
 from lakesync.model.schema import parse_schema
 
 TABLE = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, LifecycleAdapter, SqliteAdapter, StoredDelta
-from lakesync.adapters.arrow_access import delete_arrow, read_arrow, read_pages
-from lakesync.adapters.page_copy import copy_page
+from lakesync.adapters.arrow_access import copy_page, delete_arrow, read_arrow, read_pages
 from lakesync.model.hlc import encode
 from tests.conformance.book import make_delta
 

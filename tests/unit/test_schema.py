@@ -4,7 +4,7 @@ from msgspec import Raw
 
 from lakehouse.tables.merge_job import CHECKS, STATE_NAMES
 from lakehouse.tables.writes import TOUCHED
-from lakesync.adapters.sql import dead_letters, delta_writes, row_tables
+from lakesync.adapters.sql import dead_letters, delta_table, row_tables
 from lakesync.adapters.sql.dead_letters import DEAD_LETTERS_TABLE
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE
 from lakesync.adapters.sql.marks import MARKS_TABLE
@@ -89,7 +89,7 @@ def test_the_reserved_tables_are_those_that_destinations_make():
         DEAD_LETTERS_TABLE,
         dead_letters.ROW_KEYS_TABLE,
         dead_letters._SCRATCH,
-        delta_writes._SCRATCH,
+        delta_table._SCRATCH,
         row_tables._SCRATCH,
     } == RESERVED_TABLES
 

@@ -18,11 +18,10 @@ import msgspec
 import structlog
 
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.arrow_access import read_arrow, read_pages, write_arrow
+from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, read_arrow, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
-from lakesync.adapters.compositions.composite_base import CompositeBase
+from lakesync.adapters.compositions.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery
-from lakesync.adapters.page_copy import PAGE_DELTAS, copy_page
 from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.model import hlc
 from lakesync.model.errors import LakeSyncError

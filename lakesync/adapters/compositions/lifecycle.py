@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync.adapters.arrow_access import delete_arrow, read_arrow, read_contents, write_arrow
+from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, delete_arrow, read_arrow, read_contents, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, StateWriter
-from lakesync.adapters.compositions.composite_base import CompositeBase
+from lakesync.adapters.compositions.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery
-from lakesync.adapters.page_copy import PAGE_DELTAS, copy_page
 from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point

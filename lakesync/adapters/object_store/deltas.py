@@ -48,12 +48,12 @@ from lakesync.adapters.object_store.delta_files import (
     DeltaFile,
     FlushFormat,
     decode_file,
+    encode_envelope,
     envelope_deltas,
     parse_key,
     reencode_file,
     value_range,
 )
-from lakesync.adapters.object_store.envelope import encode_envelope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, redact_table
 from lakesync.adapters.row_content import states_of
 from lakesync.model import hlc

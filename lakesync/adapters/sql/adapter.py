@@ -24,8 +24,15 @@ from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow
 from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
 from lakesync.adapters.sql import dead_letters, delta_reads, marks, row_tables
-from lakesync.adapters.sql.delta_table import DELTAS_TABLE, INDEXES, KEY, TABLE_COLUMNS, rows_of_table
-from lakesync.adapters.sql.delta_writes import DeltaWriter, redact_deltas
+from lakesync.adapters.sql.delta_table import (
+    DELTAS_TABLE,
+    INDEXES,
+    KEY,
+    TABLE_COLUMNS,
+    DeltaWriter,
+    redact_deltas,
+    rows_of_table,
+)
 from lakesync.adapters.sql.dialect import Dialect
 from lakesync.adapters.sql.digests import delete_orphan_rows, digests
 from lakesync.adapters.sql.executor import Connection, Executor

@@ -1,19 +1,26 @@
-"""The table of deltas: its columns, and the conversion of Arrow tables to its rows. `delta_writes` calls it.
+"""The table of deltas: its columns, the conversion of Arrow tables to its rows, inserts, deletes and redactions.
 
 Its primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
 choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`; the key contains `#` and
-63 digits of its SHA-256 instead, which no short id can equal.
+63 digits of its SHA-256 instead, which no short id can equal. `SqlAdapter` writes the table with
+this module, and reads it with `delta_reads`.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lakesync.adapters.arrow import hashes_of
+from lakesync.adapters.arrow import columns_as_text, hashes_of, ids_checksum
 from lakesync.adapters.batch_scan import sort_unique
+from lakesync.adapters.deltas import BatchChecksum
+from lakesync.adapters.redaction import NO_COLUMNS, RedactionRequest, RedactionResult, TouchedRow
 from lakesync.adapters.row_content import RowId
-from lakesync.adapters.sql.dialect import Column
+from lakesync.adapters.sql.dialect import Column, Dialect
+from lakesync.adapters.sql.executor import Connection, DirectAppend, HashReader, Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +47,13 @@ ID_EXPRESSION = "COALESCE(long_id, delta_id)"
 _MIN_LONG_CHARS = 64
 """An id of this length or more is long, unless it is a SHA-256."""
 _HASH = r"^[0-9a-f]{64}$"
+
+_SCRATCH = "lakesync_incoming"
+_FIRST_CHUNK_ROWS = 1_000
+_CHUNK_ROWS = 10_000
+"""Rows per chunk of a direct append. A chunk is encoded while the previous one is sent."""
+_HLC_RANGE = "hlc >= ? AND hlc <= ?"
+"""Lets the database skip older and newer deltas."""
 
 
 def to_table_rows(deltas: pa.Table) -> pa.Table:
@@ -93,3 +107,173 @@ def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
 
 def _key_of_long_id(delta_id: str) -> str:
     return "#" + hashlib.sha256(delta_id.encode()).hexdigest()[1:]
+
+
+class DeltaWriter:
+    """Inserts or deletes one batch of deltas over one connection."""
+
+    def __init__(self, connection: Connection, dialect: Dialect, deltas: pa.Table) -> None:
+        """Prepare a batch.
+
+        Args:
+            connection: an open connection.
+            dialect: the database's dialect.
+            deltas: a table of deltas in either form, with at least one.
+        """
+        self._connection = connection
+        self._dialect = dialect
+        self._rows = to_table_rows(deltas)
+        self._bounds = _bounds(self._rows)
+        self._loaded = False
+
+    def stage(self) -> None:
+        """Load the scratch table before the transaction starts, if the connection cannot append directly."""
+        if not isinstance(self._connection, DirectAppend):
+            self._load()
+
+    def insert(self) -> None:
+        """Insert the deltas within the caller's transaction; stored deltas are left unchanged.
+
+        A direct append, where the connection supports it, succeeds only if none of the deltas is stored yet. That is
+        the usual case, so it is tried first. Rows are sorted by key, so that two writers of the same rows cannot
+        deadlock.
+        """
+        connection = self._connection
+        if isinstance(connection, DirectAppend):
+            if connection.append(DELTAS_TABLE, self._rows.column_names, self._chunks()):
+                return
+            self._load()
+        connection.execute(
+            self._dialect.merge_statement(DELTAS_TABLE, _SCRATCH, [column.name for column in TABLE_COLUMNS], KEY, ())
+        )
+
+    def stored_checksum(self) -> BatchChecksum:
+        """Return the count and id sum of the batch's deltas that the table contains."""
+        checksum = None if self._loaded else self._checksum_by_ids()
+        return checksum if checksum is not None else self._checksum_by_keys()
+
+    def delete(self) -> int:
+        """Delete the deltas in one statement, and return how many were stored."""
+        self._load()
+        is_same = " AND ".join(f"i.{name} = {DELTAS_TABLE}.{name}" for name in KEY)
+        is_in_batch = f"EXISTS (SELECT 1 FROM {_SCRATCH} i WHERE {is_same})"
+        return self._connection.execute(
+            f"DELETE FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} AND {is_in_batch}", self._bounds
+        )
+
+    def _load(self) -> None:
+        """Load the batch into the scratch table."""
+        for statement in self._dialect.create_scratch(_SCRATCH, TABLE_COLUMNS, KEY):
+            self._connection.execute(statement)
+        self._connection.load_scratch(_SCRATCH, columns_as_text(self._rows))
+        self._loaded = True
+
+    def _chunks(self) -> Iterator[pa.Table]:
+        """Yield the rows in chunks; the first one is small, so that sending starts early."""
+        count = len(self._rows)
+        for start, end in pairwise([0, *range(_FIRST_CHUNK_ROWS, count, _CHUNK_ROWS), count]):
+            yield columns_as_text(self._rows.slice(start, end - start))
+        self._own_hashes  # noqa: B018 computed while the last chunk is sent
+
+    def _checksum_by_ids(self) -> BatchChecksum | None:
+        """Return the checksum of those stored ids in the batch's hlc range that belong to the batch.
+
+        None if the range contains many other deltas, or if ids alone cannot tell which deltas are stored.
+        """
+        import pyarrow.compute as pc
+
+        max_stored = 2 * len(self._rows)
+        stored, own = self._stored_and_own_hashes(max_stored + 1) or self._stored_and_own_texts(max_stored + 1)
+        if len(stored) > max_stored:
+            return None
+        if not stored.equals(own):
+            stored = stored.filter(pc.is_in(stored, own))
+        if len(stored) != len(own):
+            return None  # a delta is missing, or two clients share an id
+        return ids_checksum(stored)
+
+    def _stored_and_own_hashes(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
+        """Return the ids stored in the hlc range, and the batch's ids, as hashes; None if any id is not a hash."""
+        import pyarrow as pa
+
+        if not isinstance(self._connection, HashReader):
+            return None
+        if self._own_hashes is None:
+            return None
+        query = f"SELECT delta_id AS id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
+        stored = self._connection.read_hashes(query, self._bounds)
+        return None if stored is None else (pa.chunked_array([stored]), self._own_hashes)
+
+    @cached_property
+    def _own_hashes(self) -> pa.ChunkedArray | None:
+        """The batch's ids as hashes; None if any is not a hash."""
+        import pyarrow as pa
+
+        hashes = [hashes_of(chunk) for chunk in self._rows.column("delta_id").chunks]
+        return None if any(each is None for each in hashes) else pa.chunked_array(hashes)
+
+    def _stored_and_own_texts(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the ids stored in the hlc range, and the batch's ids, as texts."""
+        import pyarrow.compute as pc
+
+        query = f"SELECT {ID_EXPRESSION} AS delta_id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
+        stored = self._connection.query_arrow(query, self._bounds, _id_schema()).column("delta_id")
+        return stored, pc.coalesce(self._rows.column("long_id"), self._rows.column("delta_id"))
+
+    def _checksum_by_keys(self) -> BatchChecksum:
+        """Return the checksum of the stored deltas that have the key of a delta of the batch."""
+        if not self._loaded:
+            self._load()
+        is_same = " AND ".join(f"i.{name} = d.{name}" for name in KEY)
+        stored = self._connection.query_arrow(
+            f"SELECT COALESCE(d.long_id, d.delta_id) AS delta_id FROM {_SCRATCH} i JOIN {DELTAS_TABLE} d ON {is_same}"
+            " WHERE d.hlc >= ? AND d.hlc <= ?",
+            self._bounds,
+            _id_schema(),
+        )
+        return ids_checksum(stored.column("delta_id"))
+
+
+def _id_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field("delta_id", pa.string())])
+
+
+def _bounds(rows: pa.Table) -> list[int]:
+    """Return the least and the greatest hlc."""
+    import pyarrow.compute as pc
+
+    bounds = pc.min_max(rows.column("hlc")).as_py()
+    return [bounds["min"], bounds["max"]]
+
+
+def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) -> RedactionResult:
+    """Empty the deltas that the requests cover, within the caller's transaction.
+
+    Args:
+        connection: with an open transaction.
+        requests: what to erase.
+    """
+    count = 0
+    touched: dict[TouchedRow, None] = {}
+    for each in requests:
+        where, values = _covered_condition(each)
+        found = connection.query(f"SELECT DISTINCT table_name, row_id FROM {DELTAS_TABLE} WHERE {where}", values)
+        touched |= dict.fromkeys((each.gateway, table, row_id) for table, row_id in found)
+        count += connection.execute(
+            f"UPDATE {DELTAS_TABLE} SET op = 'UPDATE', columns = ? WHERE {where} AND columns <> ?",
+            [NO_COLUMNS, *values, NO_COLUMNS],
+        )
+    return RedactionResult(count, touched=tuple(touched))
+
+
+def _covered_condition(request: RedactionRequest) -> tuple[str, list[Value]]:
+    """Return the condition for the deltas that a request covers, and its values."""
+    conditions: list[tuple[str, Value]] = [("gateway = ?", request.gateway), ("hlc <= ?", request.hlc)]
+    optional = {"client_id": request.client_id, "table_name": request.table, "row_id": request.row_id}
+    conditions += [(f"{name} = ?", value) for name, value in optional.items() if value is not None]
+    where = " AND ".join(condition for condition, _ in conditions)
+    if request.tables:
+        where += f" AND table_name IN ({', '.join('?' * len(request.tables))})"
+    return where, [*(value for _, value in conditions), *request.tables]

@@ -1,17 +1,26 @@
-"""`Executor` and `Connection`: how statements reach a database through its driver. SQL backends implement them."""
+"""`Executor` and `Connection`: how statements reach a database through its driver; and `Pool`, for any driver.
+
+SQL backends implement the protocols. The executors of Postgres, MySQL and SQLite use the pool.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Value = str | int | datetime | None
 """A statement parameter. Datetimes are aware and in UTC."""
+
+C = TypeVar("C")
+
+_MAX_IDLE = 4
+"""Idle connections that are kept; further ones are closed after use. The number of connections in use has no limit."""
 
 
 class StatementError(NamedTuple):
@@ -117,3 +126,56 @@ def arrow_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+class Pool(Generic[C]):
+    """Lends each connection to one user at a time. Safe to use from several threads.
+
+    A connection whose use failed is closed, because its state is unknown. An idle one is checked before it is reused.
+    """
+
+    def __init__(self, make: Callable[[], C], is_alive: Callable[[C], bool], close: Callable[[C], None]) -> None:
+        """Create an empty pool.
+
+        Args:
+            make: opens a connection.
+            is_alive: returns whether an idle connection can be used.
+            close: closes a connection; never raises.
+        """
+        self._make = make
+        self._is_alive = is_alive
+        self._close = close
+        self._idle: list[C] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lease(self) -> Iterator[C]:
+        """Lend a connection for the duration of a `with` block."""
+        connection = self._take_idle() or self._make()
+        try:
+            yield connection
+        except BaseException:
+            self._close(connection)
+            raise
+        with self._lock:
+            if len(self._idle) < _MAX_IDLE:
+                self._idle.append(connection)
+                return
+        self._close(connection)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._close(connection)
+
+    def _take_idle(self) -> C | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if self._is_alive(connection):
+                return connection
+            self._close(connection)

@@ -14,7 +14,7 @@ from lakesync.adapters.sql.executor import Connection
 
 MARKS_TABLE = "lakesync_marks"
 _SCRATCH = "lakesync_incoming"
-"""The scratch table that `delta_writes` also uses; each use creates it again."""
+"""The scratch table that `delta_table` also uses; each use creates it again."""
 COLUMNS = (Column("name", "id"), Column("mark", "text"), Column("turn", "integer"))
 """`turn` counts a row's updates, so that taking a lock changes the row."""
 

@@ -2,27 +2,34 @@
 
 Progress is stored after each page, so a killed migration resumes after the last stored page. The page after it may be
 written twice, which changes nothing. `lakesync migrate` calls it, and the pipeline with ranges of a division.
+
+A division of a large migration, or of a large move to a cold tier, into ranges of hlcs lets several tasks process it.
+It is stored until every range is done. A killed move resumes in the same ranges. So a page that it repeats is equal to
+the page that was written before, and is recognised by its batch id.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import table_checksum
-from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, read_arrow, read_pages, split_points
 from lakesync.adapters.base import DatabaseAdapter, MarkStore
 from lakesync.adapters.deltas import BatchChecksum, DeltaQuery
-from lakesync.adapters.page_copy import PAGE_DELTAS, copy_page
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.types import Position
+
+if TYPE_CHECKING:
+    from lakesync.adapters.transfer.progress import ProgressStore
 
 
 class MigrationScope(msgspec.Struct, frozen=True):
@@ -261,3 +268,81 @@ def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope, page: int = 
         checksum = table_checksum(found.deltas)
         count, total = count + checksum.deltas, total + checksum.id_sum
     return BatchChecksum(count, total % 2**64)
+
+
+class HlcRange(NamedTuple):
+    """A range of hlcs."""
+
+    since: int
+    """Exclusive lower bound."""
+    until: int | None
+    """Inclusive upper bound; None for no bound."""
+
+
+class Division(msgspec.Struct, frozen=True):
+    """A move divided into ranges."""
+
+    id: str = ""
+    """Ranges store their progress with this id; that of another division is ignored. Empty if not divided."""
+    scope: MigrationScope = MigrationScope()
+    points: tuple[int, ...] = ()
+    """The last hlc of each range except the last."""
+
+    def ranges(self) -> list[HlcRange]:
+        """Return its ranges, in order."""
+        starts, ends = (self.scope.since, *self.points), (*self.points, self.scope.until)
+        return list(map(HlcRange, starts, ends))
+
+
+def begin_division(
+    source: DatabaseAdapter,
+    scope: MigrationScope,
+    store: ProgressStore[Division] | None,
+    writers: int,
+    size: int,
+    *,
+    any_scope: bool = False,
+) -> Division:
+    """Divide a move, or return the division that an earlier run began.
+
+    Args:
+        source: the adapter to read.
+        scope: the deltas to move.
+        store: stores the division until `end_division`; None if the move must not be divided.
+        writers: the target's `max_writers`; 1 if the move must not be divided.
+        size: approximate deltas per range.
+        any_scope: return a stored division even if its scope differs.
+
+    Raises:
+        AdapterError: an adapter cannot be reached.
+        IntegrityError: another run divides the same move.
+    """
+    stored = store.read() if store is not None else None
+    if stored is not None and stored.id and (any_scope or stored.scope == scope):
+        return stored
+    if store is None or writers == 1:
+        return Division(scope=scope)
+    points = split_points(source, scope.query(size), size)
+    if len(points) >= writers:
+        points = [points[number * len(points) // writers] for number in range(1, writers)]
+    if not points:
+        return Division(scope=scope)
+    division = Division(secrets.token_hex(8), scope, tuple(points))
+    store.write(division)
+    crash_point("ranges.begun")
+    return division
+
+
+def end_division(division: Division, store: ProgressStore[Division] | None) -> None:
+    """Delete a division whose ranges are all done.
+
+    Args:
+        division: the division.
+        store: where it is stored; None if the move is not divided.
+
+    Raises:
+        AdapterError: the adapter that stores it cannot be reached; retry.
+    """
+    if store is not None and division.id:
+        crash_point("ranges.before_end")
+        store.write(Division())

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lakesync.adapters import StoredDelta
-from lakesync.adapters.object_store.envelope import decode_envelope, encode_envelope
+from lakesync.adapters.object_store.delta_files import decode_envelope, encode_envelope
 from lakesync.model.errors import IntegrityError
 from tests.conformance.book import make_delta
 
