@@ -28,8 +28,12 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "tail": CommandEntry("remote.pull", _DATA, "Print changes to the rows that a client may see.", "tail_app"),
     "query": CommandEntry("local.query", _DATA, "Run a SQL query over the lake and the unflushed deltas."),
-    "status": CommandEntry("remote.status", _INSPECT, "Show the progress of gateway, clients, lake and pipeline."),
-    "clients": CommandEntry("remote.clients", _INSPECT, "List the clients of a gateway, the largest lag first."),
+    "status": CommandEntry(
+        "remote.status", _INSPECT, "Show the progress of gateway, clients, lake and pipeline.", "status_app"
+    ),
+    "clients": CommandEntry(
+        "remote.status", _INSPECT, "List the clients of a gateway, the largest lag first.", "clients_app"
+    ),
     "console": CommandEntry("remote.console", _INSPECT, "Print the address of the gateway's console, signed in."),
     "explain": CommandEntry("remote.explain", _INSPECT, "Explain why a client sees a row or does not."),
     "row": CommandEntry("local.row", _INSPECT, "Inspect one row of the lake."),

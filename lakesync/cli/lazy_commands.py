@@ -1,18 +1,23 @@
 """Lazy commands: a command's module is imported when the command runs, so that `lakesync --help` starts fast.
 
 `lakesync.cli.app` lists the commands as entries of a `LazyGroup`, which also turns exceptions into exit codes. The
-modules of commands call `command_app` and `examples`, which give all commands the same plain-text help.
+modules of commands call `command_app` and `examples`, which give all commands the same plain-text help. `main` calls
+`prepare_streams` first.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lakesync.cli import exit_codes, streams
+from lakesync.cli import exit_codes
 
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of every command's click context: help by `-h` too, and lines of at most 100 characters."""
@@ -177,7 +182,7 @@ class LazyGroup(PlainGroup):
             try:
                 return super().invoke(ctx)
             finally:
-                streams.flush()
+                _flush_stdout()
         except Exception as error:
             format_usage = getattr(error, "format_message", None)  # typer's usage errors have it in all versions
             if format_usage is None:
@@ -189,3 +194,27 @@ class LazyGroup(PlainGroup):
             if code is None:
                 raise
             raise typer.Exit(code) from error
+
+
+def prepare_streams() -> None:
+    """Replace streams that the parent process closed, and escape characters that a stream cannot encode."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their file descriptors
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush_stdout() -> None:
+    """Flush stdout, so that a failure is reported like any other error and not while the interpreter exits.
+
+    Raises:
+        OSError: the disk is full, or the reader has closed its end. The remaining output is discarded, because the
+            interpreter would try to write it again.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise

@@ -1,4 +1,8 @@
-"""Options that several commands have, as types for their parameters, and the parsing of their values."""
+"""Options that several commands have, as types for their parameters, the parsing of their values, and their completion.
+
+The modules of commands use them. Shell completion of gateway ids and table names reads the local settings; it never
+calls a gateway, and never prints an error.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,45 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from lakesync.cli import completion
-
 if TYPE_CHECKING:
     from lakesync.config import Config
+
+
+def complete_gateways(incomplete: str) -> list[str]:
+    """Return the gateway ids of the settings, including `[remote] gateway`, that start with what was typed."""
+    config = _settings_or_none()
+    if config is None:
+        return []
+    ids = {*config.gateways, *filter(None, [config.remote.gateway])}
+    return sorted(name for name in ids if name.startswith(incomplete))
+
+
+def complete_tables(incomplete: str) -> list[str]:
+    """Return the tables of the schema files in the settings that start with what was typed."""
+    config = _settings_or_none()
+    names = set()
+    for gateway in config.gateways.values() if config is not None else ():
+        for path in gateway.schemas:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                names.add(str(json.loads(Path(path).read_text("utf-8"))["table"]))
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _settings_or_none() -> Config | None:
+    """Return the configuration; None if it is invalid, because completion prints no errors."""
+    from lakesync.config import load
+    from lakesync.model.errors import ConfigurationError
+
+    with suppress(ConfigurationError):
+        return load()
+    return None
+
 
 Data = Annotated[
     Path | None,
@@ -26,7 +59,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 RowTable = Annotated[
     str,
-    typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completion.tables),
+    typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=complete_tables),
 ]
 RowId = Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)]
 Client = Annotated[
@@ -52,7 +85,7 @@ Gateway = Annotated[
         help="The gateway id; default: that of the token, else [remote] gateway.",
         show_default=False,
         rich_help_panel=_CONNECTION,
-        autocompletion=completion.gateways,
+        autocompletion=complete_gateways,
     ),
 ]
 TokenFile = Annotated[

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import lakesync
 from lakesync import SyncPush, parse_rules, parse_schema
-from lakesync.cli.local.project_files import RULES
+from lakesync.cli.local.init import RULES
 from tests.e2e.up_support import COMMAND, Up
 from tests.old_data.place import FIXTURES, sole_user
 from tests.postgres_server import postgres_program, postgres_server

@@ -18,10 +18,10 @@ from lakesync.cli.app import app
 from lakesync.cli.connection import local_url
 from lakesync.cli.generated_secrets import ensure_secrets
 from lakesync.cli.up import dagster_home, jars
-from lakesync.cli.up.display import Display
 from lakesync.cli.up.process import accepts, check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.stack import run, stop_leftovers
+from lakesync.cli.up.supervisor import Display
 from lakesync.model.errors import ConfigurationError, StartupError
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakesync.cli import completion, output
+from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, Yes, load_settings
+from lakesync.cli.options import Data, Gateway, Json, Yes, complete_tables, load_settings
 from lakesync.cli.store_access import open_store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ app = command_app()
 def erase(
     gateway: Gateway = None,
     table: Annotated[
-        str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=completion.tables)
+        str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=complete_tables)
     ] = None,
     row: Annotated[str | None, typer.Option(help="The row's id, with --table.", show_default=False)] = None,
     client: Annotated[str | None, typer.Option(help="The client whose data is erased.", show_default=False)] = None,

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakesync.cli import completion
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, RowId, RowTable, load_settings
+from lakesync.cli.options import Data, Json, RowId, RowTable, complete_gateways, load_settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -45,7 +44,7 @@ def history(
             "-g",
             help="Search only this gateway; default: all.",
             show_default=False,
-            autocompletion=completion.gateways,
+            autocompletion=complete_gateways,
         ),
     ] = None,
     data: Data = None,

@@ -48,8 +48,8 @@ def up(
     A process that ends is restarted. SIGTERM stops everything too. Secrets that are not configured are generated.
     """
     _require("platform", *_PLATFORM)
-    from lakesync.cli.up.display import Display
     from lakesync.cli.up.stack import run
+    from lakesync.cli.up.supervisor import Display
 
     config = load_settings(
         data,
@@ -125,8 +125,8 @@ def pipeline(
     A process that ends is restarted. SIGTERM stops everything too.
     """
     _require("platform", *_PLATFORM)
-    from lakesync.cli.up.display import Display
     from lakesync.cli.up.stack import run
+    from lakesync.cli.up.supervisor import Display
 
     run(
         load_settings(data, dagster=overrides(port=dagster_port)),

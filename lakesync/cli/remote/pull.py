@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import completion, output
+from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Claim, Client, Data, Gateway, Json, TokenFile, Url, parse_claim_options
+from lakesync.cli.options import (
+    Claim,
+    Client,
+    Data,
+    Gateway,
+    Json,
+    TokenFile,
+    Url,
+    complete_tables,
+    parse_claim_options,
+)
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
@@ -35,7 +45,7 @@ _COLUMNS = ("written", "clientId=client", "op", "table", "rowId=row", "values")
 
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", help="Show only this table; may be repeated.", autocompletion=completion.tables),
+    typer.Option("--table", "-t", help="Show only this table; may be repeated.", autocompletion=complete_tables),
 ]
 Limit = Annotated[
     int | None, typer.Option(help="Stop after this many deltas; default: no limit.", min=1, show_default=False)

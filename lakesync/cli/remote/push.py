@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import completion, output
+from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, parse_claim_options
+from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, complete_tables, parse_claim_options
 from lakesync.cli.remote.record_files import records
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def push(
             "-t",
             help="Import FILE as rows of this table.",
             show_default=False,
-            autocompletion=completion.tables,
+            autocompletion=complete_tables,
         ),
     ] = None,
     id_column: Annotated[str, typer.Option("--id", help="Field with the row id.")] = "row_id",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import completion, output
+from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, complete_tables, read_json
 
 if TYPE_CHECKING:
     from lakesync.rules.model import SyncRules
@@ -32,7 +32,7 @@ As = Annotated[
 ]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", help="Use only this table; may be repeated.", autocompletion=completion.tables),
+    typer.Option("--table", "-t", help="Use only this table; may be repeated.", autocompletion=complete_tables),
 ]
 Rows = Annotated[
     Path | None,

@@ -1,4 +1,4 @@
-"""`lakesync status`: summarises the progress of gateway, clients, lake and pipeline.
+"""`lakesync status`: summarises the progress of gateway, clients, lake and pipeline. `lakesync clients`: lists clients.
 
 The numbers come from the gateway's `/admin/metrics`, the lake's state tables and Dagster. A time named `…Ms` is in
 milliseconds since 1970; an arrival is the gateway's timestamp of receipt, whose upper 48 bits are such milliseconds.
@@ -17,16 +17,19 @@ from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 from lakesync.cli.pipeline_health import lag_text, problems
-from lakesync.cli.remote.clients import COLUMNS, display_row, with_lag
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
     from lakesync.config import Config
 
-app = command_app()
+status_app = command_app()
+clients_app = command_app()
+
+_CLIENT_COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pulled", "pushed")
+"""The columns of the table of clients, for `output.records`."""
 
 
-@app.command(
+@status_app.command(
     epilog=examples(
         ("lakesync status", "the only declared gateway"),
         ("lakesync status --gateway shop --json | jq .oldestUnflushedSeconds", "for a monitor"),
@@ -120,7 +123,7 @@ def _summary(
         ],
         "pipeline": metrics["pipeline"],
         "deadLetters": metrics["deadLetters"],
-        "clients": [with_lag(each) for each in metrics["clients"]],
+        "clients": [_with_lag(each) for each in metrics["clients"]],
         "runs": runs,
     }
 
@@ -193,9 +196,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         output.records(rows, as_json=False, columns=("table", "unflushedDeltas=unflushed", "mergedMs=merged up to"))
     print()
     output.records(
-        map(display_row, summary["clients"]),
+        map(_client_row, summary["clients"]),
         as_json=False,
-        columns=COLUMNS,
+        columns=_CLIENT_COLUMNS,
         none="no client has called this gateway process since it started",
     )
 
@@ -238,3 +241,68 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "dead letters", f"{'; '.join(letters)}; see `lakesync dlq list`"
     if summary["runs"] == []:
         yield "last run", "none yet"
+
+
+@clients_app.command(
+    epilog=examples(
+        ("lakesync clients --gateway shop", "all clients"),
+        ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "clients with a lag of a minute"),
+        (
+            "lakesync clients --json | jq 'select(now * 1000 - (.offlineSinceMs // infinite) > 86400000)'",
+            "clients that are offline for a day",
+        ),
+    )
+)
+def clients(
+    limit: Annotated[int, typer.Option(help="Clients to show at most.", min=1, max=1000)] = 100,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the clients of a gateway, the largest lag first.
+
+    The lag is the age of the oldest change by others that the client may see and was not sent. A client is offline
+    since its last request, or since its WebSocket ended. Only clients that called this gateway process since it
+    started are listed.
+    """
+    from lakesync.cli.connection import connect
+
+    metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=limit)
+    rows = [_with_lag(each) for each in metrics["clients"]]
+    output.records(
+        rows if as_json else map(_client_row, rows),
+        as_json=as_json,
+        columns=_CLIENT_COLUMNS,
+        none="no client has called this gateway process since it started",
+    )
+
+
+def _with_lag(client: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's entry of `/admin/metrics` with `lagSeconds`; None if the lag is not known."""
+    lag_ms = client.get("behindMs")  # missing in responses of older gateways
+    return {**client, "lagSeconds": None if lag_ms is None else round(lag_ms / 1000, 3)}
+
+
+def _client_row(client: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of the table of clients for an entry that `_with_lag` returned."""
+    state = "connected" if client["connected"] else "offline"
+    more = ", has more pages to pull" if client["hasMore"] else ""
+    repeats = client.get("repeats")  # missing in responses of older gateways
+    again = f", repeats the same pull ({repeats} times)" if repeats else ""
+    return {
+        "clientId": client["clientId"],
+        "lag": _display_lag(client),
+        "state": state + more + again,
+        "offlineSince": output.utc_time(client.get("offlineSinceMs")),
+        **{name: output.utc_time(client[f"{name}Ms"]) for name in ("pulled", "pushed")},
+    }
+
+
+def _display_lag(client: dict[str, Any]) -> str | None:
+    lag = client["lagSeconds"]
+    if lag is None:
+        return "never pulled" if client["pulledMs"] is None else "not measured yet"
+    return output.duration(lag) if lag else "none"

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.adapters.backend_config import resolve_backend, write_targets
-from lakesync.cli.up.service_environment import STORAGE_VARIABLE
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError
+
+STORAGE_VARIABLE = "DAGSTER_STORAGE_URL"
+"""The variable with the URL of Dagster's storage (`dagster.storage_url`), to which `dagster.yaml` refers."""
 
 _WRITTEN = "# Written by `lakesync up` at each start."
 """The first line by which a generated `dagster.yaml` is recognised."""

@@ -20,10 +20,9 @@ from pydantic import SecretStr
 from lakesync.cli.connection import local_gateway_url, local_url
 from lakesync.cli.generated_secrets import ensure_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
-from lakesync.cli.up.display import Display
 from lakesync.cli.up.process import check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
-from lakesync.cli.up.supervisor import Change, Supervisor
+from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
 from lakesync.model.private_files import UMASK, make_private_folder
