@@ -13,7 +13,7 @@ from lakesync.model.errors import (
     RateLimitedError,
 )
 from lakesync.testing.servers import Answer
-from lakesync.testing.servers.jira.service import fault
+from lakesync.testing.servers.jira.site import fault
 from tests.integration.jira_support import desk, document
 
 

@@ -16,7 +16,7 @@ from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Answer
-from lakesync.testing.servers.jira.service import fault
+from lakesync.testing.servers.jira.site import fault
 from sensors import backoff
 from tests.integration.jira_support import Moving, desk, document
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told

@@ -1,9 +1,10 @@
-"""The HTTP under the servers of this package: threads, keep-alive, and a journal of what was called."""
+"""What the servers of this package share: HTTP with threads, keep-alive and a journal of calls; escapes in texts."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_NAMED = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 @dataclass(frozen=True)
@@ -156,3 +160,8 @@ def _encoded(body: Any) -> tuple[bytes, str]:
     if isinstance(body, str):
         return body.encode(), "text/plain;charset=UTF-8"
     return json.dumps(body).encode(), "application/json;charset=UTF-8"
+
+
+def unescaped(text: str) -> str:
+    """Return what a text between quotation marks says."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _NAMED.get(found[2], found[2]), text)

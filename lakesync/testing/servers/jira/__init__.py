@@ -5,7 +5,6 @@ limiting): search that is behind what was written, tokens of pages that expire, 
 """
 
 from lakesync.testing.servers.jira.api import JiraApi
-from lakesync.testing.servers.jira.service import Limits
-from lakesync.testing.servers.jira.site import JiraSite
+from lakesync.testing.servers.jira.site import JiraSite, Limits
 
 __all__ = ["JiraApi", "JiraSite", "Limits"]

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira import routes
-from lakesync.testing.servers.jira.service import JiraService, fault
+from lakesync.testing.servers.jira.site import JiraService, fault
 
 Route = Callable[..., Answer]
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
+from lakesync.testing.servers.http import unescaped
 from lakesync.testing.servers.jira.site import Issue
-from lakesync.testing.servers.texts import unescaped
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|>=|<=|[=<>(),])|([^\s=<>!(),"']+))""")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

@@ -10,8 +10,7 @@ from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira.jql import JqlError, parse
-from lakesync.testing.servers.jira.service import ABSENT, JiraService, fault
-from lakesync.testing.servers.jira.site import STATUSES, Comment, Issue, JiraSite, Project
+from lakesync.testing.servers.jira.site import ABSENT, STATUSES, Comment, Issue, JiraService, JiraSite, Project, fault
 
 _MOST_KEYS = 5_000
 _MOST_FETCHED = 100

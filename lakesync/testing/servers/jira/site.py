@@ -1,16 +1,25 @@
-"""What a Jira site holds: projects, issues, comments, and a search index that is behind."""
+"""The data of a Jira site, and the state of its REST API: settings, account and limits. Route handlers use both.
+
+A site holds projects, issues, comments, and a search index that lags behind them.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from typing import Any, Literal
 
+from lakesync.testing.servers.http import Answer
+
 Status = Literal["To Do", "In Progress", "Done"]
 STATUSES: tuple[Status, ...] = ("To Do", "In Progress", "Done")
+
+ABSENT = "Issue does not exist or you do not have permission to see it."
+"""The error of unknown and hidden issues."""
 
 
 @dataclass
@@ -192,3 +201,44 @@ class JiraSite:
 def _number(issue: Issue) -> tuple[str, int]:
     """A key in its order."""
     return issue.project, int(issue.key.rpartition("-")[2])
+
+
+@dataclass
+class Limits:
+    """Rate limit: `requests` in `window_ms`."""
+
+    requests: int = 10_000
+    window_ms: int = 60_000
+    near: float = 0.2
+    """`X-RateLimit-NearLimit` is sent below this share."""
+
+
+@dataclass
+class JiraService:
+    """Settings and counters of the API. Its one account signs in by Basic authentication: address and token."""
+
+    site: JiraSite
+    email: str = "sync@example.com"
+    token: str = "jira-token"  # noqa: S105 a server for tests
+    limits: Limits = field(default_factory=Limits)
+    page_limit: int = 100
+    """Issues on a page if fields are requested."""
+    token_ms: int = 600_000
+    """Milliseconds for which the token of a next page is valid."""
+    null_token: bool = False
+    """Whether the last page has a null token instead of no token. Real sites have answered in both ways."""
+    forbidden: set[str] = field(default_factory=set)
+    """Patterns of paths that the account may not request."""
+    failures: deque[Answer] = field(default_factory=deque)
+    """Answers for the next requests, one each. An answer of status 0 lets the request be answered normally."""
+    spent: deque[int] = field(default_factory=deque)
+    """When each request of the current window arrived, in milliseconds."""
+
+    def now(self) -> int:
+        """Return the site's time, in milliseconds."""
+        return self.site.clock()
+
+
+def fault(*messages: str, **errors: str) -> dict[str, Any]:
+    """Return the body of an error: messages for the whole request, and by field."""
+    return {"errorMessages": list(messages), "errors": errors}

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.salesforce import bulk, routes
-from lakesync.testing.servers.salesforce.service import SalesforceService, error, unknown
+from lakesync.testing.servers.salesforce import routes
+from lakesync.testing.servers.salesforce.org import SalesforceService, error, unknown
 from lakesync.testing.servers.salesforce.soql import SoqlError
 
 Route = Callable[..., Answer]
@@ -26,10 +26,10 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
         ("POST", "sobjects/([^/]+)/?", routes.create),
         ("PATCH", "sobjects/([^/]+)/([^/]+)", routes.update),
         ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", routes.upsert),
-        ("POST", "jobs/query/?", bulk.create),
-        ("GET", "jobs/query/([^/]+)", bulk.state),
-        ("GET", "jobs/query/([^/]+)/results", bulk.results),
-        ("DELETE", "jobs/query/([^/]+)", bulk.delete),
+        ("POST", "jobs/query/?", routes.create_job),
+        ("GET", "jobs/query/([^/]+)", routes.job_state),
+        ("GET", "jobs/query/([^/]+)/results", routes.job_results),
+        ("DELETE", "jobs/query/([^/]+)", routes.delete_job),
     )
 )
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from lakesync.testing.servers.http import unescaped
 from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
-from lakesync.testing.servers.texts import unescaped
 
 _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*')|(!=|<>|>=|<=|[=<>(),])"""
