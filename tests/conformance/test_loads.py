@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters import LifecycleAdapter, SqliteAdapter
 from lakesync.adapters.arrow_access import max_writers
-from lakesync.adapters.buckets import BUCKETS, Part, bucket_of
-from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.deltas import BUCKETS, DeltaQuery, Part, bucket_of
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, is_announced, load_to_resume
 from lakesync.model.crash_points import VARIABLE

@@ -12,7 +12,7 @@ from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedFiel
 
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.history.ordered import arrival_ranges, in_order, latest_arrivals, ordered
-from lakesync.adapters.buckets import Part
+from lakesync.adapters.deltas import Part
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.model.errors import IntegrityError
 

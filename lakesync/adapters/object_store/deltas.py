@@ -32,8 +32,8 @@ from lakesync.adapters.batch_scan import (
     sort_unique,
     split_points,
 )
-from lakesync.adapters.buckets import BUCKETS
 from lakesync.adapters.deltas import (
+    BUCKETS,
     ArrowPage,
     BatchChecksum,
     DeltaBatch,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync.adapters.buckets import BUCKETS, bucket_of
 from lakesync.adapters.dead_letters import WHOLE_ROW, DeadLetter
+from lakesync.adapters.deltas import BUCKETS, bucket_of
 from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
 from lakesync.adapters.sql.dead_letters import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
 from lakesync.adapters.sql.dialect import Column, Dialect
