@@ -1,35 +1,275 @@
-"""The REST API of an organisation: sign-in, the daily limit and routes."""
+"""The REST API and Bulk API 2.0 of a Salesforce organisation: sign-in, the daily limit, and routes.
+
+The routes are queries, limits, records, and query jobs, whose result is CSV in pieces that a locator names.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.salesforce import routes
-from lakesync.testing.servers.salesforce.org import SalesforceService, error, unknown
-from lakesync.testing.servers.salesforce.soql import SoqlError
+from lakesync.testing.servers.salesforce.org import (
+    EXTERNAL_IDS,
+    FIELDS,
+    REQUIRED,
+    BulkJob,
+    Record,
+    SalesforceOrg,
+    SalesforceService,
+    error,
+    spelled,
+    unknown,
+)
+from lakesync.testing.servers.salesforce.soql import SoqlError, parse
+
+_KEPT_MS = 30 * 86_400_000
+
+
+def query(api: SalesforceService, request: Request) -> Answer:
+    """Return the first page of a query, without deleted records."""
+    return _first(api, request, deleted=False)
+
+
+def query_all(api: SalesforceService, request: Request) -> Answer:
+    """Return the first page of a query, with records in the recycle bin."""
+    return _first(api, request, deleted=True)
+
+
+def query_more(api: SalesforceService, _: Request, locator: str) -> Answer:
+    """Return the next page of a query's result, which was selected when the query was sent."""
+    until, fields, rest = api.results.pop(locator, (0, (), []))
+    if until < api.now():
+        raise SoqlError("INVALID_QUERY_LOCATOR", "invalid query locator")
+    return _page(api, fields, rest, None)
+
+
+def limits(api: SalesforceService, _: Request) -> Answer:
+    """What is left of the day's budget."""
+    return Answer(200, {"DailyApiRequests": {"Max": api.daily_limit, "Remaining": max(api.daily_limit - api.used, 0)}})
+
+
+def deleted(api: SalesforceService, request: Request, kind: str) -> Answer:
+    """Return the ids of an object's deleted records in a time range, purged ones included, for 30 days."""
+    start, end = (int(datetime.fromisoformat(request.query[name]).timestamp() * 1000) for name in ("start", "end"))
+    earliest = api.now() - _KEPT_MS
+    if kind not in FIELDS or kind in api.no_access:
+        raise SoqlError("INVALID_TYPE", f"sObject type '{kind}' is not supported.")
+    if start < earliest - 60_000 or end <= start:
+        raise SoqlError("INVALID_REPLICATION_DATE", "startDate before org replication enabled date")
+    found = [
+        {"id": record_id, "deletedDate": spelled(at)}
+        for at, of, record_id in api.org.log
+        if of == kind and start <= at < end
+    ]
+    body = {"deletedRecords": found, "earliestDateAvailable": spelled(earliest), "latestDateCovered": spelled(end)}
+    return Answer(200, body)
+
+
+def shown(org: SalesforceOrg, record: Record, fields: Sequence[str]) -> dict[str, Any]:
+    """Return a record as JSON. Fields of a related record are in a nested object."""
+    row: dict[str, Any] = {"attributes": {"type": record.kind, "url": f"/sobjects/{record.kind}/{record.id}"}}
+    for name in fields:
+        relation, dot, rest = name.partition(".")
+        value = org.field_of(record, name)
+        if dot:
+            row[relation] = None if value is None else {"attributes": {"type": relation}, rest: value}
+        else:
+            row[name] = value
+    return row
+
+
+def _first(api: SalesforceService, request: Request, *, deleted: bool) -> Answer:
+    asked = parse(request.query.get("q", ""), api.org)
+    if asked.kind in api.no_access:
+        raise SoqlError("INVALID_TYPE", f"sObject type '{asked.kind}' is not supported.")
+    found = asked.select(api.org, deleted=deleted)
+    if not asked.fields:
+        return Answer(200, {"totalSize": len(found), "done": True, "records": []})
+    return _page(api, asked.fields, found, len(found))
+
+
+def _page(api: SalesforceService, fields: tuple[str, ...], found: list[Record], total: int | None) -> Answer:
+    page, rest = found[: api.batch], found[api.batch :]
+    body: dict[str, Any] = {
+        "totalSize": len(found) if total is None else total,
+        "done": not rest,
+        "records": [shown(api.org, each, fields) for each in page],
+    }
+    if rest:
+        locator = f"0r8{secrets.token_hex(8)}-{api.batch}"
+        api.results[locator] = (api.now() + api.locator_ms, fields, rest)
+        body["nextRecordsUrl"] = f"/services/data/v62.0/query/{locator}"
+    return Answer(200, body)
+
+
+def create(api: SalesforceService, request: Request, kind: str) -> Answer:
+    """Create a record."""
+    fields: dict[str, Any] = request.json
+    if (wrong := _validation_error(kind, fields, REQUIRED.get(kind, ()))) is not None:
+        return wrong
+    made = api.org.add(kind, **fields)
+    return Answer(201, {"id": made.id, "success": True, "errors": []})
+
+
+def update(api: SalesforceService, request: Request, kind: str, name: str) -> Answer:
+    """Update a record."""
+    fields: dict[str, Any] = request.json
+    if (wrong := _validation_error(kind, fields, ())) is not None:
+        return wrong
+    record = api.org.records.get(name)
+    if record is None or record.deleted or record.kind != kind or record.hidden:
+        return error(404, "NOT_FOUND", "Provided external ID field does not exist or is not accessible: " + name)
+    api.org.edit(record, **fields)
+    return Answer(204)
+
+
+def upsert(api: SalesforceService, request: Request, kind: str, field: str, value: str) -> Answer:
+    """Update the record with an external id, or create it."""
+    fields: dict[str, Any] = request.json
+    if field not in EXTERNAL_IDS.get(kind, ()):
+        return error(404, "NOT_FOUND", f"Provided external ID field does not exist or is not accessible: {field}")
+    if (wrong := _validation_error(kind, fields, ())) is not None:
+        return wrong
+    found = [each for each in api.org.visible(kind, deleted=False) if each.fields.get(field) == value]
+    if found:
+        api.org.edit(found[0], **fields)
+        return Answer(200, {"id": found[0].id, "success": True, "errors": [], "created": False})
+    if (wrong := _validation_error(kind, fields, REQUIRED.get(kind, ()))) is not None:
+        return wrong
+    made = api.org.add(kind, **fields, **{field: value})
+    return Answer(201, {"id": made.id, "success": True, "errors": [], "created": True})
+
+
+def _validation_error(kind: str, fields: Any, required: tuple[str, ...]) -> Answer | None:
+    if kind not in FIELDS:
+        return unknown()
+    undefined = [name for name in fields if name not in FIELDS[kind]]
+    if undefined:
+        return error(
+            400, "INVALID_FIELD", f"No such column '{undefined[0]}' on sobject of type {kind}", fields=undefined
+        )
+    missing = [name for name in required if not fields.get(name)]
+    if missing:
+        words = f"Required fields are missing: [{', '.join(missing)}]"
+        return error(400, "REQUIRED_FIELD_MISSING", words, fields=missing)
+    return None
+
+
+def create_job(api: SalesforceService, request: Request) -> Answer:
+    """Create a job. Its result is selected now."""
+    asked = request.json
+    if asked.get("operation") not in ("query", "queryAll"):
+        raise SoqlError("INVALIDJOB", "operation must be query or queryAll")
+    query = parse(asked.get("query") or "", api.org)
+    if query.kind in api.no_access:
+        raise SoqlError("INVALID_TYPE", f"sObject type '{query.kind}' is not supported.")
+    found = query.select(api.org, deleted=asked["operation"] == "queryAll")
+    job = BulkJob(
+        f"750{secrets.token_hex(6)}AAA",
+        asked["operation"],
+        asked["query"],
+        api.now(),
+        query.fields,
+        found,
+        _version(request),
+        fails=api.failing_jobs > 0,
+    )
+    api.failing_jobs = max(api.failing_jobs - 1, 0)
+    api.jobs[job.id] = job
+    return Answer(200, _job_json(api, job) | {"state": "UploadComplete"})
+
+
+def job_state(api: SalesforceService, _: Request, name: str) -> Answer:
+    """Return the state of a job."""
+    job = api.jobs.get(name)
+    return unknown() if job is None else Answer(200, _job_json(api, job))
+
+
+def job_results(api: SalesforceService, request: Request, name: str) -> Answer:
+    """Return a part of a result. The header `Sforce-Locator` names the next part, or is null."""
+    job = api.jobs.get(name)
+    if job is None:
+        return unknown()
+    if job.version != _version(request):
+        return error(409, "API_ERROR", f"The job was created with API version {job.version}.")
+    if _state(api, job) != "JobComplete":
+        return error(400, "INVALIDJOBSTATE", f"The job is {_state(api, job)}, it has no results.")
+    start = int(request.query.get("locator", 0))
+    size = int(request.query.get("maxRecords", 50_000))
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    lines.writerow(job.fields)
+    piece = job.found[start : start + size]
+    for record in piece:
+        lines.writerow([_text(api.org.field_of(record, field)) for field in job.fields])
+    following = start + size
+    headers = {
+        "Content-Type": "text/csv",
+        "Sforce-Locator": str(following) if following < len(job.found) else "null",
+        "Sforce-NumberOfRecords": str(len(piece)),
+    }
+    return Answer(200, written.getvalue(), headers)
+
+
+def delete_job(api: SalesforceService, _: Request, name: str) -> Answer:
+    """Delete a job."""
+    return unknown() if api.jobs.pop(name, None) is None else Answer(204)
+
+
+def _state(api: SalesforceService, job: BulkJob) -> str:
+    if api.now() < job.created + api.job_delay_ms:
+        return "InProgress"
+    return "Failed" if job.fails else "JobComplete"
+
+
+def _job_json(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
+    state = _state(api, job)
+    shown = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": state}
+    match state:
+        case "JobComplete":
+            return shown | {"numberRecordsProcessed": len(job.found)}
+        case "Failed":
+            return shown | {"errorMessage": "InternalServerError : The query was too complicated."}
+    return shown
+
+
+def _version(request: Request) -> str:
+    found = re.search(r"/v([0-9.]+)/", request.path)
+    return found[1] if found else ""
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(float(value)) if isinstance(value, int | float) else str(value)
+
 
 Route = Callable[..., Answer]
 
 _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
     (method, re.compile(f"/services/data/v[0-9.]+/{pattern}"), route)
     for method, pattern, route in (
-        ("GET", "query/?", routes.query),
-        ("GET", "queryAll/?", routes.query_all),
-        ("GET", "(?:query|queryAll)/([^/]+)", routes.query_more),
-        ("GET", "limits/?", routes.limits),
-        ("GET", "sobjects/([^/]+)/deleted/?", routes.deleted),
-        ("POST", "sobjects/([^/]+)/?", routes.create),
-        ("PATCH", "sobjects/([^/]+)/([^/]+)", routes.update),
-        ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", routes.upsert),
-        ("POST", "jobs/query/?", routes.create_job),
-        ("GET", "jobs/query/([^/]+)", routes.job_state),
-        ("GET", "jobs/query/([^/]+)/results", routes.job_results),
-        ("DELETE", "jobs/query/([^/]+)", routes.delete_job),
+        ("GET", "query/?", query),
+        ("GET", "queryAll/?", query_all),
+        ("GET", "(?:query|queryAll)/([^/]+)", query_more),
+        ("GET", "limits/?", limits),
+        ("GET", "sobjects/([^/]+)/deleted/?", deleted),
+        ("POST", "sobjects/([^/]+)/?", create),
+        ("PATCH", "sobjects/([^/]+)/([^/]+)", update),
+        ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", upsert),
+        ("POST", "jobs/query/?", create_job),
+        ("GET", "jobs/query/([^/]+)", job_state),
+        ("GET", "jobs/query/([^/]+)/results", job_results),
+        ("DELETE", "jobs/query/([^/]+)", delete_job),
     )
 )
 
