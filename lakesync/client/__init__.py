@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from lakesync.client.client import Client
     from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
     from lakesync.client.errors import DbError, TableError, UnreachableError
-    from lakesync.client.events import Event
     from lakesync.client.factory import create_client, open_client
     from lakesync.client.queues import MemoryQueue, QueueEntry, SyncQueue
     from lakesync.client.sqlite.database import LocalDB
     from lakesync.client.sqlite.tables import Row, SyncTracker, Table
-    from lakesync.client.status import Progress, SyncReport, SyncStatus, Version
+    from lakesync.client.status import Event, Progress, SyncReport, SyncStatus, Version
     from lakesync.client.sync.action_queue import ActionQueue, QueuedAction
     from lakesync.client.sync.coordinator import SyncCoordinator
     from lakesync.client.sync.outbox import Outbox
@@ -46,11 +45,10 @@ _MODULES = {
     "core": ("CoreLimits", "Edit", "Mode", "RetryPolicy"),
     "sqlite.database": ("LocalDB",),
     "errors": ("DbError", "TableError", "UnreachableError"),
-    "events": ("Event",),
     "factory": ("create_client", "open_client"),
     "sync.outbox": ("Outbox",),
     "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
-    "status": ("Progress", "SyncReport", "SyncStatus", "Version"),
+    "status": ("Event", "Progress", "SyncReport", "SyncStatus", "Version"),
     "sync.sync_session": ("SchemaSynchroniser",),
     "sqlite.tables": ("Row", "SyncTracker", "Table"),
     "transports.base": (

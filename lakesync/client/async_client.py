@@ -15,10 +15,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from lakesync.client.client import Client
 from lakesync.client.core import Edit
-from lakesync.client.events import Event
 from lakesync.client.factory import open_client
 from lakesync.client.sqlite.tables import Row
-from lakesync.client.status import SyncReport, SyncStatus, Version
+from lakesync.client.status import Event, SyncReport, SyncStatus, Version
 from lakesync.client.sync.action_queue import QueuedAction
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
 from lakesync.client.sync.verification import TableCheck
@@ -143,7 +142,7 @@ class AsyncClient:
 
         Args:
             event: the event's name.
-            listener: called with the event's arguments, which `lakesync.client.events.Event` lists.
+            listener: called with the event's arguments, which `lakesync.client.status.Event` lists.
         """
         loop = asyncio.get_running_loop()
         await self.run(lambda db: db.on(event, lambda *args: loop.call_soon_threadsafe(listener, *args)))

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lakesync.client import dataframes
 from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
-from lakesync.client.events import Event
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import Row, Table
-from lakesync.client.status import SyncReport, SyncStatus, Version, versions
+from lakesync.client.status import Event, SyncReport, SyncStatus, Version, versions
 from lakesync.client.sync.action_queue import QueuedAction
 from lakesync.client.sync.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, SyncCoordinator
 from lakesync.client.sync.verification import TableCheck
@@ -230,7 +229,7 @@ class Client:
         """Call a function whenever an event occurs, in the thread that synchronises.
 
         Args:
-            event: one of the names in `lakesync.client.events.Event`, which lists each event's arguments.
+            event: one of the names in `lakesync.client.status.Event`, which lists each event's arguments.
             listener: the function; it must be fast, because the synchronisation waits for it.
 
         Raises:

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from msgspec.structs import replace
 
 from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
-from lakesync.client.core.records import EditStatus
 from lakesync.client.core.rows import merge_edit, visible_row
+from lakesync.client.core.store import EditStatus
 from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.client.sqlite.sql_values import to_sql
 from lakesync.client.sqlite.stamps import stamps_of

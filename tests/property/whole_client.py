@@ -24,7 +24,7 @@ from lakesync.client.core import (
     Position,
 )
 from lakesync.client.core.messages import Response
-from lakesync.client.core.records import EditStatus
+from lakesync.client.core.store import EditStatus
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sqlite.database import connect
 from lakesync.client.sync.checkpoint_load import load_checkpoint

@@ -15,9 +15,8 @@ from lakesync.client.core.messages import (
     NoResponse,
     Wait,
 )
-from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange, Position
 from lakesync.client.core.state_machine import ClientCore, Mode
-from lakesync.client.core.store import ClientStore, MemoryStore
+from lakesync.client.core.store import Changes, ClientStore, Edit, KnownRow, LocalChange, MemoryStore, Position
 
 __all__ = [
     "Broadcast",

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange
 from lakesync.client.core.rows import merge_edit, visible_row
-from lakesync.client.core.store import ClientStore
+from lakesync.client.core.store import Changes, ClientStore, Edit, KnownRow, LocalChange
 from lakesync.model.delta import delta_id, extract_delta
 from lakesync.model.errors import ClockDriftError, NotFoundError, Rejection, ValidationError
 from lakesync.model.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS

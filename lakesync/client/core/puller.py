@@ -12,9 +12,9 @@ from operator import attrgetter
 from lakesync.client.core.limits import Backoff, CoreLimits
 from lakesync.client.core.messages import CheckpointEnd, ErrorResponse, FetchCheckpoint, NoResponse
 from lakesync.client.core.pusher import CALLER_ERRORS
-from lakesync.client.core.records import SOURCE_GENERATION, Changes
 from lakesync.client.core.rows import apply_page, remove_older_rows
 from lakesync.client.core.state import CoreState
+from lakesync.client.core.store import SOURCE_GENERATION, Changes
 from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
 from lakesync.wire.malformed import check_values
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from lakesync.client.core import edit_lifecycle
 from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
 from lakesync.client.core.messages import ErrorResponse, NoResponse
-from lakesync.client.core.records import Changes, Edit
 from lakesync.client.core.state import CoreState
+from lakesync.client.core.store import Changes, Edit
 from lakesync.model.errors import Rejection
 from lakesync.model.types import PushResult, RowKey, SyncPush
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Raw
 
-from lakesync.client.core.records import SOURCE_GENERATION, Changes, Edit, KnownRow
-from lakesync.client.core.store import ClientStore
+from lakesync.client.core.store import SOURCE_GENERATION, Changes, ClientStore, Edit, KnownRow
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, RowKey
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
 from lakesync.client.core.edit_lifecycle import EditClock
-from lakesync.client.core.records import Changes, Position
-from lakesync.client.core.store import ClientStore
+from lakesync.client.core.store import Changes, ClientStore, Position
 from lakesync.model.types import RowKey
 
 

@@ -28,9 +28,8 @@ from lakesync.client.core.messages import (
 )
 from lakesync.client.core.puller import Puller
 from lakesync.client.core.pusher import Pusher
-from lakesync.client.core.records import Changes, Edit, EditStatus, LocalChange
 from lakesync.client.core.state import CoreState
-from lakesync.client.core.store import ClientStore
+from lakesync.client.core.store import Changes, ClientStore, Edit, EditStatus, LocalChange
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncPush, SyncResponse

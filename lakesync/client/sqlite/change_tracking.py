@@ -17,16 +17,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from lakesync.client.core.records import LocalChange
-from lakesync.client.sqlite.sql_values import SqlValue, python_value
-from lakesync.client.sqlite.stamps import known_table
-from lakesync.client.sqlite.value_checks import (
+from lakesync.client.core.store import LocalChange
+from lakesync.client.sqlite.sql_values import (
     INVALID_ID,
     INVALID_VALUES,
     UTF8_ERROR_MARK,
     VALID_ID,
+    SqlValue,
     escape_invalid_utf8,
+    python_value,
 )
+from lakesync.client.sqlite.stamps import known_table
 from lakesync.model.schema import ColumnType, TableSchema
 from lakesync.model.types import RowKey
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import visible_row
+from lakesync.client.core.store import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.errors import TableError
 from lakesync.client.queues import QueueLink
 from lakesync.client.sqlite import page_plan, staging_table

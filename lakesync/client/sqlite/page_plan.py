@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, cast
 
-from lakesync.client.core.records import SOURCE_GENERATION
+from lakesync.client.core.store import SOURCE_GENERATION
 from lakesync.client.sqlite.row_groups import DeltaFields
 from lakesync.client.sqlite.stamps import Record
 from lakesync.model.types import RowDelta

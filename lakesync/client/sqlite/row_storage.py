@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from lakesync.client.core.records import SOURCE_GENERATION, KnownRow
+from lakesync.client.core.store import SOURCE_GENERATION, KnownRow
 from lakesync.client.sqlite.change_tracking import before_table
 from lakesync.client.sqlite.page_plan import StoredRecords
 from lakesync.client.sqlite.sql_values import (

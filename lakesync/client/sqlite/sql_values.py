@@ -1,15 +1,28 @@
-"""Conversion of single values between JSON (as on the wire), SQLite columns and Python. `sqlite` modules call it."""
+r"""Single values in SQLite: conversion from and to JSON (as on the wire) and Python, and checks of values.
+
+The other modules of `sqlite` call it. Triggers use the SQL conditions to reject values that the gateway would reject,
+when the app writes them; `table_validation` uses them for existing rows. `{0}` stands for the value, as `NEW."title"`
+or `t."title"`: never a bare name, which could be a column of `json_tree`.
+
+A program with another encoding can write text that is not valid UTF-8 into SQLite. Python's sqlite3 cannot read such
+text. Change tracking calls `escape_invalid_utf8`, which replaces each invalid byte with an escape such as `\xe9`, so
+that the change can be pushed. `table_validation` calls `find_invalid_utf8`.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from lakesync.model.delta import jcs_raw
+from lakesync.model.delta import MAX_DEPTH, jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.schema import ColumnType
+from lakesync.model.validation import MAX_ID_CHARS
 
 DECLARED: dict[ColumnType, str] = {
     "string": "TEXT",
@@ -42,6 +55,58 @@ _NULL = Raw(b"null")
 _INT64 = range(-(2**63), 2**63)
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+
+INVALID_ID = f"(typeof({{0}}) <> 'text' OR length({{0}}) NOT BETWEEN 1 AND {MAX_ID_CHARS} OR instr({{0}}, char(0)))"
+"""True for a row id that the gateway rejects."""
+VALID_ID = f"text of 1 to {MAX_ID_CHARS} characters"
+"""What a row id must be, for messages."""
+
+_MAX_DOUBLE = "1.7976931348623157e308"
+_NODES = "EXISTS (SELECT 1 FROM json_tree({0}) node"
+
+_BEYOND_DOUBLES = (
+    f"(({{0}} GLOB '*[0-9][eE]*' OR {{0}} GLOB '*{'[0-9]' * 20}*') AND "  # cheap: no other number can be that large
+    f"{_NODES} WHERE node.type IN ('integer', 'real') AND abs(node.value) > {_MAX_DOUBLE}))"
+)
+_SURROGATE_PREFIXES = ", ".join(f"(x'ED{second:02X}')" for second in range(0xA0, 0xC0))
+"""The first two bytes of the invalid UTF-8 that SQLite makes of half a surrogate pair."""
+_HALF_SURROGATE_PAIR = (
+    "({0} GLOB '*\\u[dD][89a-fA-F]*' AND "
+    f"{_NODES}, (VALUES {_SURROGATE_PREFIXES}) half "
+    "WHERE instr(CAST(node.atom AS BLOB), half.column1) OR instr(CAST(node.key AS BLOB), half.column1)))"
+)
+_TOO_DEEP = (
+    # cheap: enough brackets, then a long enough path; only then the exact depth
+    f"(length({{0}}) - length(replace(replace({{0}}, '[', ''), char(123), '')) > {MAX_DEPTH} AND "
+    f"{_NODES} WHERE node.type IN ('array', 'object') AND length(node.fullkey) > {2 * MAX_DEPTH} AND "
+    f"length(node.fullkey) - length(replace(replace(node.fullkey, '[', ''), '.', '')) >= {MAX_DEPTH}) AND "
+    "(WITH RECURSIVE deep (id, depth) AS (SELECT id, 1 FROM json_tree({0}) WHERE parent IS NULL UNION ALL "
+    "SELECT node.id, depth + 1 FROM deep JOIN json_tree({0}) node ON node.parent = deep.id "
+    f"WHERE node.type IN ('array', 'object')) SELECT max(depth) FROM deep) > {MAX_DEPTH})"
+)
+_NOT_CANONICAL = f"instr({{0}}, char(0)) OR {_BEYOND_DOUBLES} OR {_HALF_SURROGATE_PAIR} OR {_TOO_DEEP}"
+"""True for JSON without a canonical form, which other clients would read differently; `jcs_raw` rejects it too.
+
+Each part parses the JSON only if a cheap look at the text does not rule the problem out.
+"""
+
+INVALID_VALUES: dict[ColumnType, tuple[str, str]] = {
+    "string": ("typeof({0}) = 'blob'", "text"),
+    "number": (
+        f"typeof({{0}}) IN ('text', 'blob') OR {{0}} NOT BETWEEN -{_MAX_DOUBLE} AND {_MAX_DOUBLE}",
+        "a finite number",
+    ),
+    "boolean": ("{0} NOT IN (0, 1)", "0 or 1"),
+    "json": (
+        f"typeof({{0}}) = 'blob' OR CASE WHEN json_valid({{0}}) THEN {_NOT_CANONICAL} ELSE {{0}} IS NOT NULL END",
+        f"JSON text of finite numbers and whole characters, at most {MAX_DEPTH} deep",
+    ),
+    "null": ("{0} IS NOT NULL", "NULL"),
+}
+"""By column type: the condition for an invalid value, and what a value must be, for messages."""
+
+UTF8_ERROR_MARK = "UTF-8"
+"""Part of the message of the OperationalError that sqlite3 raises for such text."""
 
 
 def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
@@ -106,3 +171,89 @@ def python_value(kind: ColumnType, value: SqlValue) -> Any:
         except ValidationError:
             return str(value)
     return value
+
+
+def find_invalid_utf8(db: sqlite3.Connection, table: str, columns: Sequence[str]) -> tuple[str, str] | None:
+    """Find the first cell with invalid text.
+
+    Args:
+        db: the app's database.
+        table: a synced table.
+        columns: the columns to read, besides `row_id`.
+
+    Returns:
+        The row id, with escapes for invalid bytes, and the column; None if all text is valid.
+    """
+    selected = ", ".join(["row_id", *(f'"{name}"' for name in columns)])
+    query = f'SELECT {selected} FROM "{table}"'
+    try:
+        for _ in db.execute(query):
+            pass
+    except sqlite3.OperationalError as error:
+        if UTF8_ERROR_MARK not in str(error):
+            raise
+    else:
+        return None
+    with _text_as_bytes(db):
+        for row_id, *cells in db.execute(query):
+            for name, cell in zip(["row_id", *columns], [row_id, *cells], strict=True):
+                if _is_invalid(cell):
+                    return row_id.decode(errors="backslashreplace"), name
+    return None
+
+
+def escape_invalid_utf8(
+    db: sqlite3.Connection, table: str, journal: tuple[str, str], types: Mapping[str, ColumnType]
+) -> None:
+    r"""Replace invalid bytes in the rows of a table that are in the change journal.
+
+    Args:
+        db: the app's database.
+        table: a synced table.
+        journal: the quoted names of the tables with these rows before and after the change; the names of their columns
+            have the prefix `c_`.
+        types: the types of the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
+    """
+    after, tables = journal[1], (f'"{table}"', *journal)
+    for each, prefix in zip(tables, ("", "c_", "c_"), strict=True):
+        selected = "".join(f', "{prefix}{name}"' for name in types)
+        with _text_as_bytes(db):
+            rows = db.execute(
+                f"SELECT row_id{selected} FROM {each} WHERE row_id IN (SELECT row_id FROM {after})"
+            ).fetchall()
+        for row_id, *cells in rows:
+            for (name, kind), cell in zip(types.items(), cells, strict=True):
+                if _is_invalid(cell):
+                    text = cell.decode(errors="replace" if kind == "json" else "backslashreplace")
+                    where = "WHERE row_id = CAST(? AS TEXT)"
+                    db.execute(f'UPDATE {each} SET "{prefix}{name}" = ? {where}', (text, row_id))
+    with _text_as_bytes(db):
+        ids = [row_id for (row_id,) in db.execute(f"SELECT row_id FROM {after}").fetchall() if _is_invalid(row_id)]
+    for row_id in ids:
+        for each in tables:
+            db.execute(
+                f"UPDATE {each} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
+                (row_id.decode(errors="backslashreplace"), row_id),
+            )
+
+
+@contextmanager
+def _text_as_bytes(db: sqlite3.Connection) -> Iterator[None]:
+    """Let a connection return text as bytes, so that invalid text can be read."""
+    text_factory = db.text_factory
+    db.text_factory = bytes
+    try:
+        yield
+    finally:
+        db.text_factory = text_factory
+
+
+def _is_invalid(cell: object) -> bool:
+    """Return whether a cell that was read as bytes is not UTF-8; numbers and NULL are valid."""
+    if not isinstance(cell, bytes):
+        return False
+    try:
+        cell.decode()
+    except UnicodeDecodeError:
+        return True
+    return False

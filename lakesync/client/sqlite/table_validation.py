@@ -15,8 +15,7 @@ from contextlib import suppress
 from msgspec import Raw
 
 from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS, NOW_MS, after_table, before_table
-from lakesync.client.sqlite.sql_values import DECLARED, SqlValue, to_sql
-from lakesync.client.sqlite.value_checks import INVALID_ID, INVALID_VALUES, find_invalid_utf8
+from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, SqlValue, find_invalid_utf8, to_sql
 from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import TableSchema, check_schema
 from lakesync.model.types import RowKey

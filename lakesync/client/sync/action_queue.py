@@ -16,7 +16,7 @@ import msgspec
 
 from lakesync.client.core.limits import RetryPolicy
 from lakesync.client.errors import UnreachableError
-from lakesync.client.events import EventListeners
+from lakesync.client.status import EventListeners
 from lakesync.client.sync.exchange import CycleResult
 from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import ActionTransport, SyncTransport

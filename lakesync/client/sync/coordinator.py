@@ -13,12 +13,11 @@ from typing import Any, get_args
 
 from lakesync.client.core import CoreLimits, Mode, RetryPolicy
 from lakesync.client.errors import UnreachableError
-from lakesync.client.events import Event, EventListeners
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import SyncTracker, Tables
-from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.status import Event, EventListeners, SyncReport, SyncStatus
 from lakesync.client.sync.action_queue import ActionQueue
 from lakesync.client.sync.auto_sync import AutoSync
 from lakesync.client.sync.exchange import CycleResult

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakesync.client.core import ErrorResponse, FetchCheckpoint, NoResponse
 from lakesync.client.core.messages import Request, Response
-from lakesync.client.core.records import Changes, Edit
+from lakesync.client.core.store import Changes, Edit
 from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.status import Progress
 from lakesync.client.sync.prefetch import Prefetcher

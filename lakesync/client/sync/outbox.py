@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from lakesync.client.core import Edit
-from lakesync.client.core.records import EditStatus
+from lakesync.client.core.store import EditStatus
 from lakesync.client.sync.replica import Replica
 from lakesync.model.types import RowDelta
 

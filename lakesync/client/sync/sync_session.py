@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from lakesync.client.core import ClientCore, NoResponse, Wait
 from lakesync.client.core.messages import Request, Response
-from lakesync.client.core.records import Changes
-from lakesync.client.events import EventListeners
+from lakesync.client.core.store import Changes
 from lakesync.client.sqlite.database import SyncLock
-from lakesync.client.status import SyncReport
+from lakesync.client.status import EventListeners, SyncReport
 from lakesync.client.sync.action_queue import ActionQueue, ActionSender
 from lakesync.client.sync.exchange import CycleResult, Exchange
 from lakesync.client.sync.replica import Replica

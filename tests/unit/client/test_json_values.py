@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakesync.client.sqlite.value_checks import INVALID_VALUES
+from lakesync.client.sqlite.sql_values import INVALID_VALUES
 from lakesync.model.delta import MAX_DEPTH, jcs_raw
 from lakesync.model.errors import ConfigurationError, ValidationError
 
