@@ -1,8 +1,7 @@
 """Imperative actions: requests of clients to an external system, each of which a connector executes exactly once."""
 
-from lakesync.actions.action_services import ActionServices
+from lakesync.actions.action_services import ActionLimits, ActionServices
 from lakesync.actions.dispatcher import BUSY, PENDING, Dispatcher
-from lakesync.actions.limits import ActionLimits
 from lakesync.actions.runner import ActionRunner
 
 __all__ = ["BUSY", "PENDING", "ActionLimits", "ActionRunner", "ActionServices", "Dispatcher"]

@@ -1,6 +1,7 @@
-"""The actions that a gateway supports: which handler executes those of a connector, and JSON Schemas of their params.
+"""The actions that a gateway supports: which handler executes those of a connector, their params, and their limits.
 
-A handler runs in this process, or belongs to a registered connector. `Dispatcher` calls it.
+A handler runs in this process, or belongs to a registered connector. Params are validated by JSON Schemas. `Dispatcher`
+calls it. `[limits]`, or a program with an embedded gateway, sets the limits.
 """
 
 from __future__ import annotations
@@ -20,10 +21,35 @@ from lakesync.model.json_schema import Form
 from lakesync.model.types import Action, ActionFailure, StoredConnector
 from lakesync.staging.store import TransactionStore
 
+_DAY_MS = 86_400_000
+
 _NOT_SUPPORTED = "ACTION_NOT_SUPPORTED"
 """Code of an action that no connector supports."""
 INVALID_PARAMS = "ACTION_VALIDATION_ERROR"
 """Code of an action with invalid params, or with an id that is not the hash of its content."""
+
+
+class ActionLimits(msgspec.Struct, frozen=True):
+    """Limits of one gateway's actions: size, duration and retention."""
+
+    max_actions: int = 100
+    """Actions per request."""
+    max_params_bytes: int = 256 << 10
+    """Size of an action's params as JSON."""
+    max_data_bytes: int = 256 << 10
+    """Size of an action's result as JSON; a larger result is omitted."""
+    max_running: int = 16
+    """Handlers that run at the same time; further actions wait."""
+    max_waiting: int = 1000
+    """Actions that run or wait; further ones fail with a retryable error."""
+    timeout: float = 20.0
+    """Seconds that a request waits for its actions. They continue after that."""
+    lease: float = 30.0
+    """Seconds for which a claim is valid. A process renews its claims; after its death another one may retry them."""
+    retention_ms: int = 7 * _DAY_MS
+    """How long outcomes are stored, so that a repeated action is recognised."""
+    kept_entries: int = 10_000
+    """Number of log entries kept for admins."""
 
 
 class SupportedActions:

@@ -16,9 +16,15 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from lakesync.actions.action_services import INVALID_PARAMS, ActionService, ActionServices, failure, unknown_connector
+from lakesync.actions.action_services import (
+    INVALID_PARAMS,
+    ActionLimits,
+    ActionService,
+    ActionServices,
+    failure,
+    unknown_connector,
+)
 from lakesync.actions.leases import Outcome, claim, decode, is_done_or_claimed, record_outcome, renew
-from lakesync.actions.limits import ActionLimits
 from lakesync.actions.runner import ActionRunner, run_attempt
 from lakesync.model import hlc
 from lakesync.model.action_handlers import ActionContext

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.actions.limits import ActionLimits
+from lakesync.actions.action_services import ActionLimits
 from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.store.operations import ActionCommit

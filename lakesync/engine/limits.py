@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.actions.limits import ActionLimits
+from lakesync.actions.action_services import ActionLimits
 from lakesync.staging.records import WriteScope
 
 DEFAULT_PULL = 100

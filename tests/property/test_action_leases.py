@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from lakesync.actions.action_services import ActionLimits
 from lakesync.actions.leases import claim, decode, record_outcome, renew
-from lakesync.actions.limits import ActionLimits
 from lakesync.engine import Engine
 from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging import open_store
