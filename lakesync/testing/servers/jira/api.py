@@ -1,35 +1,311 @@
-"""The REST API v3 of a Jira site: authentication, rate limit and routes."""
+"""The REST API v3 of a Jira site: authentication, rate limit, and routes.
+
+The routes are issues by JQL, comments, projects and permissions; creating, commenting, and transitions.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.jira import routes
-from lakesync.testing.servers.jira.site import JiraService, fault
+from lakesync.testing.servers.jira.jql import JqlError, parse
+from lakesync.testing.servers.jira.site import ABSENT, STATUSES, Comment, Issue, JiraService, JiraSite, Project, fault
+
+_MOST_KEYS = 5_000
+_MOST_FETCHED = 100
+
+
+def myself(api: JiraService, _: Request) -> Answer:
+    """Return the user of the token."""
+    return Answer(200, {**_person("Sync"), "emailAddress": api.email, "timeZone": "Etc/UTC"})
+
+
+def server_info(api: JiraService, _: Request) -> Answer:
+    """Return the site's type and time."""
+    return Answer(200, {"deploymentType": "Cloud", "serverTime": api.site.spelled(api.now()), "serverTitle": "Jira"})
+
+
+def my_permissions(api: JiraService, request: Request) -> Answer:
+    """Return which of the requested permissions the account has."""
+    names = [name for name in request.query.get("permissions", "").split(",") if name]
+    if not names:
+        return Answer(400, fault("The 'permissions' query parameter is required."))
+    browses = any(not (each.hidden or each.deleted) for each in api.site.projects.values())
+    return Answer(200, {"permissions": {name: {"key": name, "havePermission": browses} for name in names}})
+
+
+def search(api: JiraService, request: Request) -> Answer:
+    """Return a page of issues. The last page has no token; no page has a total."""
+    asked = request.json if request.method == "POST" else _of_query(request)
+    jql = asked.get("jql") or ""
+    try:
+        query = parse(jql, api.site.utc_offset_minutes)
+    except JqlError as error:
+        return Answer(400, fault(str(error)))
+    if not query.bounded:
+        return Answer(
+            400, fault("Unbounded JQL queries are not allowed here. Please add a search restriction to your query.")
+        )
+    fields = asked.get("fields") or ["id"]
+    narrow = set(fields) <= {"id", "key"}
+    size = min(int(asked.get("maxResults") or 50), _MOST_KEYS if narrow else api.page_limit)
+    start = 0
+    if (token := asked.get("nextPageToken")) is not None:
+        passed = _position_of(api, token, jql)
+        if passed is None:
+            return Answer(400, fault("The provided next page token is invalid or expired."))
+        # pages are no snapshot: an issue that changes meanwhile moves the positions of the others
+        start = passed
+    seen = query._replace(matches=lambda issue: api.site.sees(issue) and query.matches(issue))
+    found = seen.select(api.site.indexed(), start + size + 1)
+    page = found[start : start + size]
+    body: dict[str, Any] = {"issues": [_issue(api.site, each, fields, asked.get("properties")) for each in page]}
+    body["isLast"] = len(found) <= start + size
+    if not body["isLast"]:
+        body["nextPageToken"] = _token(jql, start + size, api.now() + api.token_ms)
+    elif api.null_token:
+        body["nextPageToken"] = None
+    return Answer(200, body)
+
+
+def bulk_fetch(api: JiraService, request: Request) -> Answer:
+    """Return issues by id or key. Unknown and hidden issues are left out."""
+    asked = request.json
+    names = asked.get("issueIdsOrKeys") or []
+    if not 1 <= len(names) <= _MOST_FETCHED:
+        return Answer(400, fault(f"issueIdsOrKeys must hold 1 to {_MOST_FETCHED}"))
+    found = [issue for name in names if (issue := find(api.site, name)) is not None]
+    fields = asked.get("fields") or ["id"]
+    shown = [_issue(api.site, each, fields, asked.get("properties")) for each in found]
+    return Answer(200, {"issues": shown, "issueErrors": []})
+
+
+def issue(api: JiraService, request: Request, name: str) -> Answer:
+    """Return an issue."""
+    found = find(api.site, name)
+    if found is None:
+        return Answer(404, fault(ABSENT))
+    fields = request.query.get("fields", "*all").split(",")
+    return Answer(200, _issue(api.site, found, fields, request.query.get("properties", "").split(",")))
+
+
+def comments(api: JiraService, request: Request, name: str) -> Answer:
+    """Return a page of an issue's comments, oldest first."""
+    found = find(api.site, name)
+    if found is None:
+        return Answer(404, fault(ABSENT))
+    start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 100)), 100)
+    shown = [_comment(api.site, each) for each in found.comments[start : start + size]]
+    return Answer(200, {"startAt": start, "maxResults": size, "total": len(found.comments), "comments": shown})
+
+
+def transitions(api: JiraService, _: Request, name: str) -> Answer:
+    """Return an issue's transitions: to every status except its own."""
+    found = find(api.site, name)
+    if found is None:
+        return Answer(404, fault(ABSENT))
+    return Answer(
+        200,
+        {
+            "transitions": [
+                {"id": str(11 + 10 * place), "name": status, "to": {"name": status}}
+                for place, status in enumerate(STATUSES)
+                if status != found.fields["status"]
+            ]
+        },
+    )
+
+
+def project_search(api: JiraService, request: Request) -> Answer:
+    """Return a page of projects; deleted projects only if `status` names them."""
+    start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 50)), 100)
+    asked = set(request.query.get("status", "live").split(","))
+    shown = sorted(
+        (
+            each
+            for each in api.site.projects.values()
+            if not each.hidden and ("deleted" if each.deleted else "live") in asked
+        ),
+        key=lambda each: each.key,
+    )
+    page = shown[start : start + size]
+    return Answer(
+        200,
+        {
+            "startAt": start,
+            "maxResults": size,
+            "total": len(shown),
+            "isLast": start + size >= len(shown),
+            "values": [_project(each) for each in page],
+        },
+    )
+
+
+def find(site: JiraSite, name: str) -> Issue | None:
+    """Return the visible issue with an id or key."""
+    found = site.issues.get(name) or next((each for each in site.issues.values() if each.key == name.upper()), None)
+    return found if found is not None and site.sees(found) else None
+
+
+def _of_query(request: Request) -> dict[str, Any]:
+    asked: dict[str, Any] = dict(request.query)
+    for name in ("fields", "properties"):
+        if name in asked:
+            asked[name] = asked[name].split(",")
+    return asked
+
+
+def _issue(site: JiraSite, issue: Issue, fields: Sequence[str], properties: Sequence[str] | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": issue.id, "key": issue.key, "self": f"/rest/api/3/issue/{issue.id}"}
+    wanted = set(fields) - {"id", "key"}
+    if wanted:
+        project = site.projects[issue.project]
+        values = issue.fields
+        whole = {
+            "summary": values["summary"],
+            "description": values.get("description"),
+            "status": {"name": values["status"]},
+            "priority": {"name": values["priority"]} if values.get("priority") else None,
+            "issuetype": {"name": values["issuetype"]},
+            "assignee": _person(values["assignee"]) if values.get("assignee") else None,
+            "reporter": _person(values["reporter"]) if values.get("reporter") else None,
+            "labels": values["labels"],
+            "project": {"id": project.id, "key": project.key, "name": project.name},
+            "created": site.spelled(issue.created),
+            "updated": site.spelled(issue.updated),
+        }
+        shown["fields"] = whole if "*all" in wanted else {name: whole[name] for name in whole if name in wanted}
+    if properties:
+        shown["properties"] = {name: issue.properties[name] for name in properties if name in issue.properties}
+    return shown
+
+
+def _comment(site: JiraSite, comment: Comment) -> dict[str, Any]:
+    return {
+        "id": comment.id,
+        "author": _person(comment.author),
+        "body": comment.body,
+        "created": site.spelled(comment.created),
+        "updated": site.spelled(comment.updated),
+        "properties": [{"key": key, "value": value} for key, value in comment.properties.items()],
+    }
+
+
+def _project(project: Project) -> dict[str, Any]:
+    return {
+        "id": project.id,
+        "key": project.key,
+        "name": project.name,
+        "projectTypeKey": project.kind,
+        "lead": _person(project.lead),
+        "deleted": project.deleted,
+    }
+
+
+def _person(name: str) -> dict[str, Any]:
+    account = hashlib.sha256(name.encode()).hexdigest()[:24]
+    return {"accountId": account, "displayName": name, "emailAddress": f"{name.lower()}@example.com", "active": True}
+
+
+def _token(jql: str, place: int, until: int) -> str:
+    return base64.urlsafe_b64encode(json.dumps([_digest(jql), place, until]).encode()).decode()
+
+
+def _position_of(api: JiraService, token: str, jql: str) -> int | None:
+    try:
+        of, place, until = json.loads(base64.urlsafe_b64decode(token))
+        return int(place) if of == _digest(jql) and until >= api.now() else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _digest(jql: str) -> str:
+    return hashlib.sha256(jql.encode()).hexdigest()[:16]
+
+
+_TYPES = ("Task", "Bug", "Story", "Epic")
+
+
+def create_issue(api: JiraService, request: Request) -> Answer:
+    """Create an issue in a project."""
+    asked = request.json
+    fields = asked.get("fields") or {}
+    key = str((fields.get("project") or {}).get("key"))
+    errors = {}
+    project = api.site.projects.get(key)
+    if project is None or project.deleted or project.hidden:
+        errors["project"] = "valid project is required"
+    if not str(fields.get("summary") or "").strip():
+        errors["summary"] = "You must specify a summary of the issue."
+    kind = (fields.get("issuetype") or {}).get("name")
+    if kind not in _TYPES:
+        errors["issuetype"] = "Specify a valid issue type"
+    if errors:
+        return Answer(400, fault(**errors))
+    more = {name: fields[name] for name in ("description", "labels") if fields.get(name) is not None}
+    if fields.get("priority"):
+        more["priority"] = fields["priority"].get("name")
+    made = api.site.add_issue(
+        key, fields["summary"], issuetype=kind, reporter="Sync", properties=_properties(asked), **more
+    )
+    return Answer(201, {"id": made.id, "key": made.key, "self": f"/rest/api/3/issue/{made.id}"})
+
+
+def add_comment(api: JiraService, request: Request, name: str) -> Answer:
+    """Add a comment to an issue."""
+    asked, issue = request.json, find(api.site, name)
+    if issue is None:
+        return Answer(404, fault(ABSENT))
+    body = asked.get("body")
+    if not isinstance(body, dict) or body.get("type") != "doc":
+        return Answer(400, fault(comment="Comment body is not valid!"))
+    made = api.site.add_comment(issue, body, "Sync", properties=_properties(asked))
+    return Answer(201, {"id": made.id, "body": body, "created": api.site.spelled(made.created)})
+
+
+def transition(api: JiraService, request: Request, name: str) -> Answer:
+    """Change the status of an issue."""
+    issue = find(api.site, name)
+    if issue is None:
+        return Answer(404, fault(ABSENT))
+    asked = str((request.json.get("transition") or {}).get("id"))
+    places = {str(11 + 10 * place): status for place, status in enumerate(STATUSES)}
+    target = places.get(asked)
+    if target is None or target == issue.fields["status"]:
+        return Answer(400, fault(f"Transition id '{asked}' is not valid for this issue."))
+    api.site.edit(issue, status=target)
+    return Answer(204)
+
+
+def _properties(asked: dict[str, Any]) -> dict[str, Any]:
+    return {each["key"]: each["value"] for each in asked.get("properties") or ()}
+
 
 Route = Callable[..., Answer]
 
 _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
     (method, re.compile(f"/rest/api/3/{pattern}"), route)
     for method, pattern, route in (
-        ("GET", "myself", routes.myself),
-        ("GET", "serverInfo", routes.server_info),
-        ("GET", "mypermissions", routes.my_permissions),
-        ("GET", "search/jql", routes.search),
-        ("POST", "search/jql", routes.search),
-        ("POST", "issue/bulkfetch", routes.bulk_fetch),
-        ("GET", "project/search", routes.project_search),
-        ("GET", "issue/([^/]+)", routes.issue),
-        ("GET", "issue/([^/]+)/comment", routes.comments),
-        ("GET", "issue/([^/]+)/transitions", routes.transitions),
-        ("POST", "issue", routes.create_issue),
-        ("POST", "issue/([^/]+)/comment", routes.add_comment),
-        ("POST", "issue/([^/]+)/transitions", routes.transition),
+        ("GET", "myself", myself),
+        ("GET", "serverInfo", server_info),
+        ("GET", "mypermissions", my_permissions),
+        ("GET", "search/jql", search),
+        ("POST", "search/jql", search),
+        ("POST", "issue/bulkfetch", bulk_fetch),
+        ("GET", "project/search", project_search),
+        ("GET", "issue/([^/]+)", issue),
+        ("GET", "issue/([^/]+)/comment", comments),
+        ("GET", "issue/([^/]+)/transitions", transitions),
+        ("POST", "issue", create_issue),
+        ("POST", "issue/([^/]+)/comment", add_comment),
+        ("POST", "issue/([^/]+)/transitions", transition),
     )
 )
 _GONE = re.compile(r"/rest/api/[23]/search")
