@@ -19,7 +19,7 @@ from lakesync.model.types import Position, RowDelta
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_PAGE = 10_000
+_DEFAULT_PAGE = 10_000
 """Deltas per page, unless a query sets a limit."""
 
 BUCKETS = 16
@@ -94,7 +94,7 @@ class DeltaQuery(msgspec.Struct, frozen=True):
     """Empty selects every table."""
     rows: tuple[str, ...] = ()
     """Row ids; empty selects every row."""
-    limit: int = DEFAULT_PAGE
+    limit: int = _DEFAULT_PAGE
     """Deltas per page, at most."""
 
 

@@ -27,7 +27,7 @@ The name of an event. A listener is called with the arguments of its event:
 - `onActionComplete(action_id: str, queued: QueuedAction)`: an action is done or has failed for good.
 - `onProgress(progress: Progress)`: a part of the first sync's checkpoint arrived.
 """
-EVENT_NAMES: tuple[Event, ...] = get_args(Event)
+_EVENT_NAMES: tuple[Event, ...] = get_args(Event)
 
 
 class SyncReport(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ class EventListeners:
     """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Callable[..., Any]]] = {event: [] for event in EVENT_NAMES}
+        self._listeners: dict[str, list[Callable[..., Any]]] = {event: [] for event in _EVENT_NAMES}
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
         """Call a function whenever an event occurs.
@@ -158,5 +158,5 @@ class EventListeners:
 
     def _listeners_of(self, event: str) -> list[Callable[..., Any]]:
         if event not in self._listeners:
-            raise ValidationError(f"event {event!r} is unknown: choose one of {', '.join(EVENT_NAMES)}")
+            raise ValidationError(f"event {event!r} is unknown: choose one of {', '.join(_EVENT_NAMES)}")
         return self._listeners[event]

@@ -45,7 +45,7 @@ class CompositeBase:
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Like `query_deltas_since`, as an Arrow table."""
-        return merge_pages(self._adapters_for(query), query)
+        return _merge_pages(self._adapters_for(query), query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return each row's merged state over all adapters."""
@@ -94,7 +94,7 @@ class CompositeBase:
         return self.adapters
 
 
-def merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
+def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
     """Return the first `query.limit` deltas of several adapters, in the query's order and each position once.
 
     Requires that an adapter's page has each position once, and `query.limit` deltas unless it is the last page. Then
