@@ -1,12 +1,16 @@
 """The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API.
 
 The commands in `lakesync.cli.remote` call `connect`; local commands use the functions that read URLs and secrets.
+Without configured secrets, `lakesync up` generates them into the file `secrets.json` of the data folder. Commands on
+the same machine read them there, for example to sign a token for a running gateway.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +20,6 @@ from urllib.parse import quote
 import msgspec
 import requests
 
-from lakesync.cli.generated_secrets import read_secrets
 from lakesync.cli.options import load_settings
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import HttpTransport, error_from_response
@@ -44,6 +47,9 @@ OPEN_WRITE_SCOPE = (
     "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or `rules`"
 )
 """The warning of `rules apply` and `doctor` about a gateway with sync rules and an open write scope."""
+
+_GENERATED = ("jwt_secret", "service_token", "secret_key", "spark_token")
+"""The generated secrets: for clients' tokens, internal routes, stored connector settings, and Spark Connect."""
 
 
 class GatewayConnection:
@@ -299,3 +305,21 @@ def _brief_cause(error: Exception) -> str:
     cause = getattr(reason, "reason", reason)
     inner = next((each for each in getattr(cause, "args", ()) if isinstance(each, OSError)), cause)
     return re.sub(r"\[Errno -?\d+\] ", "", str(inner)).rpartition(": ")[2] or type(error).__name__
+
+
+def read_secrets(folder: Path) -> dict[str, str]:
+    """Return the secrets in a data folder by name; empty if none were generated."""
+    path = folder / "secrets.json"
+    existing: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return existing
+
+
+def ensure_secrets(folder: Path) -> dict[str, str]:
+    """Return the secrets in a data folder by name, after generating those that are missing."""
+    existing = read_secrets(folder)
+    complete = {name: existing.get(name) or secrets.token_hex(32) for name in _GENERATED}
+    if complete != existing:
+        descriptor = os.open(folder / "secrets.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(complete, file)
+    return complete

@@ -67,8 +67,7 @@ def _gateway(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
     Raises:
         ConfigurationError: there is no service token.
     """
-    from lakesync.cli.connection import local_gateway_url
-    from lakesync.cli.generated_secrets import read_secrets
+    from lakesync.cli.connection import local_gateway_url, read_secrets
 
     configured = config.service_token.get_secret_value() if config.service_token else None
     token = configured or read_secrets(config.data_dir).get("service_token")

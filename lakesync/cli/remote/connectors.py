@@ -182,7 +182,7 @@ def _connector_types(config: Config) -> Connectors:
     """Return the connector types, with the data folder's secret key if none is configured."""
     from pydantic import SecretStr
 
-    from lakesync.cli.generated_secrets import read_secrets
+    from lakesync.cli.connection import read_secrets
     from lakesync.connectors import Connectors
 
     key = read_secrets(config.data_dir).get("secret_key")
