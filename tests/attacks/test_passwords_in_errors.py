@@ -10,7 +10,7 @@ from lakesync.adapters import DeltaQuery, open_adapter
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.redaction import without_password
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 PASSWORD = "hunter2"
 PASSWORDS = [PASSWORD, "hunter2:hunter2", "hunter2#hunter2", "hunter2/x", "hunter2?", "hunter2\u2100"]

@@ -23,7 +23,7 @@ from lakesync.connectors.user_filters import balanced_condition
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store
 from lakesync.staging.records import Erasure
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from lakesync.testing.servers.jira import jql as fake_jql
 from lakesync.testing.servers.salesforce import soql as fake_soql
 from tests.conformance.adapter_places import DATABASES, DEEP, start_server

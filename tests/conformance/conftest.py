@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.adapter_places import DATABASES
 from tests.conformance.book import Book
 from tests.conformance.places import PLACES, Place

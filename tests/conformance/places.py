@@ -10,7 +10,7 @@ import pytest
 from lakesync.staging import open_store
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import Replayer
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.postgres_server import empty
 
 

@@ -12,7 +12,7 @@ from lakesync.model.types import RowDelta
 from lakesync.staging import open_store
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.staging.store import StagingStore
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import Book, make_delta
 
 TEAMS = ("red", "blue")

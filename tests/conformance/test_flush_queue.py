@@ -9,7 +9,7 @@ from lakesync.flush import FlushContext, MemoryFlushQueue, ObjectFlushQueue, Sta
 from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import Book
 
 QUEUES = {

@@ -19,7 +19,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from lakesync.wire.log import decode_body
 from tests.conformance.book import id_sum, make_delta
 

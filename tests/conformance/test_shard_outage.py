@@ -14,7 +14,7 @@ from lakesync.model.types import Op
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.property.feed_model import StockClient
 
 SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakesync.connectors.jira.schemas import comment_row
 from lakesync.connectors.jira.source import JiraSource
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from lakesync.testing.servers import Answer
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from tests.integration.vendor_support import Vendor

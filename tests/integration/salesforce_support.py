@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakesync.connectors.salesforce.source import SalesforceSource
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from lakesync.testing.servers import Answer
 from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 from tests.integration.vendor_support import Vendor

@@ -21,7 +21,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.types import ActionFailure, ActionPush, ActionResult, SyncPush
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.integration.action_support import AsyncDesk, Desk, ask, data_of, make_action
 from tests.integration.gateway_support import DEADLINE, until
 

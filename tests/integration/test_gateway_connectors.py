@@ -10,7 +10,7 @@ from lakesync.connectors import Connectors, Secrets
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.integration.action_support import Desk
 from tests.integration.gateway_support import DEADLINE
 

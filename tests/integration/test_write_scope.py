@@ -10,7 +10,7 @@ from lakesync.model.errors import ForbiddenError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import Bucket, Filter, SyncRules, user_scoped
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from lakesync.engine import Engine
 from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging import open_store
 from lakesync.staging.records import ActionEntry
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 LIMITS = ActionLimits(lease=10.0, retention_ms=100_000, kept_entries=5)
 CLIENTS, IDS, KEYS = ["a", "a", "a", "b"], ["1", "2"], [None, "k"]

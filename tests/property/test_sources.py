@@ -19,7 +19,7 @@ from lakesync.model.types import SyncPull
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import Author
 
 TEAM = parse_rules(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lakesync.model.errors import ClockDriftError
 from lakesync.model.hlc import HLC, MAX_DRIFT_MS, decode, encode, wall_clock
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/hlc.json").read_text())
 

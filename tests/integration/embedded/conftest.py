@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 
 @pytest.fixture

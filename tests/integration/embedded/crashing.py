@@ -11,7 +11,7 @@ from pathlib import Path
 from lakesync.adapters import LocalDisk
 from lakesync.flush import FlushSettings, ObjectFlushQueue
 from lakesync.model.schema import parse_schema
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
 SETTINGS = FlushSettings(batch_deltas=4)

@@ -19,7 +19,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.errors import AdapterError
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 KINDS = {
     "parquet": lambda folder: ObjectDeltas(LocalDisk(folder / "objects")),

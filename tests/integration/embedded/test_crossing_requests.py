@@ -8,7 +8,7 @@ import pytest
 
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import make_delta
 from tests.integration.embedded.embedded_support import gateway_over
 

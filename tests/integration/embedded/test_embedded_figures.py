@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.flush import AdaptiveBuffer, BufferStats, FlushSettings, TableStats
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
 

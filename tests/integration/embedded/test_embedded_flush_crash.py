@@ -11,7 +11,7 @@ import pytest
 from lakesync.adapters import LocalDisk
 from lakesync.flush import ObjectFlushQueue
 from lakesync.model.crash_points import VARIABLE
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.integration.embedded.crashing import opened
 from tests.integration.embedded.embedded_support import KINDS, ids, kept
 

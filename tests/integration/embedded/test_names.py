@@ -13,7 +13,7 @@ from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from lakesync.staging.sharded import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import make_delta
 from tests.property.test_full_disk import files_end_at, whole_disk
 

@@ -10,7 +10,7 @@ from lakesync.engine import Engine
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_staging
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import make_delta
 
 

@@ -17,7 +17,7 @@ from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from lakesync.testing.servers.oidc import providing
 from lakesync_dagster.definitions import make_definitions
 

@@ -9,7 +9,7 @@ from lakesync.model import hlc
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import Rejection
 from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncResponse
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 START = 1_700_000_000_000
 """Where manual clocks start, in milliseconds."""

@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 from lakesync.engine import Engine
 from lakesync.staging import open_store
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 
 clock = ManualClock(int(sys.argv[2]))
 engine = Engine(open_store(sys.argv[1], clock), clock)

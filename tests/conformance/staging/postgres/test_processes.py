@@ -17,7 +17,7 @@ from lakesync.staging import open_store
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import _SETTINGS
 from lakesync.staging.records import ARRIVAL_STEP
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import EVERYONE, Book, contents, id_sum, make_delta
 from tests.conformance.places import postgres
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lakesync.model.crash_points import VARIABLE
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import Book, contents, id_sum, make_delta
 from tests.conformance.places import Place
 from tests.conformance.pusher import deltas_of, make_store

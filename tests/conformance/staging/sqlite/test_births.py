@@ -14,7 +14,7 @@ from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Writer
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import Book, contents, make_delta
 from tests.conformance.calls import push, read
 

@@ -14,7 +14,7 @@ from lakesync.engine import Engine, EngineLimits
 from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import contents, make_delta
 from tests.conformance.power_cut import copy_at_once
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.staging.sqlite import write_behind as behind
-from lakesync.testing.clock import ManualClock
+from lakesync.testing import ManualClock
 from tests.conformance.book import contents, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.staging.sqlite.test_births import Feed, write_behind
