@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json
+from lakesync.cli.options import Data, Json, load_settings
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+
+_DERIVED = frozenset(
+    {
+        *("staging.url", "lake.catalog_uri", "lake.warehouse", "lake.checkpoints", "dagster.home"),
+        "limits.max_backpressure_bytes",
+    }
+)
+"""Settings whose default depends on the data folder."""
+
 
 app = command_app(
     "Show the settings in effect and their sources.",
@@ -20,11 +35,10 @@ app = command_app(
 
 def _completed_settings(incomplete: str) -> list[str]:
     """Return the sections and settings that start with what was typed, for shell completion."""
-    from lakesync.cli.local.setting_sources import setting_sources
     from lakesync.model.errors import ConfigurationError
 
     with suppress(ConfigurationError):
-        names = [each.name for each in setting_sources(None)]
+        names = [each.name for each in _setting_sources(None)]
         candidates = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
         return [name for name in candidates if name.startswith(incomplete)]
     return []
@@ -59,12 +73,11 @@ def show(
 
     Options beat LAKESYNC_* variables, these lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
     """
-    from lakesync.cli.local.setting_sources import setting_sources
     from lakesync.model.errors import NotFoundError
 
     selected = [
         setting
-        for setting in setting_sources(data)
+        for setting in _setting_sources(data)
         if (name is None or setting.name == name or setting.name.startswith(f"{name}."))
         and not (changed and setting.source in ("default", "derived"))
     ]
@@ -83,3 +96,89 @@ def _as_toml(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value)
+
+
+class _SettingSource(NamedTuple):
+    """A setting with its value and source."""
+
+    name: str
+    """`section.setting`, or `setting` outside of sections."""
+    value: Any
+    """The value as JSON can have it; "(set)" for a secret; a URI without its password."""
+    source: str
+    """`--data`, the name of a variable, the path of a file, `derived` (from the data folder), or `default`."""
+
+
+def _setting_sources(data: Path | None) -> list[_SettingSource]:
+    """Return every setting in effect.
+
+    Args:
+        data: the data folder (`--data`); None for that of the settings.
+
+    Raises:
+        ConfigurationError: a setting is invalid.
+    """
+    from lakesync.config import config_file, read_file, user_file
+
+    settings = load_settings(data)
+    files = [(path, read_file(path)) for path in (config_file(), user_file()) if path is not None]
+    return [
+        _SettingSource(name, value, "--data" if name == "data_dir" and data is not None else _source(name, files))
+        for name, value in _flat_settings(settings)
+    ]
+
+
+def _flat_settings(settings: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the name and displayed value of every setting."""
+    from pydantic import BaseModel
+
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            for key in type(value).model_fields:
+                yield f"{name}.{key}", _displayed(getattr(value, key))
+        elif isinstance(value, dict) and value:
+            for key, each in value.items():
+                yield f"{name}.{key}", _displayed(each)
+        else:
+            yield name, _displayed(value)
+
+
+def _displayed(value: Any) -> Any:
+    """Return a value as JSON can have it, without secrets and passwords."""
+    from pydantic import BaseModel, SecretStr
+
+    from lakesync.model.redaction import SECRET_NAME, without_password
+
+    match value:
+        case SecretStr():
+            return "(set)"
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case Path():
+            return str(value)
+        case str() if "://" in value:
+            return without_password(value)
+        case tuple():
+            return [_displayed(each) for each in value]
+        case Mapping():
+            return {key: "(set)" if SECRET_NAME.search(key) else _displayed(each) for key, each in value.items()}
+    return value
+
+
+def _source(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
+    """Return where a setting comes from.
+
+    Args:
+        name: the setting.
+        files: paths and contents of the settings files; the first has precedence.
+    """
+    section, _, key = name.partition(".")
+    for variable in (f"LAKESYNC_{section}_{key}".upper().rstrip("_"), f"LAKESYNC_{section}".upper()):
+        if variable in os.environ:
+            return variable
+    for path, content in files:
+        value = content.get(section)
+        if value is not None and (not key or (isinstance(value, Mapping) and key in value)):
+            return str(path)
+    return "derived" if name in _DERIVED else "default"
