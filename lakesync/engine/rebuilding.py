@@ -208,7 +208,7 @@ def _rebuild_gateway(
                 arrival=arrival,
                 schemas=len(config.schemas) if config else 0,
                 rules=config is not None and config.rules is not None,
-                connectors=len(connectors),
+                connectors=len(connectors) if name == default_shard else 0,
                 shard=name,
             )
         )

@@ -15,7 +15,7 @@ from lakesync.cli.app import app
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.rebuilding import rebuild
 from lakesync.model.errors import ConfigurationError, IntegrityError
-from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from tests.conformance.test_rebuild import _ENTRIES, RULES, SCHEMA, Client, Lake, everything
@@ -100,8 +100,14 @@ def test_all_shards_are_rebuilt_with_their_tables(tmp_path, clock, lost, ours):
     shutil.rmtree(tmp_path / "staging")
     shutil.rmtree(tmp_path / "products")
     url = f"sqlite://{tmp_path / 'staging'}"
+    lake.registered["g"] = [StoredConnector("bq", "bigquery", {"projectId": "p", "dataset": "d"})]
     done = rebuild(url, clock, lake, shards=shards(tmp_path))
     assert {each.shard: each.deltas for each in done} == {"shard-default": 16, "shard-orders": 4, "shard-products": 4}
+    assert {each.shard: each.connectors for each in done} == {
+        "shard-default": 1,
+        "shard-orders": 0,
+        "shard-products": 0,
+    }
     with pytest.raises(ConfigurationError, match="--replace"):
         rebuild(url, clock, lake, shards=shards(tmp_path))
     engine = opened(tmp_path, clock)
