@@ -77,14 +77,19 @@ def resolve(record: ClientRecord | None, since: int) -> int:
     return since
 
 
-def received(known: SourcePosition, since: int) -> SourcePosition:
+def received(record: ClientRecord | None, known: SourcePosition, since: int) -> SourcePosition:
     """Return the position after a request with the cursor `since`, which may be the mark of the unconfirmed page.
 
     Then the client has that page. It counts as confirmed only if all pages before it are; otherwise the pass continues
-    after it.
+    after it. A cursor that the feed has sent too proves nothing: the client may have it from there.
+
+    Args:
+        record: the client's record; None if it has none.
+        known: the client's position in the source.
+        since: the cursor that the client sent.
     """
     pending = known.pending
-    if pending is None or pending.mark != since:
+    if pending is None or pending.mark != since or _is_feed_cursor(record, since):
         return known
     if pending.start == known.confirmed:
         return msgspec.structs.replace(known, confirmed=pending.end, pending=None, pass_position=None)
@@ -113,7 +118,7 @@ def begin(
     cursor = resolve(record, since)
     if cursor < TOO_EARLY:
         return Start(known, cursor, known.pass_position)
-    known = received(known, since)
+    known = received(record, known, since)
     if known.pending is not None and known.pending.attempts >= MAX_ATTEMPTS:
         known = _continue_pass(known, known.pending)
     if known.pending is not None:  # the same page again
@@ -168,7 +173,7 @@ def started_again(record: ClientRecord) -> ClientRecord:
 
 def after_request(record: ClientRecord, since: int) -> ClientRecord:
     """Return the record after a pull from the feed with the cursor `since`, which may be a source's mark."""
-    return msgspec.structs.replace(record, sources=tuple(received(known, since) for known in record.sources))
+    return msgspec.structs.replace(record, sources=tuple(received(record, known, since) for known in record.sources))
 
 
 def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:

@@ -1,0 +1,33 @@
+"""A page of a source is confirmed by its own cursor alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.engine.source_positions import begin, end
+from lakesync.model.types import Position
+from lakesync.rules.model import pass_all
+from lakesync.staging.records import ClientRecord, Page
+
+SINCE = 1 << 50
+
+
+def after_one_page() -> tuple[ClientRecord, int]:
+    """A client that was sent one page of a source, and the cursor of that page."""
+    record = ClientRecord("ann", 1, 0)
+    start = begin(record, "books", SINCE, pass_all(), {}, lambda: None)
+    known, mark = end(start, record, SINCE, Position(7, 7, "ben", "d", "shop"), frozenset({"books"}), more=False)
+    return ClientRecord("ann", 1, 0, sources=(known,)), mark
+
+
+def feed_page(cursor: int) -> Page:
+    return Page(cursor, 0, 0, 0, False, 0, 1, 0, (), True, 0)
+
+
+@pytest.mark.parametrize("sent_by_feed", [False, True])
+def test_a_page_is_not_confirmed_by_a_cursor_that_the_feed_has_sent_too(sent_by_feed):
+    record, mark = after_one_page()
+    pages = (feed_page(mark),) if sent_by_feed else ()
+    record = ClientRecord("ann", 1, 0, pages=pages, sources=record.sources)
+    start = begin(record, "books", mark, pass_all(), {}, lambda: None)
+    assert (start.known.confirmed is None) == sent_by_feed
