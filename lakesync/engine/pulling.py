@@ -285,7 +285,7 @@ def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> 
     at, page = reading.at, reading.page
     if request.confirmed:
         record = replace(record, seen=0 if at.base == NOTHING and at.after == 0 else reading.since)
-        if record.seen == 0:
+        if record.seen == 0:  # it starts from cursor 0: what 0 means until it confirms another cursor
             start = _page(record, 0, at, at.after, at.rescan)
             record = with_page(record, replace(start, serial=-1))
     if reading.complete:
@@ -306,6 +306,7 @@ def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) 
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
         record = replace(record, seen=cursor)
+    # if the response is lost, the client sends a page mark again, which now means the same as the complete cursor
     if since > 1 and not (reading.at.after == reading.at.base and not reading.at.moved):
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor

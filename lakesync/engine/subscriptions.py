@@ -203,7 +203,7 @@ def _subscribe_one(
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
     known = current(commit.client(client_id), commit.epoch)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
-    if not record.scopes and state.cursor <= NEVER_PULLED:
+    if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_scope(record, access, commit.arrival)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
     record = follows(record, access)
@@ -321,6 +321,7 @@ def _scan_group(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected
+    # a client that wrote to a row of the shared page, or has changes of its own, may lack something else
     others = {
         name: pull_page(view, name, in_doubt_at if name in in_doubt_clients else at, access, state.limit)
         for name in with_own_changes | in_doubt_clients | group.clients & writers

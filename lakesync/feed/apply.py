@@ -207,18 +207,22 @@ def apply(
     clean = True
     names: tuple[str, ...] = ()
     unruled = False
-    at = arrival - ARRIVAL_STEP * len(deltas)
+    at = arrival - ARRIVAL_STEP * len(deltas)  # each row gets an arrival, the last one that of the push
     for key, changes in deltas.items():
         at += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
+        # the short cut for an UPDATE that wins every column and changes no bucket key, in a row that the sender sees
         if len(changes) == 1 and before is not None and delta.op == "UPDATE" and delta.hlc > before.newest:
             columns = shared or intern_names(tuple([column.column for column in delta.columns]))
-            if columns is not names:
+            if (
+                columns is not names
+            ):  # deltas of a push mostly have the same columns: `unruled` is computed once for all
                 names = columns
                 unruled = sender.reindexed and 0 < len(names) <= NARROW and index.columns.isdisjoint(names)
             if unruled and not allowed.isdisjoint(before.keys):
                 after.append(before.updated(delta, names, client_id, at))
                 continue
+        # the short cut for the INSERT of a row that the sender sees
         if before is None and delta.op == "INSERT" and len(changes) == 1:
             row = StoredRow.of_insert(key, delta, client_id, at)
             row.keys = keys_of(row, index)
@@ -308,17 +312,19 @@ def _applied(
     row.note_writer(client_id, at, inserted=effect.inserted, deleted=effect.deleted)
     if effect.changed:
         row.arrival = at
+        # bucket keys are computed only if a column that rules read may have changed
         if effect.voided or not (reindexed and _has_same_keys(before.state, state, index)):
             moves = _moves(effect, row, keys_of(row, index))
+    # `had`, `has`: whether the sender may see the row before and after the push. `stale`: whether its copy is astray.
     had = not allowed.isdisjoint(before.keys)
     has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
     stale = effect.stale or not has
-    if effect.inserted:
+    if effect.inserted:  # a sender that only updated the row before may have a copy that its INSERT did not make
         known = before.writers.get(client_id)
         stale = stale or effect.blind or (not effect.deleted and known is not None and known.inserted == 0)
     else:  # after its own DELETE, the client's UPDATE finds no row
         stale = stale or effect.deleted or not had
-    if not had:
+    if not had:  # a DELETE that the sender was sent may be newer than its INSERT, which it then rejects
         newest = _newest(before.state)
         stale = stale or any(delta.op == "INSERT" and delta.stamp < newest for delta in changes)
     if stale and effect.last_op != "DELETE":

@@ -128,11 +128,11 @@ def with_scope(
     """
     if older:
         record = replace(record, past=_with_older(record, older, upserted_up_to))
-    if record.scopes and access.same_as(record.scopes[-1]):
+    if record.scopes and access.same_as(record.scopes[-1]):  # the newest scope continues, perhaps with more keys
         *earlier, scope = record.scopes
         keys = tuple(sorted(access.keys.union(scope.keys)))
         scope = _sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
-    else:
+    else:  # a new scope; broadcasts of the last one may have been sent up to now
         earlier = [replace(scope, followed=False) for scope in with_broadcasts(record, newest).scopes]
         number = earlier[-1].number + 1 if earlier else 1
         keys = tuple(sorted(access.keys))
@@ -167,7 +167,7 @@ def _with_older(record: ClientRecord, older: AbstractSet[str], upserted_up_to: i
     since: dict[str, int] = {}
     for scope in record.scopes:
         for key in older & set(scope.keys):
-            since.setdefault(key, scope.at)
+            since.setdefault(key, scope.at)  # of several scopes with the key, the first one
     for past in raised:
         since.pop(past.key, None)
     return (*raised, *(PastKey(key, at, upserted_up_to) for key, at in since.items()))
@@ -231,6 +231,7 @@ def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[
         arrival: the arrival up to which the feed was read.
         above: a cursor that the mark should exceed, if there is room below the highest hlc.
     """
+    # marks count through the numbers between two arrivals, so that a client's latest 255 marks differ
     floor = max(arrival, above) // ARRIVAL_STEP * ARRIVAL_STEP
     cursor = floor + record.marks % (ARRIVAL_STEP - 1) + 1
     if cursor <= above:

@@ -120,8 +120,8 @@ class Position(NamedTuple):
     """Whether a change that the client fails to apply is not sent again, as in broadcasts. The client may have missed a
     DELETE, or skipped one because of an edit of its own. So a row that was ever removed is not certainly new to it."""
     own_writes_up_to: int | None = None
-    """The hlc up to which the client has its own writes, if its database was restored from a backup; None if it has all
-    of them."""
+    """The hlc up to which the client says that it has its own writes; later ones are sent back to it, as its database
+    may be restored from a backup. None if it has all of them. `engine.pulling` sets this field and the two before."""
     wrote: bool = False
     """Whether the client ever pushed; used if there is no base."""
 
@@ -249,6 +249,7 @@ def _at_complete_cursor(
     if any(access.resets(other, confirmed=confirmed) for other in later):
         return restart_position(record, newest, access)
     sent, sent_up_to = _sent_since(record, since, scope)
+    # it was sent nothing beyond this cursor: everything that it lacks is newer
     exact = sent_up_to <= since and not any(other.sent_up_to for other in later)
     old_keys, new_keys = _keys(scope, scope, access)
     moved = old_keys != new_keys

@@ -123,7 +123,9 @@ class _PageBuilder:
         self._limit = limit
         self._max_bytes = max_bytes
         self.buckets = sorted({*at.old_keys, *at.new_keys, *at.sent, own_bucket(client_id)})
+        """All bucket keys whose entries may concern the client."""
         self._moved = at.old_keys ^ at.new_keys if at.moved else frozenset[str]()
+        """The bucket keys that became active or inactive since the base: the transition reads them."""
         self._writers = writers
         self.parts: list[bytes] = []
         """The page's deltas, as JSON."""
@@ -132,18 +134,22 @@ class _PageBuilder:
         self.sent_up_to = self.upserted_up_to = 0
         self.older: set[str] = set()
         self.full = False
+        """Whether the page ended before the feed did."""
         self.reads_left: int | None = None
+        """Reads after which the page ends; None for no limit."""
         self._bytes = 0
         """Size of `parts`."""
         self._read_size = _FIRST_ENTRIES
         """The most entries in the next read."""
         self._decided: set[RowKey] = set()
         """Rows that were sent, or that the client has."""
+        # writers are found only row by row; a transition decides by entries under several keys
         needs_full_histories = writers is not None or at.moved or at.transition_at > 0
         in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only = in_use[0] if len(in_use) == 1 else None
         """The only bucket key in use that concerns the client; None if there are several."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
+        # at such positions, the client may have rows that their entries do not show
         can_use_ranges = (
             not (at.resync or at.may_hold_unknown_rows or at.no_retry)
             and access.directly is None
@@ -210,7 +216,7 @@ class _PageBuilder:
         """Send an encoded range up to the page's limits; return the arrival up to which it was sent."""
         text, deltas, last = feed_range.text, feed_range.deltas, feed_range.last
         room = self._max_bytes - self._bytes
-        if self.count + deltas > self._limit or len(text) > room:
+        if self.count + deltas > self._limit or len(text) > room:  # send a part of the range, whole rows only
             text, deltas, entries = feed_range.first(self._limit - self.count, room)
             last = self._view.entries_after(buckets, cursor, entries)[-1].changed
         if deltas:
@@ -348,12 +354,12 @@ class _PageBuilder:
         presence = presence_of_visible(row, history, client_id, at)
         if presence is RowPresence.NO:
             return render.insert(row) if self._access.sees_by_keys(row) else []  # sent once it has its new keys
-        if presence is RowPresence.OWN:
+        if presence is RowPresence.OWN:  # the columns of others, and its own from before its INSERT
             lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
             if all(self._follows_insert(row, part) for part in lacks):
                 stamps = {part.stamp for part in lacks}
                 return render.update(row, lambda _, stamp: stamp in stamps)
-        if presence is RowPresence.YES:
+        if presence is RowPresence.YES:  # the columns of others that changed since the base
             cells = row.state.cells
             updates = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
             if not any(self._is_below_insert(row, delta) for delta in updates):
