@@ -180,6 +180,7 @@ class Engine:
         return (known or self._gateways.setdefault(commit.gateway, self._make(commit.gateway))).rules
 
     def _make(self, gateway_id: str) -> SyncGateway:
+        """Create a gateway with its write scope, the shared parts of the engine, and the sources."""
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)
         shared: dict[str, Any] = {

@@ -35,6 +35,7 @@ from lakesync.staging.store import View
 from lakesync.staging.store.feed import ClientView, FeedView
 
 _NO_LIMIT = 1 << 30
+"""A page limit that one row never reaches."""
 
 
 def explain(
@@ -145,6 +146,7 @@ def next_pull(view: FeedView, key: RowKey, client_id: str, at: Position, access:
 
 
 def _verdict(row: StoredRow | None, pending_ops: tuple[Op, ...], *, shown: bool) -> Verdict:
+    """Return the verdict; `shown` says whether the client may see the row by its stored bucket keys."""
     if pending_ops:
         return "waiting"
     if row is None:
@@ -159,6 +161,7 @@ def _buckets(config: GatewayConfig) -> tuple[Bucket, ...]:
 
 
 def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -> ExplainedBucket:
+    """Evaluate one bucket for a row and a client's claims; a row that does not exist fails every filter."""
     values = row.state.values() if row is not None else {}
     filters = []
     for condition in bucket.filters:
@@ -174,6 +177,7 @@ def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -
 
 
 def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client_id: str) -> ExplainedRow:
+    """Describe a row's merged state; None for a row that does not exist."""
     if row is None:
         return ExplainedRow(False, False, None, None, None, None, (), (), (), None)
     state = row.state

@@ -41,7 +41,7 @@ class ExplainedBucket(msgspec.Struct, frozen=True, rename="camel"):
     """One bucket, evaluated for the row and the claims."""
 
     bucket: str
-    """The bucket's name."""
+    """The bucket's name in the sync rules."""
     covers_table: bool
     """Whether the bucket's tables include the row's table."""
     shows: bool

@@ -140,6 +140,7 @@ class Housekeeping:
             raise failures[0]
 
     def _report(self, report: FlushReport) -> None:
+        """After a flush that wrote deltas: check the queue of table updates, and call `on_flushed`."""
         if report.batches:
             self._tables.wake()
             if self._on_flushed is not None:

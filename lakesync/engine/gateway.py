@@ -144,6 +144,7 @@ class SyncGateway(ActionGateway, Embedding):
         return pushing
 
     def _record_if_rejected(self, push: SyncPush, claims: Claims, done: Future[PushResult]) -> None:
+        """Record a push whose future ended with a rejection; a callback of that future."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, RefusedError | BackpressureError):
             self._record_rejection(push, claims, error)
@@ -438,6 +439,7 @@ class SyncGateway(ActionGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
+        """Submit a push that passed `check_push`; a sharded gateway overrides this."""
         ready, names = request.made_ready(), self.names.of_push()
 
         def work(commit: PushCommit) -> PushResult:

@@ -95,6 +95,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
         return Unsent(0, progress=ScanProgress(start, page.after, page.rescan), done=not page.has_more)
     progress = ScanProgress(start, resumed.after, resumed.rescan)
     since, row = min(lacking)
+    # a row that the previous query found counts from then, even if it was overwritten since
     if (
         before is not None
         and before.row is not None

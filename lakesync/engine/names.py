@@ -179,6 +179,7 @@ def _names_in(schema: TableSchema) -> Iterator[str]:
 
 
 def _names(table: str, columns: Iterable[str]) -> Iterator[str]:
+    """Yield a table's name, and its columns' as `table.column`."""
     yield table
     for column in columns:
         yield f"{table}.{column}"

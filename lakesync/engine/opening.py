@@ -102,6 +102,7 @@ def open_gateway(
 
 
 def _limits(settings: FlushSettings, max_backpressure_bytes: int | None, *, flushes: bool) -> EngineLimits:
+    """Return the limits; without an own bound, the backlog may be twice the flush threshold."""
     if max_backpressure_bytes is not None:
         return EngineLimits(max_backpressure_bytes=max_backpressure_bytes)
     return EngineLimits(max_backpressure_bytes=2 * settings.max_buffer_bytes) if flushes else EngineLimits()

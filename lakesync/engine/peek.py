@@ -31,8 +31,9 @@ class PeekPage(NamedTuple):
 
     deltas: Sequence[RowDelta]
     cursor: str
-    """Cursor of the next page."""
+    """The cursor from which the next page is read."""
     has_more: bool
+    """Whether more pages follow now; if not, the cursor returns later changes."""
 
 
 class _PeekCursor(NamedTuple):
@@ -97,6 +98,7 @@ def no_cursor(since: str) -> ValidationError:
 
 
 def _parse(since: str) -> _PeekCursor:
+    """Decode a cursor's text; raises ValidationError for any other text."""
     match = _CURSOR.fullmatch(since)
     if match is None:
         raise no_cursor(since)

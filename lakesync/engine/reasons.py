@@ -53,6 +53,7 @@ def reasons_of(explanation: Explanation, key: RowKey) -> Iterator[str]:
 
 
 def _verdict(explanation: Explanation, named: str) -> Iterator[str]:
+    """Yield the sentences about the verdict."""
     if explanation.verdict == "waiting":
         operations = ", ".join(explanation.next_pull)
         yield f"the client's next pull from the cursor that it was last sent returns {operations} of {named}"
@@ -70,6 +71,7 @@ def _verdict(explanation: Explanation, named: str) -> Iterator[str]:
 
 
 def _row(explanation: Explanation, named: str) -> Iterator[str]:
+    """Yield the sentences about the row's state and the client's own writes."""
     row, client_id = explanation.row, explanation.client.client_id
     if not row.visible and explanation.verdict != "deleted":
         yield _deleted(explanation, named)
@@ -88,6 +90,7 @@ def _row(explanation: Explanation, named: str) -> Iterator[str]:
 
 
 def _deleted(explanation: Explanation, named: str) -> str:
+    """Return why a row is not visible to anyone."""
     row = explanation.row
     if row.tombstone_hlc is None:
         return f"{named} is not visible to anyone: no INSERT of it was accepted, and no column of it has a value"
@@ -103,6 +106,7 @@ def _deleted(explanation: Explanation, named: str) -> str:
 
 
 def _bucket(bucket: ExplainedBucket, table: str) -> Iterator[str]:
+    """Yield why a bucket shows the row to the client, or does not."""
     if not bucket.covers_table:
         yield f"bucket {bucket.bucket!r} does not contain table {table!r}"
         return
@@ -129,6 +133,7 @@ def _fails(each: ExplainedFilter) -> str:
 
 
 def _client(client: ExplainedClient) -> Iterator[str]:
+    """Yield the sentences about the client's record."""
     if not client.known:
         yield f"client {client.client_id!r} was never seen, or its record is gone: its first pull returns everything"
         return

@@ -97,6 +97,7 @@ class _RestoreWork:
 
 
 def _chunks(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
+    """Yield lists of `_CHUNK` deltas."""
     rest = iter(deltas)
     while chunk := list(islice(rest, _CHUNK)):
         yield chunk

@@ -64,6 +64,7 @@ class Reindexer:
         self.submit(last).add_done_callback(self._continue)
 
     def _continue(self, ended: Future[Reindex]) -> None:
+        """Submit the next commit until all rows are updated; a callback of the last commit's future."""
         error = ended.exception()
         if error is None and not ended.result().done:
             self.submit(ended.result()).add_done_callback(self._continue)

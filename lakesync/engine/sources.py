@@ -229,6 +229,7 @@ def _store_position(
 
 
 def _log_failure(ended: Future[None]) -> None:
+    """Log a write that failed; a callback of its future."""
     error = ended.exception()
     if error is not None:
         log.warning("position in a source not stored; its page may be sent again", reason=str(error))

@@ -98,12 +98,13 @@ class Follower:
     claims: Claims
     """The verified claims of the connection's token."""
     state: SubscriptionState
+    """How far the client was sent changes on this connection."""
     has_own_changes: bool = True
     """Whether there may be changes that concern this client alone."""
 
     @property
     def cursor(self) -> int:
-        """Cursor of the last page sent to it."""
+        """Cursor of the last page sent to the client."""
         return self.state.cursor
 
     @property
@@ -113,12 +114,12 @@ class Follower:
 
     @property
     def knows_resync(self) -> bool:
-        """Whether it understands RESYNC_REQUIRED."""
+        """Whether the client understands RESYNC_REQUIRED."""
         return self.state.knows_resync
 
     @property
     def own_bucket(self) -> str:
-        """The bucket key of changes that concern it alone."""
+        """The bucket key of changes that concern this client alone."""
         return own_bucket(self.client_id)
 
     def after_page(self, cursor: int, *, has_more: bool) -> None:
@@ -150,7 +151,9 @@ class SubscriberGroup(NamedTuple):
     """Subscribers that share a state."""
 
     state: SubscriptionState
+    """The state that they share."""
     clients: frozenset[str]
+    """Their client ids."""
     with_own_changes: frozenset[str]
     """Clients with changes that may concern them alone."""
     multi_connected: frozenset[str]
@@ -199,6 +202,7 @@ def subscribe(
 def _subscribe_one(
     commit: ClientCommit, client_id: str, claims: Claims, state: SubscriptionState, rules: RulesCache, now_ms: int
 ) -> SubscriptionState:
+    """Subscribe one client; see `subscribe`."""
     access = rules.access(commit, claims)
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
     known = current(commit.client(client_id), commit.epoch)

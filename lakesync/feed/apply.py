@@ -26,6 +26,7 @@ from lakesync.staging.store.push import RowCommit
 from lakesync.wire.encoded import NO_STAMP
 
 _EVERYTHING = (EVERYTHING,)
+"""The bucket key of every row of a gateway without rules."""
 _NONE: Sequence[Move] = ()
 
 

@@ -44,6 +44,7 @@ def delete(row: StoredRow) -> RowDelta:
 
 
 def _delete_stamp(state: RowState) -> Stamp:
+    """Return the stamp that a DELETE of the row has."""
     if state.live:
         return state.live[0].stamp
     if state.inserted is not None:

@@ -350,6 +350,7 @@ def _stamps(row: StoredRow) -> list[Stamp]:
 
 
 def _deletion(key: RowKey, hlc: int) -> RowDelta:
+    """Return the DELETE of an erased row, with the erasure's hlc."""
     table, row_id = key
     identity = delta_id(client_id=ERASER, hlc=hlc, table=table, row_id=row_id, columns=())
     return RowDelta("DELETE", table, row_id, ERASER, (), hlc, identity)

@@ -16,7 +16,9 @@ from lakesync.model.hlc import start_of, wall_of
 from lakesync.wire.log import packed_digests
 
 _MODULUS = 1 << 64
+"""Sums of id numbers are modulo this."""
 _SIGN = 1 << 63
+"""Sums from here on are stored as negative numbers."""
 _DAY_MS = 86_400_000
 
 

@@ -87,6 +87,7 @@ def log_rows(source: LogSource, log_range: LogRange) -> Iterator[LogRow]:
 
 
 def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]:
+    """Yield the log rows of a range from `log.db`, opened read-only."""
     path = source.url.removeprefix(_SQLITE)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10)) as connection:
@@ -96,6 +97,7 @@ def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]
 
 
 def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...]]:
+    """Return the log rows of a range from Postgres."""
     import psycopg
     from psycopg.conninfo import make_conninfo
 

@@ -73,6 +73,7 @@ def _make() -> tempfile.TemporaryDirectory[str]:
 
 
 def _parent_folder() -> Path:
+    """Return the folder in which stores are created."""
     if os.access(_SHARED_MEMORY, os.W_OK) and shutil.disk_usage(_SHARED_MEMORY).free >= _WANTED_BYTES:
         return _SHARED_MEMORY
     return Path(tempfile.gettempdir())

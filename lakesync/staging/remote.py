@@ -42,6 +42,7 @@ def methods() -> dict[str, Method]:
 
 
 def _typed(name: str) -> Method:
+    """Return the message types of a method, from its signature in `PipelineStore`."""
     function = getattr(PipelineStore, name)
     hints = get_type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -83,6 +84,7 @@ T = TypeVar("T")
 _LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 """Errors of a request without a complete response. The last is that of a connection that ends within the body."""
 _CONNECT_SECONDS = 5.0
+"""Seconds to wait for a connection."""
 _SHOWN = 200
 """Characters of an unexpected response that an error message contains."""
 
@@ -223,6 +225,7 @@ class RemoteStore:
         raise AssertionError("stamina raises when it gives up")
 
     def _post(self, method: str, body: bytes) -> bytes:
+        """Send one request; raises StagingUnavailableError without a complete response, or the reported error."""
         url = self._root + method
         try:
             response = self._session.post(url, data=body, timeout=(_CONNECT_SECONDS, self._timeout))

@@ -59,6 +59,7 @@ def _nested_store(
 def _replacement_store(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> AbstractContextManager[ReplacementStore]:
+    """Return a shard's new store of the kind that the URL names."""
     if url.startswith("sqlite://"):
         from lakesync.staging.sqlite.replacement import replacement_folder
 

@@ -242,6 +242,7 @@ def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint
 
 
 def _added(one: LedgerDay, other: LedgerDay) -> LedgerDay:
+    """Return the sum of two shards' ledgers of one day."""
     return LedgerDay(
         one.gateway,
         one.day,

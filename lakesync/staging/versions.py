@@ -74,6 +74,7 @@ def upgrade_all(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
 
 
 def _check_postgres(url: str) -> None:
+    """Raise ConfigurationError unless the URL is of Postgres."""
     if not url.startswith(("postgresql://", "postgres://")):
         kind = url.partition(":")[0]
         raise ConfigurationError(f"staging at a {kind!r} URL has nothing that outlives its process: there is no schema")

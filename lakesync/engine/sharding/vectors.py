@@ -156,6 +156,7 @@ class Vectors:
 
 
 def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
+    """Return what a cursor that a client sent stands for: a source's mark, its own cursor, or a broadcast cursor."""
     record = current(view.client(client_id), view.epoch)
     feed_cursor = sources.resolve(record, cursor)
     vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)

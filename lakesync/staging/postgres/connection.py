@@ -47,6 +47,7 @@ _SETTINGS = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
 )
+"""Settings of each connection of the pool."""
 
 
 class Database:

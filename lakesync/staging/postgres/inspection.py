@@ -56,6 +56,7 @@ def upgrade(url: str) -> list[Upgrade]:
 
 
 def _version(connection: Connection) -> int:
+    """Return the schema version; 0 if there is no store."""
     (there,) = connection.execute("SELECT to_regclass('lakesync.migration') IS NOT NULL").fetchone() or (False,)
     if not there:
         return 0

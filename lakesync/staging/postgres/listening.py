@@ -23,6 +23,7 @@ from lakesync.staging.postgres.connection import Connection
 log = structlog.get_logger(__name__)
 
 _CHANNEL = "lakesync_arrival"
+"""The channel of NOTIFY."""
 _MAX_PAYLOAD = 7_900
 """The most bytes of a payload; Postgres accepts 7,999."""
 _QUIET_SECONDS = 15.0

@@ -230,6 +230,7 @@ def _newest_confirmed(connection: Connection, head: Head) -> tuple[int | None, i
 
 
 def _rules_without_checkpoint(connection: Connection, head: Head) -> int | None:
+    """Return the active rules version if a new checkpoint is due for it; otherwise None."""
     if head.config.rules_version == 0:
         return None
     reindexed = connection.execute(_REINDEXED, (head.gateway,)).fetchone()

@@ -123,6 +123,7 @@ class SqliteCommit(SqliteView, SideStatements):
         self._announcement = announcement or Announcement()
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement; one that every push makes is cached, any other makes the work use the file itself."""
         if statement.startswith(_ASKED_BY_EVERY_PUSH):
             ask = super()._query
             return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))

@@ -58,6 +58,7 @@ class BucketNumbers:
         return takewhile(lambda name: name.startswith(prefix), (name for (name,) in rows))
 
     def _remember(self, gateway: str, name: str, number: int) -> int:
+        """Cache a number; a full cache is cleared first."""
         if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
         self._cache[gateway, name] = number
@@ -129,6 +130,7 @@ class EntryFile:
         return heapq.merge(*ranges, key=_feed_order)
 
     def _range(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> Iterator[Entry]:
+        """Yield one bucket key's entries ordered by `changed`; see `after`."""
         number = self._buckets.find(gateway, bucket)
         if number is not None:
             for row in self._sql.execute(_AFTER, (number, since, until, limit)):

@@ -28,9 +28,14 @@ _UNDECIDED = chr(_UNDECIDED_KIND)
 _JOINED = """
 SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
 FROM ({entries} LIMIT -1)"""
+"""SQL: the result of a range, over rows (table, row id, `changed`, encoded row, `kind`) of the inner query. `kind` is
+the number of deltas to send of an entry's row, or `_UNDECIDED_KIND`."""
 _KEYS = ", json_group_array(json_array(table_name, row_id))"
+"""SQL: the row keys of all entries, as a further column."""
 _ROW = "LEFT JOIN row_state r ON r.number = e.number"
+"""SQL: joins an entry's row."""
 _PART = "changed > :since AND changed <= :until ORDER BY changed, number"
+"""SQL: the entries of the range, in the order of the feed."""
 
 _HELD = "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
 """SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
@@ -47,6 +52,7 @@ _OF_ONE = f"""
 SELECT r.table_name, r.row_id, e.changed, r.spelled,
     CASE WHEN {_HELD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind
 FROM (SELECT * FROM entry WHERE bucket = :bucket_0 AND {_PART} LIMIT :limit) e {_ROW}"""
+"""SQL: the entries of one bucket key, each of which decides about its row alone."""
 
 _LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
 """What one entry of a row says; the greatest of a row's entries decides. `_LATER`: the row is sent at a later entry.
@@ -63,10 +69,12 @@ SELECT r.table_name, r.row_id, p.changed, r.spelled,
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
     ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED_KIND} END AS kind
 FROM (SELECT * FROM entry WHERE bucket IN ({{buckets}}) AND {_PART}, bucket LIMIT -1) p {_ROW.replace("e.", "p.")}"""
+"""SQL: the entries (p) of several bucket keys; all entries (e) of a row under these keys decide about it."""
 _NTH = (
     "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
     " ORDER BY changed LIMIT 1 OFFSET :share)"
 )
+"""SQL: `changed` of the entry of one bucket key at its share of the limit; null if it has fewer entries."""
 _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
 
 
@@ -119,7 +127,7 @@ def read_file_range(
         "limit": limit,
         **{f"bucket_{index}": numbers[min(index, len(numbers) - 1)] for index in range(wide)},  # repeats the last
     }
-    if wide > 1:
+    if wide > 1:  # end where the first bucket key has reached its share, so that about `limit` entries are read
         values["share"] = limit // len(numbers)
         ends = sql.execute(_ends(wide), values).fetchone()
         values["until"] = min((end for end in ends if end is not None), default=until)

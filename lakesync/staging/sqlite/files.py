@@ -16,8 +16,11 @@ from lakesync.model.private_files import make_private_file
 from lakesync.staging.migrations import pending
 
 LOG_FILE = "log.db"
+"""The journal: log rows, client records, configuration, actions. A push is durable when it is here."""
 STATE_FILE = "state.db"
+"""Merged rows and feed entries, which can be rebuilt from the log."""
 LOCK_FILE = "owner.lock"
+"""The file that the owner process locks; it contains the process id."""
 
 _STATEMENTS_CACHED = 256
 """Prepared statements per connection."""
@@ -47,6 +50,7 @@ class OwnerLock:
             raise
 
     def _take(self, folder: Path) -> None:
+        """Lock the file, and write this process's id into it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

@@ -71,6 +71,7 @@ def _version(path: Path) -> int:
 
 
 def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Run a query on a read-only connection; an error becomes StagingUnavailableError."""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
             return connection.execute(query).fetchall()

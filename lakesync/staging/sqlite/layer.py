@@ -82,6 +82,7 @@ class Layer:
         return self
 
     def _advance(self, newest: dict[tuple[str, str], int]) -> None:
+        """Update `newest` with later arrivals."""
         held = self.newest
         for place, at in newest.items():
             if at > held.get(place, 0):

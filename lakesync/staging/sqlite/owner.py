@@ -81,6 +81,7 @@ class Owner:
         self._thread.join()
 
     def _run(self) -> None:
+        """Run jobs, and write rows to `state.db` when they are old or many, or the thread is idle."""
         due = inf
         while True:
             idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.any else inf

@@ -76,6 +76,7 @@ class Pipeline:
         return found[0]
 
     def _rules_without_checkpoint(self, head: Head) -> int | None:
+        """Return the active rules version if a new checkpoint is due for it; otherwise None."""
         if head.config.rules_version == 0:
             return None
         reindexed = self._sql.execute(REINDEXED, (head.gateway,)).fetchone()
@@ -213,6 +214,7 @@ class Pipeline:
         return found
 
     def _shard(self, gateway: str, shard: str) -> Head:
+        """Return a gateway's head; raises NotFoundError if it has another shard."""
         head = self._journal.head(gateway)
         if head.shard != shard:
             raise NotFoundError(f"gateway {gateway!r} has no shard {shard!r}: its shard is {head.shard!r}")

@@ -119,6 +119,7 @@ class RowCache:
         self._add(place, held)
 
     def _add(self, place: tuple[str, str, str], held: CachedRow) -> None:
+        """Add a row to the young generation, which becomes the old one first if it is full."""
         if self._size > self._allowed:
             self._old, self._young, self._size = self._young, {}, 0
         self._young[place] = held
@@ -142,6 +143,7 @@ _SCAN = (
     " ORDER BY table_name, row_id LIMIT ?"
 )
 _ABSENT_KEPT = 50_000
+"""The most keys that are remembered as absent in the file."""
 _decode_born = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -184,6 +186,7 @@ class RowFile:
         return found
 
     def _note_absent(self, places: Collection[tuple[str, RowKey]]) -> None:
+        """Remember keys that are not in the file; a full memory is cleared first."""
         if len(self._absent) + len(places) > _ABSENT_KEPT:
             self._absent.clear()
         self._absent.update(places)

@@ -60,6 +60,7 @@ class Checkpointer:
         self._sql.close()
 
     def _run(self) -> None:
+        """Run a checkpoint after each request, until `stop`; errors are logged."""
         while True:
             self._wanted.wait()
             self._wanted.clear()
@@ -143,6 +144,7 @@ class StateFile:
         return self._restarted and (self.sql.in_transaction or not self._begun)
 
     def _begin(self) -> None:
+        """Begin the transaction, unless it is open."""
         if not self._begun:
             self.sql.execute("BEGIN IMMEDIATE")
             self._begun = True

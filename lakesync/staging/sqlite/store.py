@@ -54,6 +54,7 @@ def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
 
 
 def _purge(connection: sqlite3.Connection, path: Path) -> None:
+    """Rewrite one file, and truncate its write-ahead log."""
     _rewrite(connection)
     (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
@@ -140,6 +141,7 @@ class SqliteStore(ErasingStore, CutPointStore):
 
     @property
     def _open(self) -> _Opened:
+        """The parts of the open store; raises StagingUnavailableError before `open`."""
         if self._opened is None:
             raise StagingUnavailableError(f"the staging store {self._folder} is not open: call open first")
         return self._opened
