@@ -34,7 +34,7 @@ from lakesync.analysis.marks import FollowerMark, Visit, destination_state
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource

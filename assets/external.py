@@ -14,7 +14,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.config import Config
 from lakesync.config.backends import LAKE
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from resources.uris import staging_uri
 
 KINDS = {"mysql": "mysql", "postgresql": "postgres"}

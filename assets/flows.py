@@ -20,7 +20,7 @@ from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow
 from lakesync.model.hlc import wall_of
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 

@@ -19,7 +19,7 @@ from lakehouse.backends.declared import migration_task
 from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.config import Config
 from lakesync.config.backends import DeclaredMigration
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 

@@ -17,7 +17,7 @@ from assets.failure_policy import failure_policy
 from lakehouse.mark_names import move_mark
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
 from lakesync.config import Config
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 

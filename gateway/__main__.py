@@ -19,8 +19,8 @@ from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine
-from lakesync.model.clock import WallClock
 from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import WallClock
 from lakesync.model.private_files import UMASK
 from lakesync.staging import configured_store
 

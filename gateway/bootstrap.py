@@ -17,7 +17,7 @@ from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError, SchemaError, ValidationError
 from lakesync.model.schema import TableSchema, parse_schema
-from lakesync.model.secret_references import KINDS
+from lakesync.model.secrets import REFERENCE_PREFIXES
 from lakesync.rules.model import SyncRules, parse_rules
 
 NO_CONNECTORS: Mapping[str, DeclaredConnector] = MappingProxyType({})
@@ -89,7 +89,7 @@ def _register(engine: Engine, name: str, declared: DeclaredConnector) -> None:
     """
     kind = engine.connectors.find(declared.type)
     for field in sorted(kind.descriptor.secrets & declared.settings.keys()) if kind is not None else ():
-        if not str(declared.settings[field]).startswith(KINDS):
+        if not str(declared.settings[field]).startswith(REFERENCE_PREFIXES):
             raise ConfigurationError(
                 f"connectors.{name}.{declared.type}.{field} is a secret: write a reference, such as "
                 f'"env:CONNECTOR_{declared.gateway}_{name.upper()}"'

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakesync.engine import Engine
-from lakesync.model.clock import WallClock
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.hlc import WallClock
 from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore
 from lakesync.staging.store.pipeline import PipelineStore

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 from lakehouse.landing.gateway_intake import OpenIntake, open_intake
 from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
+from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.uris import staging_uri
 

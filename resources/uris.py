@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:
     from lakesync.config import Config

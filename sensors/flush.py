@@ -13,8 +13,8 @@ from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_da
 from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flush
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
 from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition

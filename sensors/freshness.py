@@ -12,7 +12,7 @@ import dagster as dg
 from assets.freshness import days_of_asset, evaluation, fresh_assets, newest_of
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
+from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
 from sensors.lags import PipelineLags
 from sensors.outages import skip_during_outage

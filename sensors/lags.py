@@ -33,7 +33,7 @@ from lakesync.analysis.marks import (
 )
 from lakesync.analysis.marks import lags as compare
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
+from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import PipelineMarks, PipelineStore
 from sensors.backoff import Attempt, pause

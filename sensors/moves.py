@@ -14,7 +14,7 @@ from assets.tiering import newest_movable_day, tier_days
 from lakehouse.backends.copied_days import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
+from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts

@@ -10,7 +10,7 @@ import dagster as dg
 from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, nearest_day, polled_key
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
+from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts

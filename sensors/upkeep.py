@@ -14,7 +14,7 @@ from lakehouse.mark_names import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
 from lakesync.config import Config
-from lakesync.model.clock import WallClock
+from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import PipelineStore
 
 WEEK_MS = 7 * 86_400_000

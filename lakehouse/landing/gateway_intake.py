@@ -15,8 +15,8 @@ import stamina
 
 from lakehouse.staging_connection import gateway_address
 from lakesync.engine import Engine, EngineLimits
-from lakesync.model.clock import WallClock
 from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.hlc import WallClock
 from lakesync.staging import configured_store
 from lakesync.staging.remote import error_of
 from lakesync.wire.http_auth import BearerAuth

@@ -19,7 +19,7 @@ from lakesync.adapters.object_store.delta_files import FlushFormat
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.uri import split_uri
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 
 GROUP = "lakesync.adapters"
 """The group of entry points in which packages declare adapters."""

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 
 
 class BackendUri(msgspec.Struct, frozen=True):

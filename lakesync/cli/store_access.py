@@ -30,7 +30,7 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
         ConfigurationError: there is no store, or a gateway owns it and there is no service token.
     """
     from lakesync.engine import Engine
-    from lakesync.model.clock import WallClock
+    from lakesync.model.hlc import WallClock
     from lakesync.staging import configured_store, versions
     from lakesync.staging.remote import RemoteStore
 

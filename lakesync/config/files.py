@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.secret_references import KINDS, read_reference
+from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 SECRETS = (
     "jwt_secret",
@@ -155,7 +155,7 @@ def _resolve(name: str, value: object, path: Path) -> object:
     """Return the value that a reference stands for, or a URL without credentials unchanged."""
     if name.endswith("uri") and str(value).startswith("file:///"):
         return value  # a location, not a reference to a file
-    if str(value).startswith(KINDS):
+    if str(value).startswith(REFERENCE_PREFIXES):
         return read_reference(f"{name} in {path}", str(value), path.parent)
     if name.endswith(("uri", "url")) and "@" not in str(value):
         return value

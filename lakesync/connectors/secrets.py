@@ -17,7 +17,7 @@ import msgspec
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from lakesync.model.errors import ConfigurationError, ValidationError
-from lakesync.model.secret_references import KINDS, read_reference
+from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 MIN_KEY_CHARS = 32
 
@@ -69,7 +69,7 @@ class Secrets:
             ValidationError: the reference is not allowed, or the value is a literal and there is no key.
         """
         where = f"{setting} of connector {connector!r}"
-        if value.startswith(KINDS):
+        if value.startswith(REFERENCE_PREFIXES):
             self._check_reference(gateway, where, value)
             return value
         if self._newest is None:

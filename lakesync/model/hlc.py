@@ -2,13 +2,14 @@
 
 The algorithm is that of Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014). Both parts are packed into one
 integer, so that an overflow of the counter carries into the wall part. Clients stamp their deltas with it, and the
-server checks them.
+server checks them and timestamps their receipt. `WallClock` is the server's wall clock, which tests can shift.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from lakesync.model.errors import ClockDriftError
 
@@ -89,3 +90,41 @@ class HLC:
             )
         self._last = max(wall << COUNTER_BITS, self._last + 1, remote + 1)
         return self._last
+
+
+_RECHECK_SECONDS = 0.02
+
+
+class WallClock:
+    """The system's clock plus an offset from a file.
+
+    The file contains milliseconds. It is checked at most every 20 ms, and read if it has changed. While it is missing
+    or incomplete, the last offset stays.
+    """
+
+    def __init__(self, offset_file: Path | None = None) -> None:
+        """Create the clock; `offset_file` may be missing."""
+        self._file = offset_file
+        self._offset = 0
+        self._version: tuple[int, int] | None = None
+        self._checked = float("-inf")
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970-01-01 UTC, with the offset."""
+        if self._file is not None:
+            self._refresh(self._file)
+        return time.time_ns() // 1_000_000 + self._offset
+
+    def _refresh(self, file: Path) -> None:
+        now = time.monotonic()
+        if now - self._checked < _RECHECK_SECONDS:
+            return
+        self._checked = now
+        try:
+            status = file.stat()
+            version = (status.st_mtime_ns, status.st_ino)
+            if version != self._version:
+                self._offset = int(file.read_text("ascii"))
+                self._version = version
+        except (OSError, ValueError):
+            return

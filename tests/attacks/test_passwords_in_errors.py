@@ -8,7 +8,7 @@ import pytest
 
 from lakesync.adapters import DeltaQuery, open_adapter
 from lakesync.model.errors import LakeSyncError
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 

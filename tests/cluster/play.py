@@ -16,8 +16,8 @@ from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.config import Config
 from lakesync.engine import Engine
-from lakesync.model.clock import WallClock
 from lakesync.model.delta import extract_delta
+from lakesync.model.hlc import WallClock
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.staging import configured_store

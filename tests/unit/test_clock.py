@@ -1,15 +1,15 @@
-"""`lakesync.model.clock`: the system's time plus an offset from a file."""
+"""`lakesync.model.hlc.WallClock`: the system's time plus an offset from a file."""
 
 import time
 
 import pytest
 
-from lakesync.model import clock
+from lakesync.model import hlc
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(clock, "_RECHECK_SECONDS", 0)
+    monkeypatch.setattr(hlc, "_RECHECK_SECONDS", 0)
     return tmp_path / "offset"
 
 
@@ -18,11 +18,11 @@ def offset(wall):
 
 
 def test_without_an_offset_file_the_clock_is_the_systems():
-    assert offset(clock.WallClock()) == 0
+    assert offset(hlc.WallClock()) == 0
 
 
 def test_the_clock_follows_changes_of_the_offset_file(file):
-    wall = clock.WallClock(file)
+    wall = hlc.WallClock(file)
     assert offset(wall) == 0
     file.write_text("86400000\n")
     assert offset(wall) == 86400
@@ -33,7 +33,7 @@ def test_the_clock_follows_changes_of_the_offset_file(file):
 
 
 def test_an_unreadable_offset_file_keeps_the_last_offset(file):
-    wall = clock.WallClock(file)
+    wall = hlc.WallClock(file)
     file.write_text("7000")
     assert offset(wall) == 7
     file.write_text("")

@@ -16,7 +16,7 @@ from lakesync.adapters.sql.executor import Pool, arrow_of
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.optional_imports import extra
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:
     import pyarrow as pa

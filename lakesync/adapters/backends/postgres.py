@@ -16,7 +16,7 @@ from lakesync.adapters.sql.dialect import on_conflict_statement
 from lakesync.adapters.sql.executor import Pool
 from lakesync.model.errors import AdapterError
 from lakesync.model.optional_imports import extra
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:
     import psycopg

@@ -17,7 +17,7 @@ from lakesync.adapters.object_store.keys import check_key
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError
 from lakesync.model.optional_imports import extra
-from lakesync.model.secret_references import KINDS, read_reference
+from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
 _NOT_FOUND_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
@@ -102,7 +102,9 @@ class S3Objects:
                 f"the adapter URI {uri.partition('?')[0]!r} names no bucket: write s3://BUCKET/PREFIX"
             )
         options = {
-            name: read_reference(f"{name} of {address.host}", value, Path()) if value.startswith(KINDS) else value
+            name: read_reference(f"{name} of {address.host}", value, Path())
+            if value.startswith(REFERENCE_PREFIXES)
+            else value
             for name, value in address.options.items()
         }
         return cls(address.host, address.path.rstrip("/"), **options)

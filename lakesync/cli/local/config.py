@@ -148,7 +148,7 @@ def _displayed(value: Any) -> Any:
     """Return a value as JSON can have it, without secrets and passwords."""
     from pydantic import BaseModel, SecretStr
 
-    from lakesync.model.redaction import SECRET_NAME, without_password
+    from lakesync.model.secrets import SECRET_NAME, without_password
 
     match value:
         case SecretStr():

@@ -18,7 +18,7 @@ from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model import hlc
 from lakesync.model.errors import ConfigurationError, LakeSyncError
-from lakesync.model.secret_references import KINDS, read_reference
+from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 app = command_app()
 
@@ -116,7 +116,7 @@ def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
 
 def _resolved(option: str, uri: str) -> str:
     """Return a URI, or the one to which a reference (`env:NAME`, `file:PATH`) points; `option` is for messages."""
-    is_reference = uri.startswith(KINDS) and not uri.startswith("file://")  # `file://` is an adapter's URI
+    is_reference = uri.startswith(REFERENCE_PREFIXES) and not uri.startswith("file://")  # `file://` is an adapter's URI
     return read_reference(option, uri, Path()) if is_reference else uri
 
 

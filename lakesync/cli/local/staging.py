@@ -198,7 +198,7 @@ def _rebuild(
 
     from lakesync.cli.local.lake_history import LakeHistory
     from lakesync.engine.rebuilding import rebuild
-    from lakesync.model.clock import WallClock
+    from lakesync.model.hlc import WallClock
 
     wall = WallClock(config.clock_offset_file).now_ms
     console = Console(stderr=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.redaction import without_password
+from lakesync.model.secrets import without_password
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 from lakesync.staging.postgres.connection import Connection, migrate, unavailable
 

@@ -17,7 +17,7 @@ from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.connectors.source import Usage
 from lakesync.engine import Engine
-from lakesync.model import clock
+from lakesync.model import hlc
 from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import arrival_days, make_definitions
@@ -149,7 +149,7 @@ class Polls:
         self.begun, self.seconds, self.cursor = wall_clock() // 1000, 0, None
         own = SimpleNamespace(time=self.now, time_ns=lambda: self.now() * 1_000_000_000)
         monkeypatch.setattr(attempts, "time", own)
-        monkeypatch.setattr(clock, "time", own)
+        monkeypatch.setattr(hlc, "time", own)
 
     def now(self):
         return self.begun + self.seconds
