@@ -26,7 +26,7 @@ from lakesync.client.transports.base import Checkpoint
 from lakesync.model.types import RowDelta, SyncResponse
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire import protobuf
-from lakesync.wire.frame_columns import Fields, by_field, split
+from lakesync.wire.protobuf import DeltaFields, decode_by_field, split_deltas
 
 STAGED_TOGETHER = 20_000
 """Approximate number of deltas that one transaction writes to the staging file: a row is not split."""
@@ -90,7 +90,7 @@ def _stage(
     staging_table.create(db, types)
     rows = size = highest_hlc = 0
     for frame in checkpoint.frames:
-        deltas = split(frame)
+        deltas = split_deltas(frame)
         start = 0
         while start < len(deltas):
             end = _end_of_row(deltas, start + STAGED_TOGETHER)
@@ -106,7 +106,7 @@ def _stage_deltas(
 ) -> tuple[int, int]:
     """Write encoded deltas to the staging tables; return the number of rows and the highest hlc."""
     try:
-        groups = _group_rows(by_field(deltas))
+        groups = _group_rows(decode_by_field(deltas))
         ready = [(group, group.sql_columns(types), _encode_records(replica, group)) for group in groups]
     except NotBulkWritableError:
         decoded = protobuf.decode_deltas(deltas)
@@ -130,7 +130,7 @@ def _encode_records(replica: Replica, group: RowGroup) -> list[Record]:
     return codec.encode_rows(group.layout, group.hlcs, group.clients)
 
 
-def _group_rows(fields: Fields | None) -> RowGroups:
+def _group_rows(fields: DeltaFields | None) -> RowGroups:
     """Return the rows of a frame in groups.
 
     Args:
@@ -153,7 +153,7 @@ def _group_rows(fields: Fields | None) -> RowGroups:
     return groups
 
 
-def _parts_of(fields: Fields) -> Iterator[RowPart]:
+def _parts_of(fields: DeltaFields) -> Iterator[RowPart]:
     """Yield each delta as a part of its row. A row is an INSERT and the UPDATEs that follow it.
 
     Raises:

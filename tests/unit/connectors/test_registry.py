@@ -10,7 +10,7 @@ import pytest
 from lakesync.connectors import ConnectorDescriptor, Connectors, ConnectorType, Secrets
 from lakesync.connectors.built_in import DESCRIPTORS
 from lakesync.model.errors import ConfigurationError, ValidationError
-from lakesync.model.json_schema import Form
+from lakesync.model.validation import Form
 
 KEY = "k" * 32
 JIRA = {

@@ -19,8 +19,7 @@ from lakesync.client.transports.base import Checkpoint
 from lakesync.client.transports.local import LocalTransport
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, Op, RowDelta, SyncResponse
-from lakesync.wire.frame_columns import by_field, split
-from lakesync.wire.protobuf import decode_response, encode_response
+from lakesync.wire.protobuf import decode_by_field, decode_response, encode_response, split_deltas
 
 OPS: dict[int, Op] = {1: "INSERT", 2: "UPDATE", 3: "DELETE"}
 SCHEMA = {"table": "t", "columns": [{"name": name, "type": "json"} for name in "abc"]}
@@ -44,7 +43,7 @@ deltas = st.builds(
 @given(st.lists(deltas, min_size=1, max_size=5))
 def test_deltas_by_field_equal_the_decoded_deltas(given: list[RowDelta]) -> None:
     frame = encode_response(SyncResponse(tuple(given), 7, has_more=True))
-    found = by_field(split(frame))
+    found = decode_by_field(split_deltas(frame))
     assert found is not None
     whole = decode_response(frame).deltas
     assert [OPS[op] for op in found.ops] == [delta.op for delta in whole]
@@ -66,14 +65,14 @@ def test_deltas_that_lack_a_field_are_left_to_the_full_decoder() -> None:
         msgspec.structs.replace(whole, hlc=0),
         msgspec.structs.replace(whole, columns=(ColumnValue.of("", 1),)),
     ):
-        assert by_field(split(encode_response(SyncResponse((whole, lacking), 7)))) is None
+        assert decode_by_field(split_deltas(encode_response(SyncResponse((whole, lacking), 7)))) is None
 
 
 def test_an_invalid_frame_is_rejected() -> None:
     with pytest.raises(ValidationError, match="malformed"):
-        split(b"\x0a\xff")
+        split_deltas(b"\x0a\xff")
     with pytest.raises(ValidationError, match="malformed"):
-        by_field([b"\x12\x7f"])
+        decode_by_field([b"\x12\x7f"])
 
 
 row = st.tuples(
