@@ -19,7 +19,7 @@ from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
 from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
 from lakesync.flush.object_queue import open_queue_store
-from lakesync.flush.settings import adaptive_buffer
+from lakesync.flush.thresholds import adaptive_buffer
 from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("gateway")

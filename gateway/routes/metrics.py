@@ -21,7 +21,7 @@ from gateway.services import ServicesDependency
 from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.flush import TableStats
-from lakesync.flush.backlog_stats import BacklogStats
+from lakesync.flush.thresholds import BacklogStats
 from lakesync.model.errors import AuthError
 from lakesync.staging.records import Backlog, Checkpoint
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from lakesync.analysis.marks import Lag, lags
-from lakesync.flush.backlog_stats import BacklogStats
-from lakesync.flush.flusher import Thresholds
-from lakesync.flush.settings import FlushSettings, adaptive_buffer
+from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds, adaptive_buffer
 from lakesync.model.hlc import wall_of
 
 if TYPE_CHECKING:

@@ -20,14 +20,12 @@ import structlog
 from lakesync.adapters.base import Adapter, DatabaseAdapter, Materialisable
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaIdentity, StoredDelta, checksum_of
 from lakesync.adapters.registry import as_database
-from lakesync.flush.backlog_stats import BacklogStats
-from lakesync.flush.queue import FlushContext, FlushQueue, TableWork
-from lakesync.flush.settings import FlushSettings
-from lakesync.flush.staging_queue import StagingFlushQueue
+from lakesync.flush.queue import FlushContext, FlushQueue, StagingFlushQueue, TableWork
+from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError
 from lakesync.staging.log_reader import LogRange, read_log
-from lakesync.staging.records import Backlog, Batch
+from lakesync.staging.records import Batch
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.pipeline import FlushStore
 
@@ -85,63 +83,6 @@ class _BatchWriter(NamedTuple):
         if self.known and all(stored.identity in self.known for stored in batch.deltas):
             return checksum_of(batch.deltas)
         return self.database.insert_deltas(batch)
-
-
-class Thresholds:
-    """Decides when to flush one gateway. Safe to use from several threads."""
-
-    def __init__(self, backlog_stats: BacklogStats, settings: FlushSettings, wall: Callable[[], int]) -> None:
-        """Create the thresholds.
-
-        Args:
-            backlog_stats: the gateway's backlog.
-            settings: the limits.
-            wall: returns the server's time, in milliseconds since 1970.
-        """
-        self._backlog_stats = backlog_stats
-        self._settings = settings
-        self._wall = wall
-
-    def exceeded(self, backlog: list[Backlog] | None = None) -> bool:
-        """Return whether the backlog is too large or too old.
-
-        Args:
-            backlog: the gateway's backlog; None to read it.
-        """
-        shards = self._backlog_stats.backlog() if backlog is None else backlog
-        unflushed_bytes = sum(shard.bytes for shard in shards)
-        oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
-        if oldest is None:
-            return False
-        age_ms = abs(self._wall() - oldest)  # the difference is negative if the clock was set back
-        return unflushed_bytes >= self._max_bytes(unflushed_bytes) or age_ms >= self._settings.max_buffer_age_ms
-
-    def due(self, backlog: list[Backlog]) -> bool:
-        """Return whether to flush now: the backlog or a table's is too large or too old, or a flush was requested.
-
-        Args:
-            backlog: the gateway's backlog.
-        """
-        if any(shard.flush_requested_ms is not None for shard in backlog) or self.exceeded(backlog):
-            return True
-        return any(shard.deltas for shard in backlog) and bool(self.tables_exceeding_budget())
-
-    def tables_exceeding_budget(self) -> list[str]:
-        """Return the tables whose backlog exceeds the budget per table."""
-        budget = self._settings.per_table_budget_bytes
-        if budget is None:
-            return []
-        return [stats.table for stats in self._backlog_stats.table_stats() if stats.byte_size > budget]
-
-    def _max_bytes(self, unflushed_bytes: int) -> int:
-        """Return the byte threshold, reduced while rows are wide."""
-        full, adaptive = self._settings.max_buffer_bytes, self._settings.adaptive
-        if adaptive is None:
-            return full
-        reduced = int(full * (1 - adaptive.reduction_factor))
-        if not reduced <= unflushed_bytes < full:
-            return full  # both thresholds have the same effect, so the log need not be read for the width
-        return reduced if self._backlog_stats.columns_per_delta() > adaptive.wide_column_threshold else full
 
 
 class Flusher:

@@ -8,14 +8,14 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.flush.periodic import PeriodicTask, _next
+from lakesync.engine.flushing import PeriodicTask, _next_call
 
 LONG = 3600.0
 
 
 @given(st.floats(0, 1e6), st.floats(0.001, 100), st.floats(0, 1e4))
 def test_call_times_are_counted_from_the_start(start, seconds, late):
-    due = _next(start, seconds, start + late)
+    due = _next_call(start, seconds, start + late)
     assert due > start + late - 1e-6
     waits = (due - start) / seconds
     assert abs(waits - round(waits)) < 1e-3

@@ -1,20 +1,88 @@
-"""Statistics of the unflushed log by table. Each push is read once, on demand.
+"""Decides when to flush a gateway: the settings of its thresholds, statistics of its backlog, and their comparison.
 
-`Flusher`, the pipeline's check whether a flush is due, and `/metrics` call it.
+The settings come from `[flush]` or from an embedding program. The statistics are those of the unflushed log by table,
+for which each push is read once, on demand. `Flusher`, the pipeline's check whether a flush is due, and `/metrics` call
+this module.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
+from lakesync.adapters.object_store.delta_files import FlushFormat
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.log_reader import LoggedPush, LogRange, read_log
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import FlushStore
+
+
+class AdaptiveBuffer(msgspec.Struct, frozen=True):
+    """Flushes earlier while rows are wide, because wide rows cost more to write and to read back."""
+
+    wide_column_threshold: int
+    """Average columns per delta above which the byte threshold is reduced."""
+    reduction_factor: float
+    """Share by which the byte threshold is reduced, between 0 and 1."""
+
+    def __post_init__(self) -> None:
+        """Validate the values.
+
+        Raises:
+            ConfigurationError: a value is out of range.
+        """
+        if self.wide_column_threshold < 1:
+            raise ConfigurationError(f"wide_column_threshold is {self.wide_column_threshold}: give 1 or more")
+        if not 0 <= self.reduction_factor < 1:
+            raise ConfigurationError(f"reduction_factor is {self.reduction_factor}: give 0 or more, and less than 1")
+
+
+def adaptive_buffer(wide_columns: int | None, reduction: float) -> AdaptiveBuffer | None:
+    """Return the adaptive buffer of `[flush]`; None if it is not configured.
+
+    Args:
+        wide_columns: average columns per delta above which to flush earlier; None to disable.
+        reduction: share by which the byte threshold is reduced then, between 0 and 1.
+    """
+    return AdaptiveBuffer(wide_columns, reduction) if wide_columns is not None else None
+
+
+class FlushSettings(msgspec.Struct, frozen=True):
+    """Flush thresholds of one gateway. Bytes are stored bytes in staging, as counted for backpressure."""
+
+    max_buffer_bytes: int = 1 << 20
+    """Unflushed bytes of a gateway that make a flush due."""
+    max_buffer_age_ms: int = 30_000
+    """Age of the oldest unflushed delta that makes a flush due."""
+    per_table_budget_bytes: int | None = None
+    """Unflushed bytes of one table that make a flush due; None for no limit per table."""
+    adaptive: AdaptiveBuffer | None = None
+    """Reduces `max_buffer_bytes` while rows are wide; None to disable."""
+    flush_format: FlushFormat = "parquet"
+    """Format of new objects in an object store; databases ignore it."""
+    batch_deltas: int = 50_000
+    """Maximum deltas per batch, which is kept in memory; a larger push is one batch."""
+
+    def __post_init__(self) -> None:
+        """Validate the values.
+
+        Raises:
+            ConfigurationError: a value is out of range.
+        """
+        for name in ("max_buffer_bytes", "max_buffer_age_ms", "batch_deltas"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.per_table_budget_bytes is not None and self.per_table_budget_bytes < 1:
+            raise ConfigurationError(
+                f"per_table_budget_bytes is {self.per_table_budget_bytes}: give 1 or more, or None"
+            )
+        if self.flush_format not in ("parquet", "json"):
+            raise ConfigurationError(f"flush_format is {self.flush_format!r}: choose parquet or json")
 
 
 class BufferStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -171,3 +239,60 @@ def _shares(stored_bytes: int, sizes: Counter[str]) -> dict[str, int]:
         shares[table] = share
         allotted += share
     return shares
+
+
+class Thresholds:
+    """Decides when to flush one gateway. Safe to use from several threads."""
+
+    def __init__(self, backlog_stats: BacklogStats, settings: FlushSettings, wall: Callable[[], int]) -> None:
+        """Create the thresholds.
+
+        Args:
+            backlog_stats: the gateway's backlog.
+            settings: the limits.
+            wall: returns the server's time, in milliseconds since 1970.
+        """
+        self._backlog_stats = backlog_stats
+        self._settings = settings
+        self._wall = wall
+
+    def exceeded(self, backlog: list[Backlog] | None = None) -> bool:
+        """Return whether the backlog is too large or too old.
+
+        Args:
+            backlog: the gateway's backlog; None to read it.
+        """
+        shards = self._backlog_stats.backlog() if backlog is None else backlog
+        unflushed_bytes = sum(shard.bytes for shard in shards)
+        oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
+        if oldest is None:
+            return False
+        age_ms = abs(self._wall() - oldest)  # the difference is negative if the clock was set back
+        return unflushed_bytes >= self._max_bytes(unflushed_bytes) or age_ms >= self._settings.max_buffer_age_ms
+
+    def due(self, backlog: list[Backlog]) -> bool:
+        """Return whether to flush now: the backlog or a table's is too large or too old, or a flush was requested.
+
+        Args:
+            backlog: the gateway's backlog.
+        """
+        if any(shard.flush_requested_ms is not None for shard in backlog) or self.exceeded(backlog):
+            return True
+        return any(shard.deltas for shard in backlog) and bool(self.tables_exceeding_budget())
+
+    def tables_exceeding_budget(self) -> list[str]:
+        """Return the tables whose backlog exceeds the budget per table."""
+        budget = self._settings.per_table_budget_bytes
+        if budget is None:
+            return []
+        return [stats.table for stats in self._backlog_stats.table_stats() if stats.byte_size > budget]
+
+    def _max_bytes(self, unflushed_bytes: int) -> int:
+        """Return the byte threshold, reduced while rows are wide."""
+        full, adaptive = self._settings.max_buffer_bytes, self._settings.adaptive
+        if adaptive is None:
+            return full
+        reduced = int(full * (1 - adaptive.reduction_factor))
+        if not reduced <= unflushed_bytes < full:
+            return full  # both thresholds have the same effect, so the log need not be read for the width
+        return reduced if self._backlog_stats.columns_per_delta() > adaptive.wide_column_threshold else full
