@@ -18,8 +18,7 @@ from google.protobuf.internal.encoder import _VarintBytes as varint  # type: ign
 from lakesync.model.delta import jcs
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import Claims
-from lakesync.rules.evaluation import matches, operands_of
-from lakesync.rules.model import Bucket, SyncRules
+from lakesync.rules.model import Bucket, SyncRules, matches, operands_of
 from lakesync.staging.records import Checkpoint
 from lakesync.wire import protobuf
 from lakesync.wire.frame_places import FramePlace

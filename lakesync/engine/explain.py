@@ -27,8 +27,7 @@ from lakesync.feed.client_state import current
 from lakesync.feed.positions import Access, Position
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey
-from lakesync.rules.evaluation import holds, operands_of, text_of_raw
-from lakesync.rules.model import Bucket
+from lakesync.rules.model import Bucket, holds, operands_of, text_of_raw
 from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View

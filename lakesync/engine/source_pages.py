@@ -18,7 +18,7 @@ from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
 from lakesync.feed import render
 from lakesync.model.merge import RowState
 from lakesync.model.types import Position, RowDelta, RowKey
-from lakesync.rules.evaluation import matches
+from lakesync.rules.model import matches
 from lakesync.staging.records import ClientRecord, StoredRow
 from lakesync.staging.records.clients import AccessPeriod
 

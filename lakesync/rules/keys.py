@@ -26,8 +26,7 @@ from math import prod
 import msgspec
 
 from lakesync.model.types import Claims
-from lakesync.rules.evaluation import ORDER_CHARS, holds, operands_of, text_of_raw
-from lakesync.rules.model import Bucket, Filter, SyncRules
+from lakesync.rules.model import ORDER_CHARS, Bucket, Filter, SyncRules, holds, operands_of, text_of_raw
 
 EVERYTHING = "*"
 """The only key if the rules have no buckets."""

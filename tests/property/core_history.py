@@ -14,8 +14,7 @@ from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.feed import render
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import Claims, ColumnValue, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
-from lakesync.rules.evaluation import matches
-from lakesync.rules.model import SyncRules, parse_rules
+from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging.records import Checkpoint, StoredRow
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import Commit

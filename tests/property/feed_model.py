@@ -10,8 +10,7 @@ from lakesync.engine import Engine, SyncGateway
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
 from lakesync.model.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
-from lakesync.rules.evaluation import matches
-from lakesync.rules.model import SyncRules
+from lakesync.rules.model import SyncRules, matches
 
 TABLE = "notes"
 Row = dict[str, Any]

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakesync.model.types import ColumnValue
-from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
+from lakesync.rules.model import matches
 from lakesync.testing import strategies
 
 rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_values, max_size=3)

@@ -7,8 +7,7 @@ from msgspec import Raw
 from gateway.checkpoint_frames import visible_rows
 from lakesync.model.delta import jcs
 from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
-from lakesync.rules.evaluation import matches
-from lakesync.rules.model import Bucket, Filter, SyncRules
+from lakesync.rules.model import Bucket, Filter, SyncRules, matches
 from lakesync.testing import strategies
 from lakesync.wire.protobuf import decode_response, encode_response
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.engine import Engine, EngineLimits
 from lakesync.model.types import SyncPull
-from lakesync.rules.evaluation import matches
-from lakesync.rules.model import SyncRules, parse_rules
+from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import Author

@@ -12,8 +12,8 @@ from lakesync.engine.scope import check_scope
 from lakesync.feed.apply import keys_of
 from lakesync.model.errors import ForbiddenError
 from lakesync.model.merge import RowState
-from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
+from lakesync.rules.model import matches
 from lakesync.staging.records import StoredRow
 from lakesync.testing import strategies
 

@@ -30,7 +30,7 @@ from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Position
-from lakesync.rules.evaluation import holds, text_of_raw
+from lakesync.rules.model import holds, text_of_raw
 
 if TYPE_CHECKING:
     import pyarrow as pa

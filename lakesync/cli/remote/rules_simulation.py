@@ -15,8 +15,7 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.options import parse_claims, read_text
-from lakesync.rules.evaluation import matches
-from lakesync.rules.model import SyncRules, parse_rules
+from lakesync.rules.model import SyncRules, matches, parse_rules
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection

@@ -3,9 +3,8 @@ import re
 import pytest
 
 from lakesync.model.types import ColumnValue
-from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import EVERYTHING, BucketIndex
-from lakesync.rules.model import Bucket, Filter, SyncRules
+from lakesync.rules.model import Bucket, Filter, SyncRules, matches
 
 
 def index(*filters, name="b"):

@@ -2,8 +2,7 @@ import msgspec
 import pytest
 
 from lakesync.model.errors import ValidationError
-from lakesync.rules.evaluation import matches
-from lakesync.rules.model import MAX_OTHER_FILTERS, parse_rules, pass_all, user_scoped
+from lakesync.rules.model import MAX_OTHER_FILTERS, matches, parse_rules, pass_all, user_scoped
 
 
 def with_filters(*filters):

@@ -5,9 +5,8 @@ import pytest
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue
-from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
-from lakesync.rules.model import parse_rules
+from lakesync.rules.model import matches, parse_rules
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors/rules.json").read_text())
 
