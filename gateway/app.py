@@ -99,7 +99,7 @@ def build_routes() -> FastAPI:
         title="LakeSync gateway",
         version=version("lakesync"),
         servers=[{"url": prefix or "/"} for prefix in reversed(PREFIXES)],
-        openapi_url=None,  # routes.docs serves it under both prefixes
+        openapi_url=None,  # routes.pages serves it under both prefixes
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would lead to the host that the request's Host header names

@@ -42,7 +42,7 @@ def test_the_wheel_has_every_module_and_data_file_and_nothing_else(built):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert names == expected()
-        assert {"gateway/console/page/index.html", "lakehouse/commit_guard.sql", "lakesync/py.typed"} <= names
+        assert {"gateway/console_page/index.html", "lakehouse/commit_guard.sql", "lakesync/py.typed"} <= names
         [scripts] = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         assert "lakesync = lakesync.cli:main" in archive.read(scripts).decode()
 

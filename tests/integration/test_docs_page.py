@@ -37,7 +37,7 @@ def test_the_page_and_its_files_come_from_the_gateway_under_a_strict_policy(serv
     assert types == ["text/html", "text/css", "text/javascript", "text/javascript"]
 
 
-@pytest.mark.parametrize("name", ["index.html", "redoc.standalone.js", "favicon.png", "%2e%2e%2fpage.py", "page.py"])
+@pytest.mark.parametrize("name", ["index.html", "redoc.standalone.js", "favicon.png", "%2e%2e%2fapp.py", "app.py"])
 def test_files_outside_the_documentation_are_not_found(served, name):
     request = requests.Request("GET", served.url).prepare()
     request.url = f"{served.url}/docs/{name}"

@@ -1,4 +1,8 @@
-"""Serves pages for browsers (the console, Swagger UI) from files, with a Content-Security-Policy for pages."""
+"""The pages for browsers: `/console` for operators, and `/docs`, Swagger UI over the routes' `/openapi.json`.
+
+Pages are served from files, with a Content-Security-Policy for pages. The console calls the admin routes with the
+operator's token.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ import gzip
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from fastapi import Request, Response
+import fastapi_offline
+from fastapi import APIRouter, Request, Response
 
+from gateway.openapi_schemas import error_responses
 from gateway.request_log import RequestRecord
 from lakesync.model.errors import NotFoundError
 
@@ -67,3 +74,48 @@ def _content(file: Path) -> tuple[bytes, bytes]:
     """Return a file's content and its gzipped content, which is compressed only once."""
     content = file.read_bytes()
     return content, gzip.compress(content, mtime=0)
+
+
+router = APIRouter()
+
+_CONSOLE = Page((Path(__file__).parents[1] / "console_page").iterdir())
+"""How far a gateway and its clients are, and why a client has or lacks a row."""
+
+
+@router.get("/console", include_in_schema=False)
+async def console(request: Request) -> Response:
+    """Return the console's page."""
+    return _CONSOLE.index(request)
+
+
+@router.get("/console/{file}", include_in_schema=False)
+async def console_file(request: Request, file: str) -> Response:
+    """Return a file of the console's page."""
+    return _CONSOLE.file(request, file)
+
+
+_SWAGGER_UI = Path(fastapi_offline.__file__).parent / "static"
+_DOCS = Page(
+    [
+        *(Path(__file__).parents[1] / "docs_page").iterdir(),
+        *(_SWAGGER_UI / name for name in ("swagger-ui-bundle.js", "swagger-ui.css")),
+    ]
+)
+
+
+@router.get("/openapi.json", summary="Read this document", response_model=dict[str, Any], responses=error_responses())
+async def openapi(request: Request) -> Any:
+    """Return the OpenAPI document of all routes."""
+    return request.app.openapi()
+
+
+@router.get("/docs", include_in_schema=False)
+async def swagger_ui(request: Request) -> Response:
+    """Return Swagger UI's page over `openapi.json`, which the browser finds beside it."""
+    return _DOCS.index(request)
+
+
+@router.get("/docs/{file}", include_in_schema=False)
+async def swagger_ui_file(request: Request, file: str) -> Response:
+    """Return a file of Swagger UI's page."""
+    return _DOCS.file(request, file)
