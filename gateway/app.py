@@ -16,15 +16,13 @@ from fastapi.routing import iter_route_contexts
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
+from gateway.admission import RateLimiter, RequestGate
 from gateway.client_tracker import ClientTracker
-from gateway.error_middleware import ErrorMiddleware
-from gateway.errors import add_error_handlers
+from gateway.errors import ErrorMiddleware, add_error_handlers
 from gateway.live import route as live
 from gateway.live.hub import Hub, limits_of
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import openapi_document
-from gateway.rate_limit import RateLimiter
-from gateway.request_gate import RequestGate
 from gateway.request_log import RequestLogMiddleware
 from gateway.routes import ROUTERS
 from gateway.services import Services

@@ -1,10 +1,13 @@
-"""Maps errors to HTTP responses: the status of each error class, the JSON body, and FastAPI's exception handlers.
+"""Maps errors to HTTP responses: the status of each error class, the JSON body, FastAPI's handlers and the middleware.
 
-`create_app` registers the handlers. The middleware and the WebSocket modules call the functions directly.
+FastAPI's exception handlers respond to the errors that LakeSync raises on purpose. `ErrorMiddleware` handles the rest:
+timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both; the
+WebSocket modules call the functions directly.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import cast
@@ -15,17 +18,21 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.admission import RequestGate
 from gateway.request_log import RequestRecord
+from gateway.settings import PREFIXES
 from lakesync.model import errors
 from lakesync.model.errors import (
     LakeSyncError,
     NotFoundError,
     RefusedError,
     Rejection,
+    StagingUnavailableError,
     TransientError,
     ValidationError,
     shortened,
@@ -84,7 +91,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
-    return answer_error(error, RequestRecord.of(request))
+    return _answer_error(error, RequestRecord.of(request))
 
 
 async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
@@ -96,7 +103,7 @@ async def _handle_invalid_parameters(request: Request, error: Exception) -> Resp
             faults.append(f"the {where} parameter {name!r} is missing; add it")
         else:
             faults.append(f"the {where} parameter {name!r} is {str(fault['input'])[:40]!r}: {fault['msg']}")
-    return answer_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
+    return _answer_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
 
 
 async def _handle_no_route(request: Request, error: Exception) -> Response:
@@ -122,7 +129,7 @@ def status_of(kind: type[LakeSyncError]) -> int:
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
-def answer_error(error: Exception, record: RequestRecord) -> Response:
+def _answer_error(error: Exception, record: RequestRecord) -> Response:
     """Return the response to an exception, store its code in the request's record, and log an unexpected one.
 
     Args:
@@ -181,3 +188,77 @@ def _with_short_message(rejection: Rejection) -> Rejection:
 
 def _response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+_CLIENT_GONE = 499
+"""Status in the log of a request whose client disconnected before the response."""
+_ALWAYS_OPEN = frozenset(prefix + path for prefix in PREFIXES for path in ("/health", "/ready", "/metrics"))
+"""Paths that are served even while the server starts and stops."""
+
+
+class ErrorMiddleware:
+    """Turns exceptions into responses. If the response has begun already, uvicorn closes the connection."""
+
+    def __init__(self, app: ASGIApp, gate: RequestGate, timeout: float) -> None:
+        """Wrap an application.
+
+        Args:
+            app: the next ASGI application.
+            gate: knows whether requests are accepted, and counts them.
+            timeout: seconds until the response begins, and between two parts of a streamed response.
+        """
+        self._app = app
+        self._gate = gate
+        self._timeout = timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._gate.rejection_reason is not None and scope["path"] not in _ALWAYS_OPEN:
+            error = StagingUnavailableError(self._gate.rejection_reason, retry_after=1)
+            response = _answer_error(error, RequestRecord.in_scope(scope))
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        self._gate.request_started()
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self._gate.request_ended()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request within its time, and respond to an exception of the application."""
+        has_begun = False
+
+        async def send_in_time(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            if message.get("more_body") and not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time() + self._timeout)
+            await send(message)
+
+        error: Exception
+        record = RequestRecord.in_scope(scope)
+        try:
+            async with asyncio.timeout(self._timeout) as deadline:
+                await self._app(scope, receive, send_in_time)
+            return
+        except ClientDisconnect:
+            record.status = _CLIENT_GONE
+            return
+        except TimeoutError as timeout:
+            if not deadline.expired():
+                error = timeout
+            else:
+                error = StagingUnavailableError(
+                    f"the request was not done within {self._timeout:g} s and may still take effect; repeat it"
+                )
+                error.__cause__ = timeout
+        except Exception as other:
+            error = other
+        if has_begun:
+            log.error("answer cut short", request_id=record.request_id, exc_info=error)
+            raise error
+        await _answer_error(error, record)(scope, receive, send)

@@ -9,10 +9,9 @@ from typing import Annotated
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
+from gateway.admission import RateLimiter, RequestGate
 from gateway.client_tracker import ClientTracker, ConnectedClient
 from gateway.metrics import Metrics
-from gateway.rate_limit import RateLimiter
-from gateway.request_gate import RequestGate
 from gateway.settings import GatewaySettings
 from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine, SyncGateway

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from starlette.types import Message
 
+from gateway.admission import RequestGate
 from gateway.app import create_app
 from gateway.compat_uvicorn import LiveWebSocketProtocol
 from gateway.dependencies import Caller
 from gateway.live.connection import LiveConnection
 from gateway.live.hub import ConnectionLimits, Hub
-from gateway.request_gate import RequestGate
 from gateway.request_log import RequestRecord
 from gateway.services import Services
 from gateway.settings import GatewaySettings

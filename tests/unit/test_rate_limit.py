@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import rate_limit
-from gateway.rate_limit import RateLimiter
+from gateway import admission
+from gateway.admission import RateLimiter
 from lakesync.model.errors import RateLimitedError
 
 
@@ -25,7 +25,7 @@ def test_a_burst_is_accepted_and_further_requests_wait_for_the_next_window():
 
 
 def test_memory_for_clients_is_bounded(monkeypatch):
-    monkeypatch.setattr(rate_limit, "MAX_CLIENTS", 50)
+    monkeypatch.setattr(admission, "MAX_CLIENTS", 50)
     rate = RateLimiter(1, lambda: 100.0)
     for n in range(1000):
         rate.check("gw", f"client-{n}")
