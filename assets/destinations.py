@@ -1,7 +1,7 @@
 """Creates an asset and a check for each adapter of each destination, a backend that receives the lake's deltas.
 
 Each adapter has its own mark, which says how far it is written. `lakehouse.backends.destinations` does the work.
-`lakesync_dagster.movement` calls this module.
+`lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from assets.asset_metadata import (
     arrivals_of,
     check_step,
     days_of,
+    followed_columns,
     is_requested_by,
     nearest_key,
     target_key,
     target_pool,
 )
-from assets.columns import followed_columns
 from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
 from assets.run_metrics import Metadata, content_version, freshness_metadata

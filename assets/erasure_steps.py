@@ -16,9 +16,8 @@ from assets.failure_policy import failure_policy
 from assets.flows import flow_key
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
-from assets.migration import migration_key
+from assets.moves import migration_key, tier_key
 from assets.run_metrics import Metadata
-from assets.tiering import tier_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.erasure.declared import backend_erasures, flow_erasures, target_erasures
 from lakehouse.run_state import RunState

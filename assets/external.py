@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import DELTAS, LOG, OWNERS, client_key, target_key
-from assets.columns import client_columns
+from assets.asset_metadata import DELTAS, LOG, OWNERS, client_columns, client_key, target_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters.backend_config import resolve_backend, single_backends

@@ -1,6 +1,6 @@
 """Creates an asset for each flow, which copies deltas whose rows meet a filter from one backend to another.
 
-`lakehouse.backends.flows` does the work. `lakesync_dagster.movement` calls this module.
+`lakehouse.backends.flows` does the work. `lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
-from assets.columns import followed_columns
+from assets.asset_metadata import (
+    MOVE_SENSOR,
+    OWNERS,
+    arrivals_of,
+    days_of,
+    followed_columns,
+    is_requested_by,
+    nearest_key,
+)
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata

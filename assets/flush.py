@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.asset_metadata import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
-from assets.columns import delta_columns, history_lineage
+from assets.asset_metadata import (
+    DELTAS,
+    FLUSH_SENSOR,
+    LOG,
+    OWNERS,
+    arrivals_of,
+    days_of,
+    delta_columns,
+    history_lineage,
+    is_requested_by,
+    nearest_key,
+)
 from assets.failure_policy import failure_policy, set_aside
 from assets.run_metrics import Metadata, freshness_metadata, previous_data_version, size_metadata
 from lakehouse.run_state import RunState

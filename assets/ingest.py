@@ -15,11 +15,11 @@ from assets.asset_metadata import (
     LOG,
     OWNERS,
     POLL_SENSOR,
+    client_columns,
     days_of,
     is_requested_by,
     polled_key,
 )
-from assets.columns import client_columns
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot

@@ -16,10 +16,11 @@ from assets.asset_metadata import (
     days_of,
     is_requested_by,
     nearest_key,
+    state_columns,
     state_key,
+    state_lineage,
     table_pool,
 )
-from assets.columns import state_columns, state_lineage
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from assets.run_metrics import (
     Metadata,

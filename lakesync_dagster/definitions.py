@@ -3,27 +3,32 @@
 Dagster imports it and reads `defs`. Loading it reads the settings and the schema snapshot, and opens no connection.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 
+from assets.asset_metadata import MOVE_SLOT, SLOT, target_key
 from assets.checkpoints import checkpoints
 from assets.checks import checks
+from assets.destinations import destinations, lake_comparisons
 from assets.erasure import erasure
-from assets.external import sources
+from assets.external import backends, sources
+from assets.flows import flows
 from assets.flush import history
 from assets.freshness import FRESH, fresh_assets, freshness_checks
 from assets.ingest import connectors, downstream_log
 from assets.maintenance import maintenance
+from assets.moves import migrations, tiers
 from assets.tables import state_tables
-from lakehouse.backends.declared import followers
+from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
 from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config, load
+from lakesync.staging.store.pipeline import OpenStaging
 from lakesync_dagster.jobs import (
     audit_job,
     audit_schedule,
@@ -34,18 +39,81 @@ from lakesync_dagster.jobs import (
     poll_job,
     tables_job,
 )
-from lakesync_dagster.movement import movement
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
-from sensors.alerts import Alerts
+from sensors.alerts import Alerts, check_failure_sensor, run_failure_sensor
+from sensors.destinations import destination_sensor
 from sensors.erasure import erasure_sensor
-from sensors.failure import check_failure_sensor, run_failure_sensor
 from sensors.flush import WATCH_SECONDS, flush_sensor
 from sensors.freshness import freshness_sensor
 from sensors.lags import PipelineLags
+from sensors.moves import move_sensor
 from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
+
+
+class Movement(NamedTuple):
+    """Parts of the code location; empty if the configuration declares no destination, flow, tiers or migration."""
+
+    assets: Sequence[dg.AssetsDefinition | dg.AssetSpec] = ()
+    checks: Sequence[dg.AssetChecksDefinition] = ()
+    jobs: Sequence[UnresolvedAssetJobDefinition] = ()
+    sensors: Sequence[dg.SensorDefinition] = ()
+
+
+def movement(
+    config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
+) -> Movement:
+    """Create the parts of the code location for all destinations, flows, tiers and migrations.
+
+    Args:
+        config: the project's configuration.
+        days: partitions by UTC day of arrival.
+        open_staging: opens the staging store.
+        lags: the lags of the pipeline's parts, which all sensors share.
+
+    Raises:
+        ConfigurationError: a destination or flow reaches one adapter in two ways.
+    """
+    targets = destinations(config, days)
+    moved: dict[str, list[dg.AssetsDefinition]] = {
+        "flows": flows(config, days),
+        "tiers": tiers(config, days),
+        "migrations": migrations(config),
+    }
+    jobs = (
+        [_job("destinations", "Writes to destinations the deltas of the lake that they lack.", config)]
+        if targets
+        else []
+    )
+    keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
+    sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
+    moving = [_job_of(asset, group, config) for group, of_group in moved.items() for asset in of_group]
+    moves = {job.name: job for job in moving}
+    if moves:
+        jobs += moves.values()
+        sensors.append(move_sensor(config, moves, days, open_staging, lags))
+    assets = [*targets, *(asset for of_group in moved.values() for asset in of_group)]
+    return Movement([*backends(config), *assets], lake_comparisons(config), jobs, sensors)
+
+
+def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefinition:
+    return dg.define_asset_job(
+        group,
+        selection=dg.AssetSelection.groups(group) - dg.AssetSelection.all_asset_checks(),
+        description=description,
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT},
+    )
+
+
+def _job_of(asset: dg.AssetsDefinition, group: str, config: Config) -> UnresolvedAssetJobDefinition:
+    return dg.define_asset_job(
+        f"{group}_{asset.key.path[-1]}",
+        selection=dg.AssetSelection.assets(asset.key),
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT},
+    )
 
 
 def first_day(config: Config, snapshot: SchemaSnapshot) -> str:

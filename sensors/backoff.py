@@ -1,16 +1,45 @@
-"""Backoff of the sensors' run requests: while a part's mark does not move, the pauses between its requests grow.
+"""When a sensor's tick requests no run: while staging or the catalogue cannot be reached, and during a part's backoff.
 
-A part is a table, checkpoint, destination, connector and so on; its mark says how far it is. The requests are stored in
-the sensor's cursor. All sensors that request runs call it.
+`skip_during_outage` decorates the functions of sensors that read staging or the lake, so that an outage fails no tick.
+A part is a table, checkpoint, destination, connector and so on; its mark says how far it is. While a part's mark does
+not move, the pauses between the run requests for it grow. The requests are stored in the sensor's cursor. All sensors
+that request runs call it.
 """
 
+import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import dagster as dg
 import msgspec
 
 from lakesync.analysis.marks import Lag
+from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
+
+Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
+"""A sensor's function: evaluates one tick."""
+
+
+def skip_during_outage(evaluate: Evaluate) -> Evaluate:
+    """Decorate a sensor's function, so that a tick that cannot reach staging or the catalogue is skipped with a reason.
+
+    The next tick compares the marks again, so a skipped tick loses nothing. `lakesync status` reports sensors whose
+    ticks are skipped for long.
+
+    Args:
+        evaluate: the sensor's function.
+    """
+
+    @functools.wraps(evaluate)
+    def evaluated(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        try:
+            return evaluate(context)
+        except (StagingUnavailableError, LakeUnavailableError) as error:
+            return dg.SkipReason(str(error))
+
+    return evaluated
+
 
 FIRST_PAUSE = 5.0
 """Seconds between the first two requests. Each further pause is twice as long."""

@@ -1,6 +1,6 @@
 """Creates the sensor of destinations: it requests a run for each adapter whose mark is behind the history `deltas`.
 
-`lakesync_dagster.movement` calls this module.
+`lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,8 @@ from assets.asset_metadata import DESTINATION_SENSOR, REQUESTED_BY, nearest_day,
 from lakesync.analysis.marks import Lag
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.backoff import Attempts
+from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
-from sensors.outages import skip_during_outage
 
 TARGET = "lakesync/leaf"
 """Run tag: the asset of the adapter that the run writes to."""

@@ -9,9 +9,8 @@ from assets.asset_metadata import REQUESTED_BY
 from lakesync.analysis.marks import Lag
 from lakesync.staging.store.pipeline import ErasureStore, OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.backoff import Attempts
+from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
-from sensors.outages import skip_during_outage
 
 ERASURE_SENSOR = "erasure_sensor"
 

@@ -18,9 +18,8 @@ from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.backoff import Attempts
+from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
-from sensors.outages import skip_during_outage
 
 WATCH_SECONDS = 4.5
 """How long a tick watches staging: nearly until Dagster's daemon starts the next."""

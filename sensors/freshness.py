@@ -14,8 +14,8 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
+from sensors.backoff import skip_during_outage
 from sensors.lags import PipelineLags
-from sensors.outages import skip_during_outage
 
 REPEAT_SECONDS = 3600
 """Seconds after which an unchanged check is reported again."""

@@ -1,6 +1,6 @@
 """Creates the sensor of moves: it requests runs of flows, tiers and migrations by their schedules and after failures.
 
-`lakesync_dagster.movement` calls this module.
+`lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Mapping
@@ -9,17 +9,15 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY, nearest_day, range_tags
-from assets.migration import partition_key
-from assets.tiering import newest_movable_day, tier_days
+from assets.moves import newest_movable_day, partition_key, tier_days
 from lakehouse.backends.copied_days import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.backoff import Attempts
+from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
-from sensors.outages import skip_during_outage
 
 MOVE = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""

@@ -13,9 +13,8 @@ from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.backoff import Attempts
+from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, due_tables, is_under_way
-from sensors.outages import skip_during_outage
 
 
 def poll_sensor(

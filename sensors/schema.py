@@ -10,7 +10,7 @@ import requests
 from lakehouse.schema_snapshot import SchemaSnapshot, first_arrival_day, registered, snapshot_file, write_snapshot
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import OpenStaging
-from sensors.outages import skip_during_outage
+from sensors.backoff import skip_during_outage
 
 LOCATION = "lakesync"
 """The code location's name in every workspace."""

@@ -10,8 +10,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from sensors.alerts import SIGNATURE, TIMESTAMP, AlertError, Alerts
-from sensors.failure import check_failure_sensor, run_failure_sensor
+from sensors.alerts import SIGNATURE, TIMESTAMP, AlertError, Alerts, check_failure_sensor, run_failure_sensor
 
 SECRET = "a secret that receiver and sender share"
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from assets.asset_metadata import MOVE_SENSOR
-from assets.tiering import newest_movable_day
+from assets.moves import newest_movable_day
 from lakehouse.backends.copied_days import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import lags

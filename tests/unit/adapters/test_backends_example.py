@@ -15,8 +15,7 @@ from lakesync.adapters.backend_config import open_backend, resolve_backend, writ
 from lakesync.adapters.transfer.flows import RowFilter, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.config import backends
-from lakesync_dagster.definitions import arrival_days
-from lakesync_dagster.movement import movement
+from lakesync_dagster.definitions import arrival_days, movement
 from sensors.lags import PipelineLags
 from tests.conformance.book import make_delta
 from tests.conformance.told_history import history

@@ -1,0 +1,239 @@
+"""Creates the assets that move deltas between backends: one for each migration, and one for each pair of tiers.
+
+A migration copies whole tables from one backend to another, compared with its source. It is partitioned by day (of the
+deltas' hlc) and table. A pair of tiers moves old deltas from a hot backend to a cold one. It is partitioned by day;
+after a day's partition, all deltas of the day and older ones are in the cold tier. `lakehouse.backends.moves` does the
+work. `lakesync_dagster.definitions` calls this module.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, followed_columns, is_requested_by
+from assets.external import kind_of, source_keys
+from assets.failure_policy import failure_policy
+from lakehouse.backends.copied_days import MIGRATIONS, record_copied, utc_day
+from lakehouse.backends.declared import migration_task
+from lakehouse.mark_names import move_mark
+from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
+from lakesync.config import Config
+from lakesync.config.backends import DeclaredMigration
+from lakesync.model.secrets import without_password
+from resources.gateways import StagingResource
+from resources.spark import SparkConnectResource
+
+if TYPE_CHECKING:
+    from lakesync.adapters.compositions.lifecycle import TierReport
+    from lakesync.adapters.transfer.migration import MigrationReport
+
+
+def migrations(config: Config) -> list[dg.AssetsDefinition]:
+    """Create an asset for each migration that the configuration declares."""
+    return [migration_asset(config, name, declared) for name, declared in config.migrations.items()]
+
+
+def migration_key(name: str) -> dg.AssetKey:
+    """Return the asset of a migration."""
+    return dg.AssetKey([MIGRATIONS, name])
+
+
+def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
+    """Create the asset of a migration. Each day of each table in a run is a Spark task, or several if it is large.
+
+    Args:
+        config: the project's configuration, which declares the backends.
+        name: the migration's name.
+        declared: the migration's declaration.
+    """
+    target = single_backends(resolve_backend(config, declared.to))
+
+    @dg.asset(
+        key=migration_key(name),
+        deps=source_keys(config, declared.source),
+        partitions_def=_partitions(declared),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"lakesync_migration_{name}",
+        description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
+        group_name=MIGRATIONS,
+        kinds={"spark", *(kind_of(backend.uri) for backend in target)},
+        owners=OWNERS,
+        metadata={
+            "dagster/column_schema": followed_columns(),
+            "dagster/uri": ", ".join(without_password(backend.uri) for backend in target),
+        },
+    )
+    def migrated(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.backends.moves import migrate
+
+        today = utc_day(staging.now_ms())
+        keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
+        tables_and_days = [_table_and_day(key) for key in keys]
+        with failure_policy(context, pyspark):
+            tasks = [migration_task(config, name, declared, table, day) for table, day in tables_and_days]
+            reports = migrate(pyspark.spark_session, tasks)
+            record_copied(staging.store, name, tables_and_days, today)
+        for key, report in zip(keys, reports, strict=True):
+            context.add_asset_metadata(_copied([report]), partition_key=key)
+        return dg.MaterializeResult(metadata=_migration_metadata(keys, reports))
+
+    return migrated
+
+
+def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
+    """Return the partitions of a migration, by day and table."""
+    end = declared.until + timedelta(days=1) if declared.until is not None else None
+    days = dg.DailyPartitionsDefinition(
+        start_date=f"{declared.since:%Y-%m-%d}",
+        end_date=None if end is None else f"{end:%Y-%m-%d}",
+        timezone="UTC",
+        end_offset=1 if end is None else 0,
+    )
+    return dg.MultiPartitionsDefinition({"day": days, "table": dg.StaticPartitionsDefinition(list(declared.tables))})
+
+
+def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
+    """Return the key of the partition of a table and a UTC day.
+
+    Args:
+        table: the table's name.
+        day: the UTC day.
+    """
+    return dg.MultiPartitionKey({"day": day.isoformat(), "table": table})
+
+
+def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
+    return key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
+
+
+def _copied(reports: "Sequence[MigrationReport]") -> dict[str, int]:
+    return {
+        "dagster/row_count": sum(report.deltas for report in reports),
+        "copied": sum(report.copied for report in reports),
+        "pages": sum(report.pages for report in reports),
+    }
+
+
+def _migration_metadata(
+    keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]"
+) -> dict[str, dg.MetadataValue | str | int | float]:
+    lines = []
+    for key, report in zip(keys, reports, strict=True):
+        part = key.keys_by_dimension
+        lines.append(f"| {part['day']} | `{part['table']}` | {report.deltas:,} | {report.copied:,} |")
+    return {
+        **_copied(reports),
+        "seconds": round(sum(report.seconds for report in reports), 2),
+        "report": dg.MetadataValue.md("\n".join(["| day | table | deltas | copied |", "|---|---|---:|---:|", *lines])),
+    }
+
+
+TIERS = "tiers"
+"""First part of the keys of tiers' assets, and the name of their group."""
+
+
+def tier_key(name: str) -> dg.AssetKey:
+    """Return the asset of a pair of tiers."""
+    return dg.AssetKey([TIERS, name])
+
+
+def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """Create an asset for each pair of tiers.
+
+    Args:
+        config: the project's configuration, which declares the tiers.
+        days: partitions by UTC day of arrival.
+    """
+    return [tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
+
+
+def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
+    """Return the partitions of a pair of tiers: UTC days by hlc.
+
+    They begin before the first arrival, so that deltas which are old already when they arrive have a partition.
+
+    Args:
+        config: the project's configuration, which declares the tiers.
+        name: name of the pair of tiers.
+        days: partitions by UTC day of arrival.
+    """
+    first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
+    return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
+
+
+def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """Create the asset of a pair of tiers.
+
+    A run moves all deltas up to the end of its day, including late ones of earlier days. Deltas younger than
+    `max_age_days` are never moved.
+
+    Args:
+        config: the project's configuration, which declares the tiers.
+        name: name of the pair of tiers.
+        days: partitions by UTC day of the hlc.
+    """
+    tiers = resolve_backend(config, name)
+    assert isinstance(tiers, TieredBackend)
+    declared = config.tiers[name]
+
+    @dg.asset(
+        key=tier_key(name),
+        deps=source_keys(config, declared.hot),
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"lakesync_tier_{name}",
+        description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
+        group_name=TIERS,
+        kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},
+        owners=OWNERS,
+        metadata={
+            "dagster/column_schema": followed_columns(),
+            "dagster/uri": ", ".join(without_password(backend.uri) for backend in single_backends(tiers.cold)),
+        },
+    )
+    def tiered(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.backends.moves import move_to_tier
+
+        last = max(days_of(context))
+        end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
+        until_ms = min(end_ms, staging.now_ms() - tiers.max_age_ms)
+        begun_ms = staging.now_ms()
+        with failure_policy(context, pyspark):
+            report = move_to_tier(pyspark.spark_session, name, tiers, until_ms)
+            if is_requested_by(MOVE_SENSOR, context):
+                staging.store.put_mark(move_mark(TIERS, name), str(begun_ms))
+        return dg.MaterializeResult(metadata=_tier_metadata(report, until_ms))
+
+    return tiered
+
+
+def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
+    """Return the newest day, as a partition key, all of whose deltas are old enough to move.
+
+    Args:
+        now: server wall time.
+        max_age_days: the age in days from which deltas move.
+        days: partitions by UTC day of the hlc.
+
+    Returns:
+        The key; None if the partitions begin later.
+    """
+    day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
+    first = days.get_first_partition_key()
+    return day if first is not None and day_of_key(first) <= day_of_key(day) else None
+
+
+def _tier_metadata(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:
+    return {
+        "deltas_moved": report.deltas,
+        "id_sum": str(report.id_sum),
+        "pages": report.pages,
+        "moved_until": dg.MetadataValue.timestamp(until_ms / 1000),
+    }
