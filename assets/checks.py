@@ -23,7 +23,7 @@ from assets.asset_metadata import (
 )
 from assets.check_definitions import CHECKPOINT_CHECKS, HISTORY_CHECKS, Check, CheckScope, table_checks
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
-from lakehouse.mark_names import audit_mark
+from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, checkpoint_state

@@ -28,7 +28,7 @@ from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
 from assets.run_metrics import Metadata, content_version, freshness_metadata
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_task
-from lakehouse.mark_names import audit_mark
+from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState
 from lakesync.analysis.marks import FollowerMark, Visit, destination_state
 from lakesync.config import Config

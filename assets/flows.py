@@ -22,7 +22,7 @@ from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
 from lakehouse.backends.declared import flow_tasks, lake_flow_task
-from lakehouse.mark_names import move_mark
+from lakehouse.marks import move_mark
 from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow

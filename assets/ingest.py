@@ -121,8 +121,8 @@ def connector_tables(
         staging: StagingResource,
         intake: IntakeResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        from lakehouse.landing.poll_marks import record_poll
         from lakehouse.landing.polls import Connection, poll_connector, replay_connector
+        from lakehouse.marks import record_poll
 
         is_poll = config.poll or is_requested_by(POLL_SENSOR, context)
         wanted = [

@@ -14,7 +14,7 @@ import msgspec
 from assets.asset_metadata import OWNERS, state_key
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
-from lakehouse.mark_names import maintenance_mark
+from lakehouse.marks import maintenance_mark
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, flushed_state

@@ -16,9 +16,8 @@ import dagster as dg
 from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, followed_columns, is_requested_by
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
-from lakehouse.backends.copied_days import MIGRATIONS, record_copied, utc_day
 from lakehouse.backends.declared import migration_task
-from lakehouse.mark_names import move_mark
+from lakehouse.marks import MIGRATIONS, move_mark, record_copied, utc_day
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
 from lakesync.config import Config
 from lakesync.config.backends import DeclaredMigration

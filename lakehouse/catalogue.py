@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lakehouse.file_systems import is_readable
+from lakehouse.data_files import is_readable
 from lakesync.analysis.iceberg_catalogue import open_iceberg
 from lakesync.model.errors import ConfigurationError
 

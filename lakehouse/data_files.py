@@ -1,26 +1,63 @@
-"""Reads the Parquet files of an Iceberg table in Spark tasks, directly into Arrow.
+"""Reads the Parquet files of an Iceberg table in Spark tasks, directly into Arrow, from a local disk or from S3.
 
 Passing rows from Spark's reader to Python would cost more than merging them. The driver plans the files of one
-snapshot, so later commits do not matter. All modules of `lakehouse` whose tasks read tables call it.
+snapshot, so later commits do not matter. All modules of `lakehouse` whose tasks read tables call it, and those that
+read and write checkpoints open file systems by it. S3 is configured by the `AWS_…` variables.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakehouse.file_systems import data_file_path, on_s3
+from lakesync.wire.frame_places import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
     from pyiceberg.table import FileScanTask
+
+
+_S3 = re.compile(r"^s3a?://")
+_DATA_FILE = re.compile(r"^(file:/+|s3a?://)")
+
+
+def on_s3(uri: str) -> bool:
+    """Return whether a URI names an object on S3."""
+    return bool(_S3.match(uri))
+
+
+def file_system_of(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a URI, and the path on it.
+
+    Raises:
+        pyarrow.ArrowInvalid: the URI's scheme is not supported.
+    """
+    if on_s3(uri):
+        return s3(), _S3.sub("", uri)
+    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
+    return found
+
+
+def is_readable(data_file: str) -> bool:
+    """Return whether `data_file_path` supports the URI of a data file."""
+    return bool(_DATA_FILE.match(data_file))
+
+
+def data_file_path(data_file: str) -> tuple[pafs.FileSystem, str]:
+    """Return file system and path of a data file in Iceberg's metadata: `file:/…` without quoting, or `s3://…`."""
+    if on_s3(data_file):
+        return file_system_of(data_file)
+    return pafs.LocalFileSystem(), _DATA_FILE.sub("/", data_file)
+
 
 ROWS_AT_ONCE = 50_000
 """Rows of a file that are decoded at once."""

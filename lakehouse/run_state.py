@@ -245,7 +245,7 @@ class RunState:
     @cached_property
     def _misplaced(self) -> dict[str, str]:
         """Gateway → the namespace of its rows, for gateways with another configured namespace."""
-        from lakehouse.namespace_assignment import misplaced_gateways
+        from lakehouse.gateways_table import misplaced_gateways
 
         def has_begun(gateway: str) -> bool:
             return self._store().newest_checkpoint(gateway) is not None

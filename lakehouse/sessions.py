@@ -1,6 +1,9 @@
 """Opens Spark Connect sessions, on the server that `lakesync up` starts or on the configured one.
 
-The Dagster resource `pyspark`, notebooks, commands and benchmarks call it.
+Before it creates a session, it installs a trigger in an Iceberg catalogue on Postgres (`guard_commits`), so that a
+commit whose response is lost damages no table. Iceberg would repeat such a commit, take its own first one for a
+rival's, and delete the files of the newest snapshot. The Dagster resource `pyspark`, notebooks, commands and benchmarks
+call this module.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ import socket
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,7 +23,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from lakehouse.commit_guard import guard_commits
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 if TYPE_CHECKING:
@@ -27,6 +31,52 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     from lakesync.config import Config
+
+
+_COMMIT_GUARD = Path(__file__).with_name("commit_guard.sql")
+"""The file with the definition of the trigger, which an administrator may run too."""
+
+_TRIGGER_EXISTS = """
+SELECT EXISTS (
+    SELECT FROM pg_trigger WHERE tgname = 'lakesync_commit_guard' AND tgrelid = to_regclass('iceberg_tables')
+)
+"""
+
+
+@cache
+def guard_commits(catalogue_uri: str) -> None:
+    """Install the trigger if it is missing, once in a process.
+
+    Catalogues on SQLite and REST services need none: SQLite's responses come from the same process, and a REST service
+    is responsible for its own commits.
+
+    Args:
+        catalogue_uri: URI of the catalogue's database, or of the REST service.
+
+    Raises:
+        LakeUnavailableError: the database cannot be reached.
+        ConfigurationError: the database user may not create the trigger.
+    """
+    if not catalogue_uri.startswith("postgresql://"):
+        return
+    import psycopg
+
+    try:
+        with psycopg.connect(catalogue_uri) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakesync_commit_guard'))")
+            row = connection.execute(_TRIGGER_EXISTS).fetchone()
+            if row is None or not row[0]:
+                connection.execute(_COMMIT_GUARD.read_text("utf-8"))
+    except psycopg.OperationalError as error:
+        place = catalogue_uri.rpartition("@")[2]
+        raise LakeUnavailableError(f"the catalogue at {place} cannot be reached: {str(error).strip()}") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigurationError(
+            f"the catalogue at {catalogue_uri.rpartition('@')[2]} lacks the trigger lakesync_commit_guard, without "
+            f"which a lost response to a commit damages the table, and its user cannot create it ({error}); let the "
+            f"owner of iceberg_tables run {_COMMIT_GUARD.name}, once"
+        ) from error
+
 
 PROBE_SECONDS = 3.0
 """Seconds to wait for a TCP connection to the server."""

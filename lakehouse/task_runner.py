@@ -1,13 +1,23 @@
-"""Runs numbered parts of some work in Spark tasks. All modules of `lakehouse` that work in tasks call it."""
+"""Runs work in Spark tasks and threads: numbered parts in tasks, whose errors return as rows, and functions in threads.
+
+Spark would carry only the text of an error from a task to the driver, so tasks yield a `LakeSyncError` as a row of
+their results. Threads are for small Spark queries, which spend most of their time in planning, on one core each. All
+modules of `lakehouse` that work in tasks call it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import pyarrow as pa
+
+from lakesync.model import errors as exceptions
+from lakesync.model.errors import LakeSyncError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
 
     Part = Callable[[int], Iterator[pa.RecordBatch]]
     """Yields the rows of the part with a number. It is sent to tasks as a pickle."""
+
 
 _PARALLELISM = "spark.default.parallelism"
 """Spark setting that `lakesync up` sets to the number of cores of the embedded server."""
@@ -69,3 +80,74 @@ def prepare_worker() -> None:
     if hasattr(libc, "mallopt"):  # glibc only
         for option, size in _MALLOC_OPTIONS:
             libc.mallopt(option, size)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A task's error, in a form that can be sent as JSON."""
+
+    kind: str
+    """Name of its class in `lakesync.model.errors`."""
+    message: str
+    retry_after: float | None = None
+    """Seconds after which a retry may succeed; None if the error does not say."""
+
+    @classmethod
+    def of(cls, error: LakeSyncError) -> Failure:
+        """Convert an error. A connector's own class becomes its nearest base in `lakesync.model.errors`."""
+        kind = next(each.__name__ for each in type(error).__mro__ if hasattr(exceptions, each.__name__))
+        return cls(kind, str(error), error.retry_after if isinstance(error, TransientError) else None)
+
+    def error(self) -> LakeSyncError:
+        """Return the error, as an instance of its class in `lakesync.model.errors`."""
+        kind: type[LakeSyncError] = getattr(exceptions, self.kind)
+        if issubclass(kind, TransientError):
+            return kind(self.message, retry_after=self.retry_after)
+        return kind(self.message)
+
+
+def failure_text(error: LakeSyncError) -> str:
+    """Convert an error to the text that a task yields in a row."""
+    return msgspec.json.encode(Failure.of(error)).decode()
+
+
+def raise_failure(texts: Iterable[str | None]) -> None:
+    """Raise the first error among the results of tasks, if there is one.
+
+    Args:
+        texts: results of `failure_text`; None for a row without an error.
+
+    Raises:
+        LakeSyncError: a task failed.
+    """
+    for text in texts:
+        if text is not None:
+            raise msgspec.json.decode(text, type=Failure).error()
+
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+THREADS = 4
+"""Number of threads."""
+
+
+def in_parallel(
+    spark: SparkSession, function: Callable[[Argument], Result], arguments: Iterable[Argument]
+) -> list[Result]:
+    """Call a function for several arguments in parallel, and return the results in order.
+
+    Args:
+        spark: an open Spark session. Its tags, by which a step's jobs are found, apply in the threads too.
+        function: the function to call.
+        arguments: an argument for each call.
+
+    Raises:
+        Exception: the first error of `function`, after the other calls have ended.
+    """
+    with ThreadPoolExecutor(THREADS, initializer=_tag, initargs=(spark, spark.getTags())) as pool:
+        return list(pool.map(function, arguments))
+
+
+def _tag(spark: SparkSession, tags: Iterable[str]) -> None:
+    for tag in tags:
+        spark.addTag(tag)

@@ -14,9 +14,7 @@ import dagster as dg
 import msgspec
 
 from assets.asset_metadata import SLOT, UPKEEP_SLOT, ms_of_days
-from lakehouse.backends.copied_days import CopiedDays, first_missing_day
-from lakehouse.landing.poll_marks import failing_tables, last_poll_ms
-from lakehouse.mark_names import move_mark
+from lakehouse.marks import CopiedDays, failing_tables, first_missing_day, last_poll_ms, move_mark
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import (
     QUEUED_SECONDS,

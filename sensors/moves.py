@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY, nearest_day, range_tags
 from assets.moves import newest_movable_day, partition_key, tier_days
-from lakehouse.backends.copied_days import CopiedDays, days_to_copy
+from lakehouse.marks import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock

@@ -10,7 +10,7 @@ import dagster as dg
 from assets.asset_metadata import CHECKPOINT, target_key
 from assets.maintenance import HISTORY, LOG, RUNS, LakePart, lake_parts
 from lakehouse.backends.declared import destination_targets
-from lakehouse.mark_names import audit_mark, maintenance_mark
+from lakehouse.marks import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
 from lakesync.config import Config

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakehouse.failures import failure_text, raise_failure
 from lakehouse.spark_errors import lake_errors
-from lakehouse.task_runner import in_tasks
+from lakehouse.task_runner import failure_text, in_tasks, raise_failure
 from lakesync.adapters.backend_config import Backend, open_backend
 from lakesync.model.errors import LakeSyncError
 

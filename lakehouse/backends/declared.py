@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lakehouse.mark_names import destination_mark
+from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
 from lakesync.analysis.marks import Follower, FollowerMark

@@ -17,15 +17,14 @@ from lakehouse.catalogue import open_table, planned_files
 from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
 from lakehouse.checkpoints.tags import CheckpointRetention, retention_clause
 from lakehouse.data_files import DataFile
-from lakehouse.gateway_configs import store_config
-from lakehouse.parallel import in_parallel
+from lakehouse.gateways_table import store_config
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at_snapshot, ensure_deltas, ensure_state
 from lakehouse.tables.history_files import history_files
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
-from lakehouse.task_runner import in_tasks
+from lakehouse.task_runner import in_parallel, in_tasks
 from lakesync.analysis.scans import condition
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.checkpoints.row_messages import row_messages
-from lakehouse.data_files import DataFile, divide_files, read_rows
-from lakehouse.file_systems import file_system_of, on_s3
+from lakehouse.data_files import DataFile, divide_files, file_system_of, on_s3, read_rows
 from lakehouse.merge.kernel import STORED
 from lakesync.model.types import SyncResponse
 from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame

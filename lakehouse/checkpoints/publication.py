@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checkpoints.tags import CheckpointRetention
-from lakehouse.file_systems import file_system_of
+from lakehouse.data_files import file_system_of
 from lakehouse.history.decoding import day_of
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakehouse.spark_errors import lake_errors

@@ -15,12 +15,11 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lakehouse.file_systems import file_system_of
-from lakehouse.parallel import in_parallel
+from lakehouse.data_files import file_system_of
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at_snapshot
 from lakehouse.tables.stored_rows import FRAME_COLUMNS, stored_row
-from lakehouse.task_runner import in_tasks
+from lakehouse.task_runner import in_parallel, in_tasks
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.feed import render
 from lakesync.model.errors import ValidationError

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakehouse.file_systems import file_system_of
+from lakehouse.data_files import file_system_of
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 

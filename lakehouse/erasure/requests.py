@@ -17,15 +17,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
+from lakehouse.data_files import file_system_of
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.erasure.leftovers import Leftover, delete_files, find_leftovers, path_of_uri
 from lakehouse.erasure.redaction import drop_old_snapshots, erase_state_table, has_old_snapshots, redact_history
-from lakehouse.failures import failure_text, raise_failure
-from lakehouse.file_systems import file_system_of
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.tables.verification import row_delta
-from lakehouse.task_runner import prepare_worker
+from lakehouse.task_runner import failure_text, prepare_worker, raise_failure
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import start_of

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lakehouse.failures import Failure
 from lakehouse.spark_errors import lake_errors
-from lakehouse.task_runner import prepare_worker
+from lakehouse.task_runner import Failure, prepare_worker
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import BackpressureError, LakeSyncError
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakehouse.file_systems import data_file_path, on_s3
+from lakehouse.data_files import data_file_path, on_s3
 from lakehouse.landing.landed_files import OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys, Claims, Version, replay_versions
 from lakehouse.landing.rows import GONE, POSITION, ROW, WHOLE

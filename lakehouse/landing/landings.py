@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.storagelevel import StorageLevel
 
-from lakehouse.file_systems import data_file_path
+from lakehouse.data_files import data_file_path
 from lakehouse.landing.commits import commit_rows
 from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.landed_files import LandedFile

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from lakehouse.failures import Failure
 from lakehouse.landing.comparing import RowDigests, compare_census
 from lakehouse.landing.files import LandedTable
 from lakehouse.landing.folding import KnownRows
 from lakehouse.landing.rows import Constants, LandedRows, ReadPosition
+from lakehouse.task_runner import Failure
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.polling import CensusComparison, SeenRows, census_pages
 from lakesync.connectors.source import Census, Page, ParallelRead, ParallelSource, Source, TablePart, Usage

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakehouse.commit_guard import guard_commits
+from lakehouse.sessions import guard_commits
 from lakesync import config
 from lakesync.cli.lazy_commands import examples
 from lakesync.cli.up import jars

@@ -15,7 +15,7 @@ import sensors.lags
 from assets.asset_metadata import target_key
 from lakehouse.backends.declared import followers
 from lakehouse.checkpoints import checkpoint
-from lakehouse.mark_names import destination_mark
+from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakehouse.staging_connection import pipeline_store

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.gateway_configs import store_config
+from lakehouse.gateways_table import store_config
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames

@@ -11,7 +11,7 @@ import pytest
 
 from assets.asset_metadata import MOVE_SENSOR
 from assets.moves import newest_movable_day
-from lakehouse.backends.copied_days import CopiedDays
+from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import lags
 from lakesync.config import load

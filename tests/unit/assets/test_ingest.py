@@ -8,8 +8,8 @@ import pytest
 
 from assets.ingest import table_metadata
 from lakehouse.landing.delivery import DeliveryReport
-from lakehouse.landing.poll_marks import record_poll
 from lakehouse.landing.polls import ConnectorPoll, TablePoll
+from lakehouse.marks import record_poll
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
 from lakesync.analysis.marks import Lag, lags, report_in
 from lakesync.config import load

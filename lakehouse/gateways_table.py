@@ -1,8 +1,11 @@
-"""Stores the configurations of gateways in the lake: schemas, sync rules and connectors.
+"""The lake's table `gateways`: each gateway's configuration, and the namespace of its state tables.
 
+The table, in the system namespace, has one row for each gateway, with its schemas, sync rules and connectors.
 `lakesync staging rebuild` restores them from there if the staging store is lost. Secrets of connectors are references
-or encrypted. The table `gateways` of the system namespace has one row for each gateway. Its properties have a digest
-of each row, so an unchanged configuration costs no Spark job. Making a checkpoint calls this module.
+or encrypted. Properties of the table have a digest of each row, so an unchanged configuration costs no Spark job, and
+the namespace of each gateway that does not share one. It is written before the first merge, because a gateway that is
+configured for another namespace later would be merged and erased only in part. Making a checkpoint and
+`lakehouse.run_state` call this module.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties, version_if_there
+from lakesync.analysis.catalogue import NAMESPACE_PROPERTY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
+    from lakesync.model.namespaces import Namespaces
     from lakesync.model.types import StoredConnector
     from lakesync.staging.records import GatewayConfig
+
 
 DIGEST_PROPERTY = "lakesync.config-digest."
 """Prefix of the name of the table property with a row's digest; the gateway id follows."""
@@ -71,3 +77,36 @@ def store_config(
     writer.whenMatched().update(changes).whenNotMatched().insert(changes).merge()
     set_properties(spark, names.gateways, {key: digest})
     return True
+
+
+@lake_errors
+def misplaced_gateways(
+    spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
+) -> dict[str, str]:
+    """Return gateway → the namespace of its rows, for gateways with another configured namespace.
+
+    A new gateway, which never had a checkpoint, is assigned the configured namespace permanently.
+
+    Args:
+        spark: an open Spark session.
+        has_begun: returns whether a gateway ever had a checkpoint, so that its rows are in some namespace.
+        namespaces: the configured namespaces.
+        names: catalogue and namespaces of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+    """
+    found = version_if_there(spark, names.gateways)
+    properties = found.properties if found is not None else {}
+    recorded = {
+        key.removeprefix(NAMESPACE_PROPERTY): value
+        for key, value in properties.items()
+        if key.startswith(NAMESPACE_PROPERTY)
+    }
+    unknown = sorted(namespaces.own.keys() - recorded.keys())
+    new = {gateway: namespaces.of(gateway) for gateway in unknown if not has_begun(gateway)}
+    if new:
+        ensure_gateways(spark, names)
+        set_properties(spark, names.gateways, {f"{NAMESPACE_PROPERTY}{gateway}": new[gateway] for gateway in new})
+    assigned = {**dict.fromkeys(unknown, namespaces.shared), **recorded, **new}
+    return {gateway: namespace for gateway, namespace in assigned.items() if namespace != namespaces.of(gateway)}

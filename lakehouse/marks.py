@@ -1,0 +1,232 @@
+"""The pipeline's marks: small texts in staging that say how far a part of the pipeline is.
+
+Every mark's name is here. So are the values of the marks of polls (when a connector was polled last, and which of its
+tables fail) and of migrations (which days are copied). Assets write the marks, sensors compare them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakesync.analysis.marks import FailedPolls, FailingTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lakehouse.schema_snapshot import PolledConnector
+    from lakesync.config.backends import DeclaredMigration
+    from lakesync.staging.store.pipeline import PipelineMarks
+
+
+def poll_mark(gateway: str, connector: str) -> str:
+    """Return the name of the mark with the time at which the last poll of a connector began.
+
+    Args:
+        gateway: id of the connector's gateway.
+        connector: the connector's name.
+    """
+    return f"ingest/{gateway}/{connector}"
+
+
+def failed_polls_mark(gateway: str, connector: str) -> str:
+    """Return the name of the mark with the tables of a connector whose latest poll failed.
+
+    Args:
+        gateway: id of the connector's gateway.
+        connector: the connector's name.
+    """
+    return f"failed-polls/{gateway}/{connector}"
+
+
+def move_mark(group: str, name: str) -> str:
+    """Return the name of the mark of a flow, of tiers or of a migration.
+
+    For flows and tiers its value is the time at which the last successful run began, for a migration the copied days.
+
+    Args:
+        group: `flows`, `tiers` or `migrations`.
+        name: name of the flow, tiers or migration in `lakesync.toml`.
+    """
+    return f"{group}/{name}"
+
+
+def destination_mark(destination: str, adapter: str) -> str:
+    """Return the name of the mark that says how far one adapter of a destination is written.
+
+    The mark at the adapter counts. Staging has a copy for the sensors.
+
+    Args:
+        destination: the destination's name in `lakesync.toml`.
+        adapter: the adapter's name.
+    """
+    return f"destinations/{destination}/{adapter}"
+
+
+def audit_mark(asset: str) -> str:
+    """Return the name of the mark with an asset's state when an audit last found no fault, and when that was.
+
+    Args:
+        asset: the asset's key as text, with slashes.
+    """
+    return f"audit/{asset}"
+
+
+def maintenance_mark(part: str) -> str:
+    """Return the name of the mark with the state of a table, or of the log, at its last maintenance, and when that was.
+
+    Args:
+        part: the partition of the asset `maintenance`.
+    """
+    return f"maintenance/{part}"
+
+
+def record_poll(
+    store: PipelineMarks, connector: PolledConnector, succeeded: Mapping[str, bool], begun_ms: int, ended_ms: int
+) -> None:
+    """Write a connector's marks after a poll of some of its tables.
+
+    The time of the last poll is written if a table succeeded and every table that did not fail before was polled.
+    The next poll is then due after the connector's interval. So a failing table, which is retried separately, does not
+    delay the others.
+
+    Args:
+        store: the staging store.
+        connector: the connector that was polled.
+        succeeded: each polled table → whether it was read and pushed completely.
+        begun_ms: when the poll began, in milliseconds of server wall time.
+        ended_ms: when it ended, in milliseconds of server wall time.
+    """
+    failing_before = failing_tables(store.marks(), connector)
+    failing = {table: failed for table, failed in failing_before.items() if table not in succeeded}
+    for table in (table for table, is_ok in succeeded.items() if not is_ok):
+        before = failing_before.get(table, FailingTable(count=0, since_ms=begun_ms, begun_ms=0, ended_ms=0))
+        failing[table] = FailingTable(before.count + 1, before.since_ms, begun_ms, ended_ms)
+    if failing != failing_before:
+        mark = failed_polls_mark(connector.gateway, connector.name)
+        store.put_mark(mark, msgspec.json.encode(FailedPolls(failing)).decode())
+    if any(succeeded.values()) and not set(connector.tables) - failing_before.keys() - succeeded.keys():
+        store.put_mark(poll_mark(connector.gateway, connector.name), str(begun_ms))
+
+
+def failing_tables(marks: Mapping[str, str], connector: PolledConnector) -> dict[str, FailingTable]:
+    """Return the tables of a connector whose latest poll failed: they were not read, or not pushed, completely.
+
+    Args:
+        marks: name → value of all marks in staging.
+        connector: the connector.
+    """
+    text = marks.get(failed_polls_mark(connector.gateway, connector.name))
+    failed = msgspec.json.decode(text, type=FailedPolls).tables if text is not None else {}
+    return {table: failed[table] for table in connector.tables if table in failed}
+
+
+def last_poll_ms(marks: Mapping[str, str], connector: PolledConnector) -> int:
+    """Return when a connector's last poll began, in milliseconds of server wall time; 0 before the first.
+
+    Args:
+        marks: name → value of all marks in staging.
+        connector: the connector.
+    """
+    return int(marks.get(poll_mark(connector.gateway, connector.name), 0))
+
+
+MIGRATIONS = "migrations"
+"""Prefix of the names of these marks, and of the keys of the assets."""
+_DAY = timedelta(days=1)
+
+
+class CopiedDays(msgspec.Struct, frozen=True):
+    """A migration's mark in staging: which days were copied after they had ended."""
+
+    tables: dict[str, list[tuple[date, date]]] = {}
+    """Table → the copied days, as ranges from a first to a last day, ascending and with gaps between them."""
+
+    @classmethod
+    def of(cls, marks: Mapping[str, str], name: str) -> CopiedDays:
+        """Return the mark of a migration; an empty one before its first run.
+
+        Args:
+            marks: name → value of all marks in staging.
+            name: the migration's name.
+        """
+        text = marks.get(move_mark(MIGRATIONS, name))
+        return msgspec.json.decode(text, type=cls) if text is not None else cls()
+
+    def has(self, table: str, day: date) -> bool:
+        """Return whether a day of a table was copied.
+
+        Args:
+            table: the table's name.
+            day: a UTC day by hlc.
+        """
+        return any(first <= day <= last for first, last in self.tables.get(table, ()))
+
+    def with_day(self, table: str, day: date) -> CopiedDays:
+        """Return the mark after a day of a table was copied.
+
+        Args:
+            table: the table's name.
+            day: a UTC day by hlc.
+        """
+        joined: list[tuple[date, date]] = []
+        for first, last in sorted([*self.tables.get(table, ()), (day, day)]):
+            if joined and first <= joined[-1][1] + _DAY:
+                joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+            else:
+                joined.append((first, last))
+        return CopiedDays({**self.tables, table: joined})
+
+
+def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
+    """Add copied days to a migration's mark. A day that had not ended when the run began is copied again later.
+
+    Args:
+        store: the staging store.
+        name: the migration's name.
+        copied: tables and UTC days that the run copied.
+        today: the UTC day on which the run began.
+    """
+    mark = CopiedDays.of(store.marks(), name)
+    for table, day in copied:
+        if day < today:
+            mark = mark.with_day(table, day)
+    store.put_mark(move_mark(MIGRATIONS, name), msgspec.json.encode(mark).decode())
+
+
+def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date | None:
+    """Return the first day that a table of the migration lacks; None if the migration is complete.
+
+    Args:
+        copied: the migration's mark.
+        declared: the migration's declaration, with its tables and first and last day.
+    """
+    day = declared.since
+    while all(copied.has(table, day) for table in declared.tables):
+        day = min(last for table in declared.tables for first, last in copied.tables[table] if first <= day <= last)
+        day += _DAY
+    return day if declared.until is None or day <= declared.until else None
+
+
+def days_to_copy(copied: CopiedDays, declared: DeclaredMigration, now_ms: int) -> tuple[date, date] | None:
+    """Return the first and the last ended day that a table of the migration lacks; None if no day is missing.
+
+    Args:
+        copied: the migration's mark.
+        declared: the migration's declaration, with its tables and first and last day.
+        now_ms: server wall time in milliseconds since 1970.
+    """
+    last = min(utc_day(now_ms) - _DAY, declared.until or date.max)
+    first = first_missing_day(copied, declared)
+    if first is None or first > last:
+        return None
+    while all(copied.has(table, last) for table in declared.tables):
+        last -= _DAY
+    return first, last
+
+
+def utc_day(ms: int) -> date:
+    """Return the UTC day of a moment in milliseconds since 1970."""
+    return datetime.fromtimestamp(ms / 1000, UTC).date()
