@@ -109,7 +109,7 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
 
     def unmerged_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.state_audit import rows_unlike_merge
+        from lakehouse.tables.audit import rows_unlike_merge
 
         report = scope.run_state.merged.get((namespace, table))
         if report is not None and report.differences == 0:  # the merge has compared a row of each slice
@@ -118,7 +118,7 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         return rows_unlike_merge(scope.spark, table, names, gateways=gateways, days=scope.days, seed=scope.seed)
 
     def unlike_whole_history(scope: CheckScope) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.history_check import unlike_history
+        from lakehouse.tables.audit import unlike_history
 
         if scope.days is not None:  # the whole table is compared only in the audit
             return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.history.ledger import id_sums
+from lakehouse.history.id_sums import id_sums
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, ensure_deltas, read_version
 from lakesync.model.delta import delta_id

@@ -41,7 +41,7 @@ MODULES = (
     "lakehouse.table_stats",
     "lakehouse.checkpoints.publication",
     "lakehouse.checkpoints.published",
-    "lakehouse.tables.state_audit",
+    "lakehouse.tables.audit",
     "lakehouse.tables.increments",
 )
 """Modules to import before the first fork: those that the steps of a flush import."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.table_definitions import ensure_deltas
-from lakehouse.tables.stored_rows import stored_row
+from lakehouse.tables.verification import stored_row
 from lakesync.model.hlc import encode
 from lakesync.staging.log_reader import LogRange, LogRow
 from lakesync.wire.log import encode_body

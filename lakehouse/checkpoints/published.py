@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from lakehouse.data_files import file_system_of
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at_snapshot
-from lakehouse.tables.stored_rows import FRAME_COLUMNS, stored_row
+from lakehouse.tables.verification import FRAME_COLUMNS, stored_row
 from lakehouse.task_runner import in_parallel, in_tasks
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.feed import render

@@ -13,8 +13,7 @@ import msgspec
 
 from lakehouse.erasure.conditions import landed_by
 from lakehouse.erasure.redaction import drop_old_snapshots, has_old_snapshots
-from lakehouse.landing.landed_files import OLD_MARK
-from lakehouse.landing.rows import GONE, ROW
+from lakehouse.landing.rows import GONE, OLD_MARK, ROW
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakesync.model.crash_points import crash_point

@@ -17,7 +17,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
-from lakehouse.history.batch_sums import BatchSum, batch_files, rows_of, sum_batch
+from lakehouse.history.id_sums import BatchSum, batch_files, rows_of, sum_batch
 from lakehouse.history.log_reading import decoded_log
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors

@@ -24,13 +24,11 @@ from pyspark.sql import functions as sf
 from pyspark.storagelevel import StorageLevel
 
 from lakehouse.data_files import data_file_path
-from lakehouse.landing.commits import commit_rows
 from lakehouse.landing.connector_source import read_poll
-from lakehouse.landing.landed_files import LandedFile
 from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
 from lakehouse.landing.reading import LandedTables
-from lakehouse.landing.rows import POSITION, REPORT, Constants, ReadPosition
-from lakehouse.landing.tables import ConnectorTables, landing_name
+from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
+from lakehouse.landing.tables import ConnectorTables, commit_rows, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport

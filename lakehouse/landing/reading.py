@@ -16,17 +16,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.landing.commits import COMMIT_ATTEMPTS, commit_rows, is_busy
 from lakehouse.landing.files import DELTA_SCHEMA, LandedTable, PendingPages
-from lakehouse.landing.folding import KnownRows
-from lakehouse.landing.landed_files import BUCKETS, LandedFile
+from lakehouse.landing.known_rows import KnownRows
 from lakehouse.landing.row_versions import NO_PAGE
+from lakehouse.landing.rows import BUCKETS, LandedFile
 from lakehouse.landing.tables import (
+    COMMIT_ATTEMPTS,
     KNOWN_COLUMNS,
     ConnectorTables,
     KnownFile,
     Mark,
+    commit_rows,
     ensure_landing,
+    is_busy,
     known_name,
     landing_name,
 )

@@ -1,4 +1,8 @@
-"""Builds the rows of the table `landing`, which has what polls read. The Spark tasks of a poll call it."""
+"""Builds the rows of the table `landing`, which has what polls read, and describes the Parquet files that have them.
+
+The Spark tasks of a poll build the rows. Drivers send the description of the files to tasks. Importing this module
+loads neither pyiceberg nor Spark.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from lakesync.model import hlc
 
 if TYPE_CHECKING:
     from lakesync.connectors.source import Page
+
 
 ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"
 """Kinds of landed rows: a row's version; a row's delete; a claim that the page has all rows with a value in a column;
@@ -163,3 +168,39 @@ class LandedRows:
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self._next_hlc += 1
+
+
+BUCKETS = 4
+"""Number of buckets by row id of the table `known`, the current rows of each polled table."""
+
+OLD_MARK = ""
+"""Row id of a row of `known` in which earlier versions stored how far a table was read. No source has such an id."""
+
+
+class LandedFile(NamedTuple):
+    """A file of `landing` with the bounds of its columns, as Iceberg's metadata has them.
+
+    A page is numbered by the hlc of its first row.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    day: date
+    """UTC day of the landing."""
+    landing: int
+    """Highest number of a landing in the file."""
+    first: int
+    """The file's first page."""
+    last: int
+    """The file's last page."""
+    hlc: int
+    """Highest hlc in the file."""
+    claims: bool
+    """Whether the file has claims: statements that a page has all rows with some value in a column."""
+    tables: tuple[str, str] = ("", chr(0x10FFFF))
+    """The file's first and last table in alphabetical order; by default it may have any table."""
+
+    def may_have(self, table: str) -> bool:
+        """Return whether the file may have rows of a table."""
+        return self.tables[0] <= table <= self.tables[1]

@@ -1,9 +1,12 @@
-"""Defines the Iceberg tables of polled rows, and reads one connector's files and marks from their metadata.
+"""The Iceberg tables of polled rows: their definition, a connector's files and marks in their metadata, and commits.
 
 `landing` has everything that polls read, by page. `known` has the rows that result from the pages up to some page.
 A polled table's mark is a property `lakesync.read.…` of `known`: the pages up to which `known` and the gateway have its
 landings. If the property is lost, the first page is found in the snapshots of `known`, and deltas after it are pushed
-again, which is harmless. The other modules of `lakehouse.landing` call it.
+again, which is harmless.
+
+Iceberg validates each commit from the snapshot that the caller read, so of two polls of one connector one fails. A
+commit whose response was lost is recognised by its batch id. The other modules of `lakehouse.landing` call this module.
 """
 
 from __future__ import annotations
@@ -16,23 +19,28 @@ from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyiceberg.expressions import And
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import open_table
-from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import NO_PAGE
+from lakehouse.landing.rows import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.maintenance import apply_deletes
+from lakehouse.overwrites import overwrite
+from lakehouse.spark_errors import brief
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
 from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.analysis.scans import condition
+from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
 
 _LANDING = """
 gateway string, connector string, day date COMMENT 'UTC day of the landing', landing bigint, table_name string,
@@ -230,7 +238,7 @@ class ConnectorTables(NamedTuple):
 def batch_of(snapshot: Snapshot) -> list[str] | None:
     """Return the batch id of the commit that made a snapshot of `landing` or `known`; None if it has none.
 
-    The id is what `lakehouse.landing.commits.commit_rows` stored: `landing` or `known`, gateway, connector, and so on.
+    The id is what `lakehouse.landing.tables.commit_rows` stored: `landing` or `known`, gateway, connector, and so on.
     """
     text = snapshot.summary.additional_properties.get(BATCH_PROPERTY) if snapshot.summary is not None else None
     return None if text is None else json.loads(text)
@@ -246,3 +254,64 @@ def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
 def _int(bound: str | int | None) -> int:
     assert isinstance(bound, int), "these tables have column bounds for numbers"
     return bound
+
+
+COMMIT_ATTEMPTS = 5
+"""Attempts to commit one batch, or one property, while the catalogue is busy."""
+
+_REJECTED = "org.apache.iceberg.exceptions.ValidationException"
+"""Error text if another commit has written rows that meet the condition."""
+_CATALOGUE_BUSY = ("SQLITE_BUSY", "database is locked", "org.apache.iceberg.exceptions.CommitFailedException")
+"""Error texts if another commit of any table is in progress. A further attempt may succeed."""
+
+
+def commit_rows(
+    tables: ConnectorTables,
+    table_name: str,
+    rows: DataFrame,
+    where: Column,
+    snapshot_id: int | None,
+    batch: Sequence[str],
+) -> None:
+    """Replace the rows that meet a condition by new ones, in one commit.
+
+    Iceberg rejects the commit if others have written rows that meet the condition since `snapshot_id`. While the
+    catalogue is busy the commit is retried. After an error the snapshots of the table are searched for `batch`: if one
+    has it, only the response was lost, and the call succeeds.
+
+    Args:
+        tables: the connector's part of `landing` and `known`.
+        table_name: full, quoted name of `landing` or `known`.
+        rows: the new rows.
+        where: condition for the rows to replace. All of `rows` must meet it.
+        snapshot_id: the snapshot that the caller read; None if the table was empty.
+        batch: identifies this commit, and is stored in its snapshot: `landing` or `known`, gateway, connector, and
+            parts that distinguish it from other commits.
+
+    Raises:
+        FlushError: the rows were not committed; the next poll tries again.
+        Exception: the error of Spark or the catalogue, if it is unknown whether the rows were committed.
+    """
+    batch_id = json.dumps(list(batch))
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        try:
+            overwrite(rows, table_name, where, snapshot_id, batch_id)
+        except PySparkException as error:
+            with tables.open(table_name) as table:
+                if list(batch) in map(batch_of, table.metadata.snapshots):
+                    return  # the response to the commit was lost
+            if is_busy(error) and attempt < COMMIT_ATTEMPTS:
+                continue
+            if _REJECTED in str(error) or is_busy(error):
+                raise FlushError(
+                    f"{' '.join(batch[:4])} was not written ({brief(error)}): another poll of it may be in progress; "
+                    "the next one continues from the last landing"
+                ) from error
+            raise
+        else:
+            return
+
+
+def is_busy(error: PySparkException) -> bool:
+    """Return whether a commit failed only because others committed at the same time."""
+    return any(text in str(error) for text in _CATALOGUE_BUSY)

@@ -1,6 +1,7 @@
-"""Checks a merge while it runs: counts duplicate keys, and merges a sampled row again by the gateway's own code.
+"""Converts rows of state tables and of the history for the gateway's own code, which checks merges as they run.
 
-The Spark tasks of `lakehouse.tables.merge_job` call it.
+The Spark tasks of `lakehouse.tables.merge_job` count duplicate keys, and merge a sampled row again. Audits, the checks
+of checkpoints, and tests convert rows.
 """
 
 from __future__ import annotations
@@ -13,12 +14,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from lakehouse.tables.stored_rows import stored_row
-from lakesync.model.merge import RowState, StoredState
+from lakesync.model.merge import LiveDelta, RowState, StoredState
 from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.staging.records import StoredRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
+"""The columns of a state table that `stored_row` needs."""
+
+
+def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
+    """Convert a row of a state table. Its cells are grouped into the deltas that wrote them.
+
+    Args:
+        table: the table's name.
+        row: the row as a dictionary, with the columns `FRAME_COLUMNS`.
+    """
+    live: dict[tuple[int, str, str, int], LiveDelta] = {}
+    for column, cell in row["_cells"]:
+        identity = (cell["hlc"], cell["client_id"], cell["delta_id"], cell["width"])
+        owner = live.get(identity)
+        if owner is None:
+            owner = live[identity] = LiveDelta(*identity[:3], {}, cell["width"])
+        owner.columns[column] = Raw(cell["value"].encode())
+    ordered = [live[identity] for identity in sorted(live)]
+    state = RowState.of(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
+    return StoredRow((table, row["_row"]), row["_arrival"], state)
+
+
+def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:
+    return None if stamp is None else (stamp["hlc"], stamp["client_id"])
+
 
 MOST_DELTAS = 1_000
 """Deltas of a sampled row, at most. A row with more is skipped, because the gateway's code merges them one by one."""

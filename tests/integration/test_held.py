@@ -12,7 +12,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, NestedField, StringType
 
 from lakehouse.catalogue import current_snapshot
-from lakehouse.history.batch_sums import batch_files, sum_batch
+from lakehouse.history.id_sums import batch_files, sum_batch
 from lakehouse.sessions import session
 from lakesync.model.delta import id_number
 from lakesync.staging.records import Batch

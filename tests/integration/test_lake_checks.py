@@ -12,9 +12,8 @@ from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, hi
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, read_version
 from lakehouse.table_stats import TableSize, table_size
-from lakehouse.tables.history_check import unlike_history
+from lakehouse.tables.audit import rows_unlike_merge, unlike_history
 from lakehouse.tables.increments import merge_table
-from lakehouse.tables.state_audit import rows_unlike_merge
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.model.schema import parse_schema

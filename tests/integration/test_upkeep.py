@@ -21,7 +21,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, at_snapshot
 from lakehouse.tables import writes
-from lakehouse.tables.history_check import unlike_history
+from lakehouse.tables.audit import unlike_history
 from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta

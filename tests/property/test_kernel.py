@@ -17,7 +17,7 @@ from lakehouse.checkpoints.frame_files import frames
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.merge.kernel import STORED, merge
 from lakehouse.merge.typed import typed_values
-from lakehouse.tables.stored_rows import stored_row
+from lakehouse.tables.verification import stored_row
 from lakesync.feed import render
 from lakesync.model.merge import RowState
 from lakesync.model.types import SyncResponse

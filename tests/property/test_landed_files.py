@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.landing.comparing import RowDigests, compare_census
 from lakehouse.landing.files import KNOWN_ROWS, LandedTable, PendingPages
-from lakehouse.landing.folding import KnownRows
-from lakehouse.landing.landed_files import BUCKETS, LandedFile
-from lakehouse.landing.rows import Constants, LandedRows
+from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
+from lakehouse.landing.rows import BUCKETS, Constants, LandedFile, LandedRows
 from lakesync.connectors.source import Census, Page, SourceRow
 from lakesync.model.delta import jcs
 from lakesync.testing.landing import RowChange, diff_page

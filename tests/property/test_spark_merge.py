@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lakehouse.history.ledger import id_sums
+from lakehouse.history.id_sums import id_sums
 from lakehouse.sessions import session
 from lakehouse.tables.merge_job import merged_frames
 from lakesync.model.delta import id_number

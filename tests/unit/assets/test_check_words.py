@@ -2,7 +2,7 @@
 
 from assets.checks import summary
 from lakehouse.checks import DuplicateKey
-from lakehouse.tables.state_audit import StateDifference
+from lakehouse.tables.audit import StateDifference
 
 
 def test_a_summary_names_three_findings_and_counts_the_others():

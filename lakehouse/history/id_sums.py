@@ -1,10 +1,12 @@
-"""Counts the deltas of a flush batch in a snapshot of the history `deltas`, and sums their ids.
+"""Counts deltas of the history `deltas` and sums their ids, in Spark tasks. Equal counts and sums mean equal sets.
 
-`lakehouse.history.flush` calls it, to find out whether a batch is in the lake, and whether it is complete.
+`lakehouse.history.flush` calls it, to find out whether a flush batch is in the lake, and whether it is complete.
+`lakehouse.checks` calls it, to compare the lake with staging's ledger of accepted deltas.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,12 +22,13 @@ from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.analysis.scans import all_of, condition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.table import Table
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakesync.staging.records import Batch
+
 
 BatchSum = tuple[int, int]
 """Number of a batch's deltas in the lake, and the sum of their ids modulo 2**64."""
@@ -111,3 +114,49 @@ def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
         total += int(found.sum(dtype="uint64"))
     signed = (total + 2**63) % 2**64 - 2**63
     return pa.record_batch([pa.array([count], pa.int64()), pa.array([signed], pa.int64())], ["count", "total"])
+
+
+def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
+    """Return `by`, the number of deltas as `count`, and the sum of their ids modulo 2**64 as the decimal `total`.
+
+    Args:
+        deltas: rows with `delta_id`, whose number is that of `lakesync.model.delta.id_number`.
+        by: columns to group by. Without any there is one row, with nulls if there are no deltas.
+    """
+    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in deltas.select(*by).schema.fields)
+    schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
+
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        whole = id_sums_of(batches, by)
+        if whole is not None:
+            yield from whole.set_column(len(by) + 1, "total", _decimals(whole["total"])).to_batches()
+
+    added = deltas.select("delta_id", *by).mapInArrow(add, schema)
+    modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
+    total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
+    return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
+
+
+def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
+    """Return the same columns as `id_sums`, `total` as an unsigned integer; None if there is no batch.
+
+    Args:
+        batches: rows with `delta_id` and the columns `by`.
+        by: columns to group by.
+    """
+    parts = [_sums(batch, by) for batch in batches]
+    if not parts:
+        return None
+    whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
+    return whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
+
+
+def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
+    """Return one row for each group of a batch. Arrow sums unsigned integers modulo 2**64."""
+    rows = pa.table([*(batch[name] for name in by), pa.array(id_numbers(batch["delta_id"]))], [*by, "total"])
+    found = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
+    return found.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])
+
+
+def _decimals(numbers: pa.ChunkedArray) -> pa.Array:
+    return pa.array([Decimal(number) for number in numbers.to_pylist()], pa.decimal128(20, 0))

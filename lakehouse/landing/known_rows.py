@@ -1,22 +1,29 @@
-"""Computes a polled table's current rows from `known` and the landings since then.
+"""Computes a polled table's current rows, from `known` and the landings since then, and compares polls with them.
 
-Spark tasks call it: to update the table `known`, and to compare a poll with what is known.
+A poll reads either a census, a list of all ids, or all rows of a table that has no cursor. Spark tasks call this
+module: to update the table `known`, and to compare a poll with what is known.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket as bucket_of
 
 from lakehouse.landing.files import KNOWN_ROWS, LandedRow, LandedTable, claims_of, value_tuples
-from lakehouse.landing.landed_files import BUCKETS
 from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys
-from lakehouse.landing.rows import GONE, ROW
+from lakehouse.landing.rows import BUCKETS, GONE, ROW
+from lakesync.connectors.polling import CensusComparison
+from lakesync.connectors.source import Page, SourceRow
+
+if TYPE_CHECKING:
+    from lakesync.connectors.source import Census
 
 
 class KnownRows(NamedTuple):
@@ -78,3 +85,65 @@ class KnownRows(NamedTuple):
     def _landed_rows(self, bucket: int | None) -> Iterator[LandedRow]:
         for rows in self._pages(bucket):
             yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
+
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
+    """Compare the ids that the source has with the known rows.
+
+    Args:
+        rows: the known rows.
+        census: every row id at the source, or every value of another column.
+    """
+    at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
+    keys = ClaimKeys([census.column] if census.column is not None else [])
+    known, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
+    for some in rows.rows():
+        known += some.num_rows
+        if census.column is None:
+            values = some["row_id"].combine_chunks()
+            known_ids.append(values)
+        else:
+            texts = some["columns"].to_pylist()
+            values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
+        missing = some.filter(pc.invert(pc.is_in(values, value_set=at_source)))
+        absent += [
+            SourceRow(row_id, msgspec.json.decode(columns))
+            for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
+        ]
+    if census.column is not None:
+        return CensusComparison(known, absent, [])
+    unknown = at_source.filter(pc.invert(pc.is_in(at_source, value_set=pa.concat_arrays(known_ids))))
+    return CensusComparison(known, absent, sorted(unknown.to_pylist()))
+
+
+class RowDigests:
+    """Digests of the known rows of a table that is read as a whole, so that unchanged rows do not land again."""
+
+    def __init__(self, rows: KnownRows) -> None:
+        """Compute the digests, which take about 100 bytes of memory each.
+
+        Args:
+            rows: the known rows.
+        """
+        self._digests = {
+            _digest(row_id, columns.encode())
+            for some in rows.rows()
+            for row_id, columns in zip(some["row_id"].to_pylist(), some["columns"].to_pylist(), strict=True)
+        }
+
+    def changed(self, page: Page) -> Page:
+        """Return the page with its new and changed rows only. These count as known from now on."""
+        changed = []
+        for row in page.rows:
+            digest = _digest(row.row_id, _encode_sorted(row.columns))
+            if digest not in self._digests:
+                self._digests.add(digest)
+                changed.append(row)
+        return Page(page.table, changed, page.cursor, page.deleted, page.whole)
+
+
+def _digest(row_id: str, columns: bytes) -> bytes:
+    return hashlib.blake2b(row_id.encode() + b"\0" + columns, digest_size=16).digest()
