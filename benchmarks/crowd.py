@@ -9,9 +9,9 @@ import time
 
 import msgspec
 
+from benchmarks.connections import Socket
 from benchmarks.load import Sample, looped
 from benchmarks.server import GATEWAY, token
-from benchmarks.sockets import Socket
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame

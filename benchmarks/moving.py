@@ -1,10 +1,12 @@
 """`python -m benchmarks.moving migrate|tier URI URI` runs one move in a process of its own, to measure its memory.
 
-Prints one JSON object: deltas moved, seconds, processor seconds and peak memory in MiB.
+Prints one JSON object: deltas moved, seconds, processor seconds and peak memory in MiB. The benchmarks of adapters and
+moves take its generated deltas.
 """
 
 from __future__ import annotations
 
+import hashlib
 import resource
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pymysql
 
-from benchmarks.arrow_data import deltas_between
+from lakesync.adapters.arrow import arrow_schema
 from lakesync.adapters.arrow_access import write_arrow
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.compositions.lifecycle import LifecycleAdapter
@@ -25,6 +27,28 @@ from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.migration import migrate_adapter
 from tests.backend_servers import mariadb_server
 from tests.postgres_server import postgres_server
+
+
+def deltas_between(first: int, last: int) -> pa.Table:
+    """Return deltas of one gateway with the given numbers, in pushes of 100, three columns each."""
+    numbers, count = range(first, last), last - first
+    cells = [[("title", f'"item {n}"'), ("size", str(n % 1000)), ("tags", f'["a",{{"n":{n}}}]')] for n in numbers]
+    columns = [
+        ["g"] * count,
+        [(1_700_000_000_000 + n // 100) << 16 for n in numbers],
+        ["items"] * count,
+        [f"row-{n % 50_000}" for n in numbers],
+        ["UPDATE"] * count,
+        [f"client-{n % 20}" for n in numbers],
+        [(1_700_000_000_000 << 16) + n for n in numbers],
+        [hashlib.sha256(str(n).encode()).hexdigest() for n in numbers],
+        cells,
+    ]
+    schema = arrow_schema()
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
 
 PART = 50_000
 

@@ -19,7 +19,7 @@ import jwt
 import psutil
 import requests
 
-from benchmarks.report import percentile
+from benchmarks.load import percentile
 from benchmarks.usage import Watched
 from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json

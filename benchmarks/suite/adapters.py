@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from benchmarks.arrow_data import deltas_between
+from benchmarks.moving import deltas_between
 from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.backends.postgres_wire import encode_binary

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import crowd, load, report, server
+from benchmarks import crowd, load, server
 
 LIMITS = {
     "LAKESYNC_LIMITS_WEBSOCKET_CONNECTIONS": "100000",
@@ -52,7 +52,7 @@ def figures(held: crowd.Held) -> dict[str, Any]:
         "deliveries": len(latencies),
         "deliveries_per_second": round(len(latencies) / held.pushed_seconds),
         "seconds": held.pushed_seconds,
-        "p50_ms": report.percentile(latencies, 50),
-        "p95_ms": report.percentile(latencies, 95),
-        "p99_ms": report.percentile(latencies, 99),
+        "p50_ms": load.percentile(latencies, 50),
+        "p95_ms": load.percentile(latencies, 95),
+        "p99_ms": load.percentile(latencies, 99),
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import load, report, server
+from benchmarks import load, server
 from benchmarks.suite.client import _peak_mib
 from benchmarks.suite.pull import fill
 from lakesync.client import Client, open_client
@@ -94,8 +94,8 @@ def small_syncs(folder: str, port: int, syncs: int) -> dict[str, Any]:
             client["tasks"].insert(title=f"task {number}")
             edits.append(_timed(client))
     edits.sort()
-    found: dict[str, Any] = {"syncs": syncs, "quiet_p50_ms": report.percentile(quiet, 50)}
-    return found | {f"p{each}_ms": report.percentile(edits, each) for each in (50, 95, 99)}
+    found: dict[str, Any] = {"syncs": syncs, "quiet_p50_ms": load.percentile(quiet, 50)}
+    return found | {f"p{each}_ms": load.percentile(edits, each) for each in (50, 95, 99)}
 
 
 def _timed(client: Client) -> float:

@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import load, report, server
+from benchmarks import load, server
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -36,22 +36,22 @@ def run(options: Namespace) -> dict[str, Any]:
             fill(gateway.port, few)
             pulled(gateway.port, "first", 1)
             gateway.rest()
-            small = report.figures(pulled(gateway.port, "small", options.clients))
+            small = load.figures(pulled(gateway.port, "small", options.clients))
             fill(gateway.port, options.rows, options.updates)
             pulled(gateway.port, "warming", 1)
             gateway.rest()
             with gateway.measured() as used:
-                warm = report.figures(pulled(gateway.port, "warm", options.clients))
+                warm = load.figures(pulled(gateway.port, "warm", options.clients))
             gateway.stop()
         forget(place / "gateway")
         with server.gateway(place / "gateway") as gateway:
-            disk = report.figures(pulled(gateway.port, "disk", 1))
-        found = warm | report.usage(used[0], warm["deltas"])
+            disk = load.figures(pulled(gateway.port, "disk", 1))
+        found = warm | load.usage_figures(used[0], warm["deltas"])
         found |= {"disk_rate": disk["rate"], "disk_p99_ms": disk["p99_ms"], "small_rate": small["rate"]}
         if not options.no_baseline:
             with server.plain(place / "plain") as plain:
                 fill(plain.port, few)
-                baseline = report.figures(pulled(plain.port, "plain", options.clients))
+                baseline = load.figures(pulled(plain.port, "plain", options.clients))
             found |= {"plain_rate": baseline["rate"], "ratio": round(warm["rate"] / baseline["rate"], 2)}
     return found
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import load, report, server
-from benchmarks.rules import RULES
+from benchmarks import load, server
 from tests.postgres_server import postgres_server
 
 
@@ -53,8 +52,8 @@ def run(options: Namespace) -> dict[str, Any]:
                 samples = load.apart(load.push, gateway.port, wanted)
             gateway.stop()
             stored = gateway.stored_bytes()
-        found = report.figures(samples)
-        found |= report.usage(used[0], found["deltas"])
+        found = load.figures(samples)
+        found |= load.usage_figures(used[0], found["deltas"])
         found["stored_bytes_per_delta"] = round(stored / found["deltas"], 1)
         if not options.no_baseline:
             found |= against_plain(place, wanted, found["rate"])
@@ -75,7 +74,7 @@ def mix(options: Namespace) -> dict[str, Any]:
         gateway = opened.enter_context(server.gateway(place / "gateway", **settings))
         plain = None if options.no_baseline else opened.enter_context(server.plain(place / "plain"))
         if options.rule:
-            load.admin(gateway.port, "sync-rules", RULES)
+            load.admin(gateway.port, "sync-rules", load.RULES)
         for measured in (gateway, plain):
             if measured is not None:
                 load.apart(load.push, measured.port, filled)
@@ -85,8 +84,8 @@ def mix(options: Namespace) -> dict[str, Any]:
             )
             with gateway.measured() as used:
                 samples = load.apart(load.push, gateway.port, wanted)
-            figures = report.figures(samples)
-            figures |= report.usage(used[0], figures["deltas"])
+            figures = load.figures(samples)
+            figures |= load.usage_figures(used[0], figures["deltas"])
             if plain is not None:
                 figures |= _of_plain(plain, wanted, figures["rate"])
             found |= figures | {f"{shape}_{name}": figures[name] for name in ("rate", "p99_ms", "cpu_us_per_delta")}
@@ -101,7 +100,7 @@ def against_plain(place: Path, wanted: load.PushLoad, rate: float) -> dict[str, 
 
 def _of_plain(plain: server.Server, wanted: load.PushLoad, rate: float) -> dict[str, Any]:
     less = msgspec.structs.replace(wanted, deltas=max(wanted.deltas // 10, wanted.clients * wanted.batch))
-    baseline = report.figures(load.apart(load.push, plain.port, less))
+    baseline = load.figures(load.apart(load.push, plain.port, less))
     return {
         "plain_rate": baseline["rate"],
         "plain_p99_ms": baseline["p99_ms"],

@@ -11,8 +11,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from benchmarks import load, report, server
-from benchmarks.rules import RULES
+from benchmarks import load, server
 from benchmarks.suite.pull import fill
 
 
@@ -32,11 +31,11 @@ def run(options: Namespace) -> dict[str, Any]:
         with server.gateway(place / "free") as gateway:
             free = _pushed(gateway, options)
         with server.gateway(place / "ruled") as gateway:
-            load.admin(gateway.port, "sync-rules", RULES)
+            load.admin(gateway.port, "sync-rules", load.RULES)
             with gateway.measured() as used:
                 ruled = _pushed(gateway, options)
         with server.gateway(place / "large") as gateway:
-            load.admin(gateway.port, "sync-rules", RULES)
+            load.admin(gateway.port, "sync-rules", load.RULES)
             fill(gateway.port, options.rows, teams=options.teams)
             first = _pulled(gateway, options, {"team": "team-7"}, "first", 1)
             gateway.rest()
@@ -48,7 +47,7 @@ def run(options: Namespace) -> dict[str, Any]:
             whole = _pulled(gateway, options, {})
     return {
         **ruled,
-        **report.usage(used[0], ruled["deltas"]),
+        **load.usage_figures(used[0], ruled["deltas"]),
         "free_rate": free["rate"],
         "push_ratio": round(ruled["rate"] / free["rate"], 3),
         "first_pull_ms": first["p99_ms"],
@@ -62,7 +61,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
     wanted = load.PushLoad(clients=options.clients, deltas=options.deltas, own_team=True)
-    return report.figures(load.apart(load.push, gateway.port, wanted))
+    return load.figures(load.apart(load.push, gateway.port, wanted))
 
 
 def _pulled(
@@ -76,4 +75,4 @@ def _pulled(
         samples += [
             sample._replace(ended=before + sample.ended) for sample in load.apart(load.pull, gateway.port, wanted)
         ]
-    return report.figures(samples)
+    return load.figures(samples)
