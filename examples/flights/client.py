@@ -1,9 +1,19 @@
-"""An HTTP client that pushes its writes, pulls changes, and repeats unanswered requests."""
+"""A client: its local database, its own encoding of deltas, and its HTTP requests: pushes, pulls and a first sync.
+
+The database applies deltas as plain SQL without any tolerance. The encoding shares no code with the gateway. Requests
+that get no answer are repeated. `first_sync` is a carrier's new device at the end of the run: its first sync is a
+checkpoint, then a pull.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -11,11 +21,100 @@ import msgspec
 import requests
 
 from examples.flights.cast import day_of
-from examples.flights.encoding import push_body
 from examples.flights.journal import Journal
-from examples.flights.replica import Replica
-from examples.flights.schemas import GATEWAY
+from examples.flights.schemas import COLUMNS, GATEWAY
 from examples.flights.story import Write
+from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.protobuf import decode_response
+
+
+class Replica:
+    """SQLite tables with `row_id` and the schema's columns; JSON values are stored as JSON text."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        # One client is worked on by one thread at a time.
+        self.database = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+        for table, columns in COLUMNS.items():
+            names = "".join(f", {_quoted(column)}" for column in columns)
+            self.database.execute(f"create table {_quoted(table)} (row_id text primary key{names}) without rowid")
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+    def apply(self, deltas: Iterable[Mapping[str, Any]]) -> None:
+        """Apply a page of deltas in order, in one transaction.
+
+        Raises:
+            sqlite3.IntegrityError: an INSERT for an existing row.
+        """
+        self.database.execute("begin")
+        for delta in deltas:
+            self._one(delta["op"], delta["table"], delta["rowId"], delta["columns"])
+        self.database.execute("commit")
+
+    def write(self, op: str, table: str, row_id: str, columns: Mapping[str, Any]) -> None:
+        """Make the application's own change, as INSERT or UPDATE."""
+        if op != "DELETE":
+            query = f"select 1 from {_quoted(table)} where row_id = ?"
+            op = "UPDATE" if self.database.execute(query, (row_id,)).fetchone() else "INSERT"
+        self._one(op, table, row_id, [{"column": name, "value": value} for name, value in columns.items()])
+
+    def _one(self, op: str, table: str, row_id: str, columns: Iterable[Mapping[str, Any]]) -> None:
+        names = [_quoted(cell["column"]) for cell in columns]
+        values = [_stored(cell["value"]) for cell in columns]
+        if op == "INSERT":
+            places = ", ?" * len(names)
+            self.database.execute(
+                f"insert into {_quoted(table)} ({', '.join(['row_id', *names])}) values (?{places})", (row_id, *values)
+            )
+        elif op == "UPDATE":
+            if names:
+                changes = ", ".join(f"{name} = ?" for name in names)
+                self.database.execute(f"update {_quoted(table)} set {changes} where row_id = ?", (*values, row_id))
+        else:
+            self.database.execute(f"delete from {_quoted(table)} where row_id = ?", (row_id,))
+
+    def rows(self, table: str) -> dict[str, tuple[Any, ...]]:
+        """Return row id → its values in the schema's order."""
+        names = ", ".join(map(_quoted, COLUMNS[table]))
+        return {row[0]: row[1:] for row in self.database.execute(f"select row_id, {names} from {_quoted(table)}")}
+
+
+def _stored(value: Any) -> Any:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True) if isinstance(value, dict | list) else value
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+_json = msgspec.json.Encoder(order="sorted")
+
+
+def delta_id(write: Write) -> str:
+    """Return the SHA-256 of the canonical JSON of the delta's content, without its op.
+
+    Compact JSON with sorted keys is the canonical form (RFC 8785) for the values of this data set.
+    """
+    return hashlib.sha256(_json.encode(_identity(write))).hexdigest()
+
+
+def push_body(client: str, writes: Sequence[Write]) -> bytes:
+    """Return the JSON body of a push."""
+    deltas = [{**_identity(write), "op": write.op, "deltaId": delta_id(write)} for write in writes]
+    return _json.encode({"clientId": client, "deltas": deltas, "lastSeenHlc": "0"})
+
+
+def _identity(write: Write) -> dict[str, object]:
+    return {
+        "clientId": write.client,
+        "columns": [{"column": name, "value": value} for name, value in write.columns.items()],
+        "hlc": str(write.hlc),
+        "rowId": write.row_id,
+        "table": write.table,
+    }
+
 
 BATCH = 500
 """Deltas per push; a body stays far below 1 MiB."""
@@ -130,3 +229,31 @@ class SyncingClient:
             yield answer["deltas"]
             self.cursor = int(answer["serverHlc"])
             more = answer["hasMore"]
+
+
+def first_sync(url: str, secret: str, carrier: str, database: Path) -> SyncingClient:
+    """Sync a new client of a carrier into a SQLite file, and return it; its rows are in `replica`.
+
+    Raises:
+        RefusedError: there is no checkpoint, or the gateway returns another error.
+        sqlite3.IntegrityError: a row was sent as new twice.
+    """
+    database.unlink(missing_ok=True)
+    client = SyncingClient(url, secret, f"new-device-of-{carrier}", {"carrier": carrier})
+    client.replica = Replica(database)
+    stream = client.connection.send("GET", f"/v1/sync/{GATEWAY}/checkpoint")
+    client.cursor = int(client.connection.last_headers["X-Checkpoint-Hlc"])
+    for message in read_checkpoint(io.BytesIO(stream)):
+        deltas = decode_response(message).deltas
+        client.pulled += len(deltas)
+        client.replica.apply(
+            {
+                "op": delta.op,
+                "table": delta.table,
+                "rowId": delta.row_id,
+                "columns": [{"column": cell.column, "value": cell.decoded()} for cell in delta.columns],
+            }
+            for delta in deltas
+        )
+    client.pull()
+    return client

@@ -9,17 +9,15 @@ from pathlib import Path
 
 from examples.flights import connectors, pipeline, prove
 from examples.flights.cast import CAST, day_of
-from examples.flights.check import replica_mismatches, state_mismatches, visible_rows
-from examples.flights.client import BATCH
+from examples.flights.client import BATCH, first_sync
 from examples.flights.journal import Journal
-from examples.flights.newcomer import first_sync
+from examples.flights.pipeline import Dagster
 from examples.flights.play import Play, Played
 from examples.flights.report import Result, Teller
-from examples.flights.runs import Dagster
 from examples.flights.schemas import COLUMNS
 from examples.flights.story import Step, Story
 from examples.flights.system import System
-from examples.flights.truth import Truth
+from examples.flights.truth import Truth, replica_mismatches, state_mismatches, visible_rows
 
 CARRY_SECONDS = 600.0
 SHORT = 31

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from examples.flights.journal import Journal
 from examples.flights.lake import Lake
+from examples.flights.pipeline import Dagster
 from examples.flights.play import Play
-from examples.flights.runs import Dagster
 from examples.flights.schemas import COLUMNS
 from examples.flights.system import System
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from examples.flights.replica import Replica
+from examples.flights.client import Replica
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from examples.flights import cast, data
-from examples.flights.encoding import delta_id, push_body
+from examples.flights.client import delta_id, push_body
 from examples.flights.story import Step, Story, crossed
 from lakesync.model import delta
 from lakesync.model.hlc import MAX_DRIFT_MS

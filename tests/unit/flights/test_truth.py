@@ -7,12 +7,11 @@ import json
 import pyarrow as pa
 import pytest
 
-from examples.flights.check import replica_mismatches, state_mismatches, visible_rows
-from examples.flights.encoding import push_body
+from examples.flights.client import push_body
 from examples.flights.journal import Journal
 from examples.flights.schemas import COLUMNS
 from examples.flights.story import Write
-from examples.flights.truth import Truth
+from examples.flights.truth import Truth, replica_mismatches, state_mismatches, visible_rows
 
 
 @pytest.fixture
