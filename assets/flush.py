@@ -29,9 +29,8 @@ from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.staging.ledger import day_of
 from lakesync.staging.store.pipeline import FlushStore
 from resources.gateways import StagingResource
-from resources.lake import LakeResource
+from resources.lake import LakeResource, table_uri
 from resources.spark import SparkConnectResource
-from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from lakehouse.history.flush import FlushReport
@@ -60,7 +59,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         owners=OWNERS,
         metadata={
             "dagster/column_schema": delta_columns(),
-            "dagster/uri": table_uri(config, config.lake.system_namespace, "deltas"),
+            "dagster/uri": table_uri(config.lake.warehouse, config.lake.system_namespace, "deltas"),
             "lineage": history_lineage(),
         },
     )

@@ -25,9 +25,8 @@ from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from resources.gateways import IntakeResource, StagingResource
-from resources.lake import LakeResource
+from resources.lake import LakeResource, table_uri
 from resources.spark import SparkConnectResource
-from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from lakehouse.landing.polls import ConnectorPoll, TablePoll
@@ -98,7 +97,7 @@ def connector_tables(
                 "type": connector.type,
                 "every_ms": connector.interval_ms,
                 "dagster/column_schema": client_columns(snapshot.schema(table)),
-                "dagster/uri": table_uri(settings, settings.lake.system_namespace, "landing"),
+                "dagster/uri": table_uri(settings.lake.warehouse, settings.lake.system_namespace, "landing"),
             },
         )
         for table in connector.tables

@@ -35,9 +35,8 @@ from lakesync.config import Config
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import TableSchema
 from resources.gateways import StagingResource
-from resources.lake import LakeResource
+from resources.lake import LakeResource, table_uri
 from resources.spark import SparkConnectResource
-from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from lakehouse.table_definitions import Contract
@@ -94,7 +93,7 @@ def state_table(
         owners=OWNERS,
         metadata={
             "dagster/column_schema": state_columns(schema),
-            "dagster/uri": table_uri(settings, namespace or settings.lake.namespace, schema.table),
+            "dagster/uri": table_uri(settings.lake.warehouse, namespace or settings.lake.namespace, schema.table),
             "lineage": state_lineage(schema),
         },
     )

@@ -44,12 +44,11 @@ from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
 from sensors.alerts import Alerts, check_failure_sensor, run_failure_sensor
-from sensors.destinations import destination_sensor
+from sensors.backends import destination_sensor, move_sensor
 from sensors.erasure import erasure_sensor
 from sensors.flush import WATCH_SECONDS, flush_sensor
 from sensors.freshness import freshness_sensor
 from sensors.lags import PipelineLags
-from sensors.moves import move_sensor
 from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
 

@@ -1,22 +1,37 @@
 """Creates the jobs of the code location, and the schedules of maintenance and audits.
 
-`lakesync_dagster.definitions` calls it.
+A schedule requests runs of the assets whose state has changed since their last maintenance or audit. Marks in staging
+have the state and time of the last one. `lakesync_dagster.definitions` calls this module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import AUDIT, FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, REASON, SLOT, UPKEEP, UPKEEP_SLOT
+from assets.asset_metadata import (
+    AUDIT,
+    CHECKPOINT,
+    FLUSH_SLOT,
+    OTHER_SLOT,
+    POLL_SLOT,
+    REASON,
+    SLOT,
+    UPKEEP,
+    UPKEEP_SLOT,
+    target_key,
+)
 from assets.checks import PUBLISHED
 from assets.erasure import ERASURE
-from assets.maintenance import MAINTENANCE
+from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
+from lakehouse.backends.declared import destination_targets
+from lakehouse.marks import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
+from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.staging.store.pipeline import OpenStaging
+from lakesync.model.hlc import WallClock
+from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.upkeep import assets_to_audit, parts_to_maintain
 
 _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same pool, the one with the greater priority starts first."""
@@ -184,3 +199,64 @@ def audit_schedule(
 def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
     """Return the selection of some groups of assets with their checks, except the checks `apart`."""
     return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*apart)
+
+
+WEEK_MS = 7 * 86_400_000
+"""Milliseconds between two audits of an asset that does not change."""
+DAY_MS = 86_400_000
+"""Milliseconds between two maintenances of a part that does not change: snapshots, files and runs expire by age."""
+
+
+def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
+    """Return the partitions of the asset `maintenance` that are due.
+
+    Args:
+        config: the project's configuration.
+        snapshot: names the tables.
+        store: the staging store.
+
+    Raises:
+        LakeUnavailableError: the catalogue cannot be read.
+    """
+    states = _table_states(config, lake_parts(snapshot))
+    states |= {LOG: flushed_state(store.backlog()), RUNS: ""}
+    marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
+    return [
+        part for part, state in states.items() if is_changed(marks.get(maintenance_mark(part)), state, now_ms, DAY_MS)
+    ]
+
+
+def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
+    """Return the assets, as text, that have changed since an audit last found no fault, or whose audit is a week ago.
+
+    Args:
+        config: the project's configuration.
+        snapshot: names the tables.
+        store: the staging store.
+
+    Raises:
+        LakeUnavailableError: the catalogue cannot be read.
+    """
+    parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
+    states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
+    marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
+    states[CHECKPOINT] = checkpoint_state(store.backlog())
+    for each in destination_targets(config):
+        states[target_key(each.destination, each.target.name)] = destination_state(marks.get(each.mark_name))
+    return [
+        key.to_user_string()
+        for key, state in states.items()
+        if is_changed(marks.get(audit_mark(key.to_user_string())), state, now_ms, WEEK_MS)
+    ]
+
+
+def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
+    """Return part → the id of the newest snapshot of its table, as text."""
+    from lakesync.analysis.lake_marks import snapshots  # pyiceberg, which loading the location does without
+
+    own, shared = config.lake.system_namespace, config.lake.namespace
+    tables = {
+        name: (own if part.namespace is None else part.namespace or shared, part.table) for name, part in parts.items()
+    }
+    found = snapshots(config, tables.values())
+    return {name: str(found[table]) for name, table in tables.items()}

@@ -11,7 +11,7 @@ from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from resources.uris import staging_uri
+from resources.lake import staging_uri
 
 
 class StagingResource(dg.ConfigurableResource[None]):

@@ -1,10 +1,37 @@
-"""The Dagster resource `lake`: the names and locations of the Iceberg tables."""
+"""The Dagster resource `lake`: the names and locations of the Iceberg tables.
+
+The functions build URIs of a deployment's tables, folders and stores, for the metadata of assets. Nothing is opened.
+"""
+
+from pathlib import Path
 
 import dagster as dg
 
 from lakehouse.table_definitions import LakeNames
 from lakesync.config import Config
-from resources.uris import checkpoints_uri
+from lakesync.model.secrets import without_password
+
+
+def table_uri(warehouse: str, namespace: str, table: str) -> str:
+    """Return the URI of the folder with the files of a table in the lake.
+
+    Args:
+        warehouse: URI of the lake's warehouse, the folder of all tables.
+        namespace: the table's namespace.
+        table: the table's name in it.
+    """
+    return f"{warehouse.rstrip('/')}/{namespace}/{table}"
+
+
+def checkpoints_uri(config: Config) -> str:
+    """Return the URI of the folder with the checkpoints of all gateways."""
+    folder = config.lake.checkpoints
+    return folder if "://" in folder else Path(folder).absolute().as_uri()
+
+
+def staging_uri(config: Config) -> str:
+    """Return the URI of the staging store, without its password."""
+    return without_password(config.staging.url)
 
 
 class LakeResource(dg.ConfigurableResource[None]):
@@ -46,4 +73,4 @@ class LakeResource(dg.ConfigurableResource[None]):
             namespace: the table's namespace.
             table: the table's name in it.
         """
-        return f"{self.warehouse.rstrip('/')}/{namespace}/{table}"
+        return table_uri(self.warehouse, namespace, table)

@@ -27,7 +27,7 @@ from lakesync.model.types import SyncPush, SyncResponse
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 from lakesync_dagster.definitions import make_definitions
-from sensors.upkeep import assets_to_audit
+from lakesync_dagster.jobs import assets_to_audit
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = [

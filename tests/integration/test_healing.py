@@ -29,7 +29,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import arrival_days, make_definitions
 from lakesync_dagster.jobs import flush_job
-from sensors.destinations import destination_sensor
+from sensors.backends import destination_sensor
 from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags
 from tests.conformance.test_adapters import everything

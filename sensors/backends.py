@@ -1,6 +1,7 @@
-"""Creates the sensor of moves: it requests runs of flows, tiers and migrations by their schedules and after failures.
+"""Creates the sensors of backends beyond the lake: one requests runs of destinations, one those of moves.
 
-`lakesync_dagster.definitions` calls this module.
+A destination's adapter is due if its mark is behind the history `deltas`. Flows, tiers and migrations are due by their
+schedules and after failures. `lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Mapping
@@ -8,13 +9,13 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY, nearest_day, range_tags
+from assets.asset_metadata import DESTINATION_SENSOR, MOVE_SENSOR, REQUESTED_BY, nearest_day, range_tags
 from assets.moves import newest_movable_day, partition_key, tier_days
 from lakehouse.marks import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
-from lakesync.staging.store.pipeline import OpenStaging
+from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
@@ -104,3 +105,78 @@ def _partition_tags(
             return None
         first = last = day
     return range_tags(first, last)
+
+
+TARGET = "lakesync/leaf"
+"""Run tag: the asset of the adapter that the run writes to."""
+
+
+def destination_sensor(
+    job: UnresolvedAssetJobDefinition,
+    keys: Mapping[str, dg.AssetKey],
+    days: dg.TimeWindowPartitionsDefinition,
+    open_staging: OpenStaging,
+    lags: PipelineLags,
+) -> dg.SensorDefinition:
+    """Create the sensor of destinations. If an adapter fails, it is retried after growing pauses; others continue.
+
+    Args:
+        job: the job that writes to destinations.
+        keys: name of an adapter's mark → its asset.
+        days: partitions by UTC day of arrival.
+        open_staging: opens the staging store, which has the marks.
+        lags: the lags of the pipeline's parts, which all sensors share.
+    """
+
+    @dg.sensor(
+        name=DESTINATION_SENSOR,
+        job=job,
+        minimum_interval_seconds=5,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests a run for each destination that lacks what was flushed, also after it was unreachable.",
+    )
+    @skip_during_outage
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        attempts = Attempts(context.cursor)
+        lags.record_requests(DESTINATION_SENSOR, attempts.by_part)
+        with open_staging() as store:
+            behind = destinations(lags, context, store)
+            ready, delayed = attempts.ready(behind)
+            names = {lag.name for lag in ready}
+            busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
+            if names - busy:  # a run that moves these marks may have ended since they were read
+                behind = destinations(lags, context, store, anew=True)
+                ready, delayed = attempts.ready(behind)
+        requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
+        if not requested:
+            waiting = [f"a run for {name} is under way" for name in sorted(busy)]
+            return dg.SkipReason("; ".join([*waiting, *map(str, delayed)]) or "no destination is behind")
+        requests = [
+            dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **partitions(name, requested)})
+            for name in sorted({lag.name for lag in requested})
+        ]
+        others = [lag for lag in behind if lag not in requested]
+        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
+
+    def destinations(
+        found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, anew: bool = False
+    ) -> list[Lag]:
+        lagging = found.read(store, lambda: context.instance, anew=anew)
+        return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
+
+    def partitions(name: str, requested: list[Lag]) -> dict[str, str]:
+        """Return the tags that select a run's days: from the oldest delta that the adapter lacks to the newest day.
+
+        Args:
+            name: name of the adapter's mark.
+            requested: the lags for which runs are requested.
+        """
+        first = min(lag.since_ms for lag in requested if lag.name == name)
+        last = days.get_last_partition_key()
+        assert last is not None
+        return range_tags(nearest_day(days, first), last)
+
+    def tags(key: dg.AssetKey) -> dict[str, str]:
+        return {REQUESTED_BY: DESTINATION_SENSOR, TARGET: key.to_user_string()}
+
+    return watch
