@@ -198,7 +198,7 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
     pool = connector_pool(gateway, name)
 
     def erase(run: ErasureRun) -> Metadata:
-        from lakehouse.erasure.landed import erase_landed
+        from lakehouse.erasure.redaction import erase_landed
 
         done = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
         return {"landed": done.landed, "known": done.known}
@@ -213,7 +213,7 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
     """Create the step that deletes the old snapshots of `landing` or `known`."""
 
     def erase(run: ErasureRun) -> Metadata:
-        from lakehouse.erasure.landed import drop_old_landings, erase_landed
+        from lakehouse.erasure.redaction import drop_old_landings, erase_landed
         from lakehouse.landing.tables import known_name, landing_name
 
         requests, names = run.due, run.lake.names

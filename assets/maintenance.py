@@ -136,7 +136,7 @@ def maintain_table(
         LakeUnavailableError: Spark cannot be reached.
         FlushError: another run wrote the table meanwhile, so that the commit was rejected.
     """
-    from lakehouse.checkpoints.tags import CheckpointRetention, tag_newest
+    from lakehouse.checkpoints.checkpoint import CheckpointRetention, tag_newest
     from lakehouse.maintenance import MaintenanceLimits, maintain
     from lakehouse.table_definitions import LakeNames
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.checkpoints.tags import CheckpointRetention
+from lakehouse.checkpoints.checkpoint import CheckpointRetention, make_checkpoint
 from lakehouse.data_files import file_system_of
 from lakehouse.history.decoding import day_of
 from lakehouse.schema_snapshot import SchemaSnapshot, registered

@@ -1,7 +1,10 @@
-"""Erases requested data from the history `deltas` and from state tables, and deletes the snapshots that still have it.
+"""Erases requested data from the lake's tables, and deletes the snapshots that still have it.
 
-The erased data are the contents of deltas, the values that state tables merged from them, and rejected values. The
-steps of the asset `erasure`, and `lakehouse.erasure.requests`, call it while no other run writes these tables.
+In the history `deltas` and in state tables the erased data are the contents of deltas, the values that state tables
+merged from them, and rejected values. In `landing`, which has what polls read, a row loses its columns and becomes one
+that reports a delete. In `known`, with whose rows the next poll is compared, a row is deleted, so that the source's
+next version counts as new. The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call this module while
+no poll and no other run writes these tables.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.erasure.conditions import deltas_of
+from lakehouse.erasure.conditions import deltas_of, landed_by
 from lakehouse.erasure.leftovers import delete_files, unreferenced_files
+from lakehouse.landing.rows import GONE, OLD_MARK, ROW
+from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import lake_errors
@@ -23,12 +28,13 @@ from lakehouse.tables.rejected import replace_rejected
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
+
 
 _MAX_ARRIVAL = (1 << 63) - 1
 """Greater than every arrival."""
@@ -227,3 +233,61 @@ def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
         return early if client is None else (cell["client_id"] == client) & early
 
     return is_covered
+
+
+class ErasedLandings(msgspec.Struct, frozen=True):
+    """Number of rows that were erased in `landing` and in `known`."""
+
+    landed: int = 0
+    known: int = 0
+
+
+@lake_errors
+def erase_landed(
+    spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames, connector: str | None = None
+) -> ErasedLandings:
+    """Erase the rows that requests cover in `landing` and `known`.
+
+    Args:
+        spark: an open Spark session.
+        requests: gateway → its requests. The erasure of the client `connector:NAME` covers that connector's rows.
+        names: catalogue and namespaces of the lake's tables.
+        connector: name of the connector whose rows are erased; None for all, also those that were removed.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+    """
+    landed = known = 0
+    for each in (one for mine in requests.values() for one in mine):
+        covered = landed_by(each, connector)
+        if covered is None or not spark.catalog.tableExists(known_name(names)):
+            continue
+        in_landing = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
+        landed_rows = in_landing.select(spark, landing_name(names)).count()
+        if landed_rows:
+            in_landing.execute(spark, f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL")
+        crash_point("erasure.landing")
+        in_known = covered.narrowed("row_id <> {}", OLD_MARK)
+        known_rows = in_known.select(spark, known_name(names)).count()
+        if known_rows:
+            in_known.execute(spark, f"DELETE FROM {known_name(names)}")
+        landed, known = landed + landed_rows, known + known_rows
+    return ErasedLandings(landed, known)
+
+
+@lake_errors
+def drop_old_landings(spark: SparkSession, name: str, names: LakeNames) -> bool:
+    """Delete all snapshots of `landing` or `known` except the newest, and return whether there were others.
+
+    Args:
+        spark: an open Spark session.
+        name: the full, quoted name of `landing` or `known`. The table may be missing.
+        names: catalogue and namespaces of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+    """
+    if not spark.catalog.tableExists(name) or not has_old_snapshots(spark, name):
+        return False
+    drop_old_snapshots(spark, name, names)
+    return True

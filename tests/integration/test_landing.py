@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.connect import SparkException
 
-from lakehouse.erasure.landed import ErasedLandings, drop_old_landings, erase_landed
+from lakehouse.erasure.redaction import ErasedLandings, drop_old_landings, erase_landed
 from lakehouse.landing.delivery import Delivery
 from lakehouse.landing.landings import LakeLanding, PolledSource
 from lakehouse.landing.tables import known_name, landing_name
