@@ -324,7 +324,9 @@ def _scan_group(
     with_own_changes = group.with_own_changes.union(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
-    in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected
+    records = view.unnotified_clients(group.clients)
+    moved = {record.client_id for record in records if not _owns_cursors(view, record, access)}
+    in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | moved
     # a client that wrote to a row of the shared page, or has changes of its own, may lack something else
     others = {
         name: pull_page(view, name, in_doubt_at if name in in_doubt_clients else at, access, state.limit)
@@ -338,13 +340,13 @@ def _scan_group(
     }
     page = SyncResponse(tuple(shared_page.deltas), after.cursor) if shared_page.deltas else None
     with_other_claims = frozenset(
-        name for name in in_doubt_clients if own_pages[name] and not _owns_cursors(view, name, access)
+        name for name in in_doubt_clients if own_pages[name] and not _owns_cursors(view, view.client(name), access)
     )
     return ScanResult(shared.setdefault(after.value(), after), page, own_pages, with_other_claims)
 
 
-def _owns_cursors(view: ClientView, client_id: str, access: Access) -> bool:
-    record = current(view.client(client_id), view.epoch)
+def _owns_cursors(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
+    record = current(stored, view.epoch)
     return record is not None and owns_cursors(record, access)
 
 

@@ -12,6 +12,7 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.notices import Listener, Notice
+from lakesync.staging.records import ClientRecord
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import View
@@ -58,6 +59,10 @@ class _Snapshot:
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Whatever changed."""
         return [bucket for bucket in buckets if self._view.changed_after((bucket,), since)]
+
+    def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
+        """All that there are."""
+        return [record for name in client_ids if (record := self._view.client(name)) is not None]
 
 
 class HeldStore:

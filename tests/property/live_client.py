@@ -44,7 +44,8 @@ class LiveClient:
     """Does what its script says, one thing after another; takes frames in the order of the line.
 
     A page that names a row with an edit that may not be pushed yet is dropped whole, with its line and what that still
-    brings; edits are pushed before the next pull then.
+    brings; edits are pushed before the next pull then. The answer to a `stray` pull, with the token of another group,
+    is lost.
     """
 
     def __init__(self, name: str, group: str, page: int = 3, batch: int = 2, clock: int = 0) -> None:
@@ -68,8 +69,8 @@ class LiveClient:
         self.stuck = False
         self.last: SyncResponse | None = None
         """The answer to its last pull."""
-        self.requests: deque[SyncPull | SyncPush] = deque()
-        """Over HTTP, and not at the server yet."""
+        self.requests: deque[tuple[SyncPull | SyncPush, Claims]] = deque()
+        """Over HTTP, and not at the server yet, each with the claims of its token."""
         self.awaited: SyncPull | SyncPush | None = None
         """The request over HTTP whose answer it waits for."""
         self._asked: list[RowDelta] | None = None
@@ -86,7 +87,7 @@ class LiveClient:
     @property
     def can_act(self) -> bool:
         """It has a step to do."""
-        return bool(self.script) and (self._asked is None or self.script[0][0] in ("edit", "cut", "reload"))
+        return bool(self.script) and (self._asked is None or self.script[0][0] in ("edit", "stray", "cut", "reload"))
 
     def act(self) -> None:
         """Do the next step of the script."""
@@ -104,6 +105,9 @@ class LiveClient:
             case "post":
                 if self.outbox:
                     self._request(self.outbox[: self.batch])
+            case "stray":
+                group = "b" if self.claims["group"] == "a" else "a"
+                self.requests.append((SyncPull(self.name, self.cursor, self.page), {**self.claims, "group": group}))
             case "cut":
                 self.cut()
             case "reload":
@@ -129,7 +133,7 @@ class LiveClient:
         """Over HTTP, without a line; what is on its way may come late, when nobody waits for it any more."""
         self.cut()
         self.awaited = self._message(part)
-        self.requests.append(self.awaited)
+        self.requests.append((self.awaited, self.claims))
 
     def _message(self, part: Sequence[RowDelta]) -> SyncPull | SyncPush:
         self._asked = list(part)

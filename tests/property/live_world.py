@@ -214,11 +214,11 @@ class Crowd:
 
     def _request(self, client: LiveClient) -> None:
         """The oldest of its requests comes to the server."""
-        message = client.requests.popleft()
+        message, claims = client.requests.popleft()
         if isinstance(message, SyncPush):
-            self._requested.append(_Requested(client, message, self.gateway.submit_push(message, client.claims)))
+            self._requested.append(_Requested(client, message, self.gateway.submit_push(message, claims)))
         else:
-            self._requested.append(_Requested(client, message, self.gateway.submit_page(message, client.claims)))
+            self._requested.append(_Requested(client, message, self.gateway.submit_page(message, claims)))
 
     def _receive(self, place: int) -> None:
         client, message, answer = self._requested.pop(place)

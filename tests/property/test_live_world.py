@@ -15,7 +15,7 @@ import pytest
 import structlog
 from hypothesis import given, settings
 
-from lakesync.model.types import SyncPull
+from lakesync.model.types import SyncPage, SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging.shards import ShardMap
 from tests.integration.live_model import merged
@@ -38,7 +38,7 @@ steps = st.one_of(
     st.tuples(st.just("edit"), ops, rows, values),
     st.tuples(st.just("edit"), ops, rows, values),
     st.sampled_from([("pull",), ("push",), ("push",), ("cut",), ("reload",)]),
-    st.sampled_from([("pull",), ("push",), ("cut",), ("get",), ("post",)]),
+    st.sampled_from([("pull",), ("push",), ("cut",), ("get",), ("post",), ("stray",)]),
 )
 order = st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 3)), max_size=200)
 
@@ -327,6 +327,42 @@ def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Place
             event.happen()  # what is on its way while nobody has heard of it yet is beyond the promise
         await crowd.follow("…")
         assert ann.rows == ben.rows == {"r": {"x": 1}}
+        await crowd.close()
+
+    run(play())
+
+
+def test_a_pull_with_other_claims_of_which_no_notice_came_yet_keeps_its_cursors(places: Places) -> None:
+    """On Postgres, a scan may show the pull's commit before this process is notified of it."""
+    gateway = places.gateway()
+    gateway.set_rules(RULES)
+    ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")
+    other_claims = {**ann.claims, "group": "b"}
+
+    async def play() -> None:
+        crowd = places.crowd(gateway, (ann, ben), loose=True)
+
+        async def pulled() -> SyncPage:
+            page = gateway.submit_page(SyncPull("ann", ann.cursor, 10), other_claims)
+            await crowd.follow("run page", "tell page")
+            if not page.done():
+                await crowd.follow("run record_page", "tell record_page")
+            return page.result()
+
+        for client in crowd.clients:
+            client.script.append(("pull",))
+        await crowd.follow("…")
+        ben.script.extend([("edit", "INSERT", "theirs", {"group": "b"}), ("edit", "INSERT", "r1", {"group": "a"})])
+        ben.script.append(("push",))
+        await crowd.follow(*["edit ben"] * 2, "push ben", "arrive ben", "run push", "tell push", "notice 0")
+        await pulled()  # its answer is lost
+        ben.script.extend([("edit", "INSERT", "r2", {"group": "a"}), ("push",)])
+        await crowd.follow("edit ben", "take ben", "push ben", "arrive ben", "run push", "tell push")
+        await crowd.follow("run scan", "tell scan", "…")
+        assert ann.rows.keys() == {"r1", "r2"}
+        for _ in range(5):
+            ann.hear(await pulled())
+        assert ann.rows.keys() == {"theirs"}
         await crowd.close()
 
     run(play())

@@ -19,7 +19,7 @@ from lakesync.staging.moves import newest_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
-from lakesync.staging.postgres.journal import Journal, client
+from lakesync.staging.postgres.journal import Journal, client, clients
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.restored_log import RestoringCommit
@@ -72,6 +72,10 @@ class PostgresView(HeadView, SideQueries):
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Return all changed buckets: a snapshot shows commits whose notice has not arrived yet."""
         return feed.changed_among(self._connection, self.gateway, buckets, since)
+
+    def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
+        """Return the records of all these clients, for the same reason."""
+        return clients(self._connection, self.gateway, client_ids)
 
     def buckets(self, prefix: str) -> list[str]:
         """Return the bucket keys in use that start with `prefix`."""

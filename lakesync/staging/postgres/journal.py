@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ _NOTE_WRITER = (
     " hlc_high = greatest(writer.hlc_high, excluded.hlc_high), widest = greatest(writer.widest, excluded.widest)"
 )
 _CLIENT = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s) ORDER BY client_id DESC LIMIT 1"
+_CLIENTS = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s)"
 _KNOWN = "SELECT ids FROM log WHERE gateway = %s AND client_id = %s AND hlc_high BETWEEN %s AND %s AND hlc_low <= %s"
 
 
@@ -223,6 +224,11 @@ def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord
     if row is None:
         return None
     return msgspec.structs.replace(decode_client(row[0]), client_id=client_id)
+
+
+def clients(connection: Connection, gateway: str, client_ids: Collection[str]) -> list[ClientRecord]:
+    """Return the records that are stored for these clients."""
+    return [decode_client(record) for (record,) in connection.execute(_CLIENTS, (gateway, list(client_ids)))]
 
 
 def _one(connection: Connection, query: str, *values: Any) -> tuple[Any, ...] | None:

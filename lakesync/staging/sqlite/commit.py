@@ -85,6 +85,10 @@ class SqliteView(HeadView, SideQueries):
         """Return nothing: the thread that reads has delivered the notices of all commits."""
         return ()
 
+    def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:  # noqa: ARG002
+        """Return nothing: the thread that reads has delivered all notices."""
+        return []
+
     def buckets(self, prefix: str) -> list[str]:
         """Return the bucket keys in use that start with `prefix`."""
         return self._state.buckets(self.gateway, prefix)

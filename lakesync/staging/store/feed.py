@@ -101,6 +101,12 @@ class ClientView(GatewayView, FeedView, Protocol):
         A store returns none if it notifies its listeners of each commit before readers see the commit.
         """
 
+    def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
+        """Return the records of these clients that may have changed without a delivered notice.
+
+        A store that notifies its listeners of each commit before it shows it to readers returns nothing.
+        """
+
 
 class NoticeSource(Protocol):
     """Notifies gateway processes of new arrivals."""

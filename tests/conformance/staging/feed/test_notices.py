@@ -90,6 +90,16 @@ def test_a_commit_without_moved_rows_sends_no_notice(store, book):
     assert {bucket for notice in told.notices for bucket in notice.buckets or ()} <= {'"red"'}
 
 
+def test_a_client_whose_notice_may_be_late_is_returned(store):
+    def work(commit):
+        commit.put_client(record := ClientRecord("c", commit.epoch, 1))
+        return record
+
+    record = store.submit("g", work).result()
+    found = store.read("g", lambda view: view.unnotified_clients(["b", "c"])).result()
+    assert found == ([record] if store.shared else [])
+
+
 def test_connected_clients_are_announced_in_order_and_without_bucket_keys(store):
     clients = [Presence(f"client-{number}", "connection") for number in range(300)]
     notices: list[Notice] = []
