@@ -274,7 +274,7 @@ class Channel:
             if not (unchanged and same_index and known) or follower.has_own_changes:  # the read may be too old
                 self._requeue((connection,))
                 continue
-            if follower.client_id in result.with_other_claims:
+            if follower.client_id in result.with_other_claims and result.own_pages[follower.client_id] is not None:
                 pulls.append((connection, follower))
                 continue
             self._index_connection(connection, follower, after)

@@ -170,7 +170,7 @@ class ScanResult(NamedTuple):
     own_pages: Mapping[str, SyncResponse | None] = {}
     """By client id: pages of clients that lack something else than the shared page; None if they lack nothing."""
     with_other_claims: frozenset[str] = frozenset()
-    """Clients that lack something and whose newest pages had other claims. Each needs a pull from its old cursor: the
+    """Clients whose newest pages had other claims. Each that lacks something needs a pull from its old cursor: the
     cursor of a shared page would belong to the other claims."""
     needs_pull: bool = False
     """Whether each client of the group needs a pull, because a shared page is not possible: more pages follow, bucket
@@ -340,7 +340,7 @@ def _scan_group(
     }
     page = SyncResponse(tuple(shared_page.deltas), after.cursor) if shared_page.deltas else None
     with_other_claims = frozenset(
-        name for name in in_doubt_clients if own_pages[name] and not _owns_cursors(view, view.client(name), access)
+        name for name in in_doubt_clients if not _owns_cursors(view, view.client(name), access)
     )
     return ScanResult(shared.setdefault(after.value(), after), page, own_pages, with_other_claims)
 

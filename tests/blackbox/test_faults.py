@@ -366,6 +366,13 @@ CASES = {
         edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE,
     ),
     "a row under earlier claims of its client gets more writers than are kept": case(
+    "a small page with another token comes beside a line, before rows that only the line shows": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "misc/m1", team="a"), push(1), pull(0), ("connect", 0), pull(0),
+        edit(1, "INSERT", "notes/n1", team="c"), edit(1, "INSERT", "notes/n2", team="c"), push(1),
+        ("other token", 0, C, 1), edit(1, "INSERT", "misc/m2", team="z"), push(1),
+        edit(1, "INSERT", "tasks/t1", team="a"), push(1), ("hear", 0), ("hear", 0), claims(0, team="c"),
+    ),
         "stock stock", 1,
         edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0),
         claims(0, team="b"), edit(0, "INSERT", "tasks/r1", team="b"), push(0), *NINE, claims(0),
