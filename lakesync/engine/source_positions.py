@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakesync.model.types import Claims, Position
-from lakesync.rules.model import SyncRules
+from lakesync.rules.model import SyncRules, pass_all
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
@@ -34,9 +34,8 @@ MAX_ATTEMPTS = 3
 _MARKS_KEPT = 8
 """Marks kept per source; an older one is read as a plain feed cursor, which lies just below the right one."""
 
-_PERIODS_KEPT = 8
-"""Access periods (pairs of rules and claims) kept per source. Rows that only an older period showed may stay with the
-client."""
+_PERIODS_KEPT = 100
+"""Most access periods (pairs of rules and claims) kept per source."""
 
 
 class Start(NamedTuple):
@@ -194,17 +193,27 @@ def _in_access_period(
 
     The access periods tell later which rows the client may have, so that rows that it may not see any more are
     deleted. A client that uses two tokens in turn changes its claims often. So an earlier period with the same rules
-    and claims is continued. Otherwise such a client would use up the kept periods.
+    and claims is continued. Otherwise such a client would use up the kept periods. A period without rows is removed.
     """
     periods = known.access_periods
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
     if same is not None and same is periods[-1]:
         return known
-    others = [each for each in periods if each is not same]
-    access_periods = (*others, same or AccessPeriod(rules, claims, newest()))[-_PERIODS_KEPT:]
+    others = [each for each in periods if each is not same and each.last is not None]
+    access_periods = _within_bounds((*others, same or AccessPeriod(rules, claims, newest())))
     return msgspec.structs.replace(
         known, access_periods=access_periods, confirmed=None, pending=None, pass_position=None
     )
+
+
+def _within_bounds(periods: tuple[AccessPeriod, ...]) -> tuple[AccessPeriod, ...]:
+    """Return the periods to keep: of too many, the oldest become one in which the client may have been sent any row."""
+    surplus = len(periods) - _PERIODS_KEPT
+    if surplus <= 0:
+        return periods
+    oldest, kept = periods[: surplus + 1], periods[surplus + 1 :]
+    last = max((period.last for period in oldest if period.last is not None), default=None)
+    return (AccessPeriod(pass_all(), {}, last=last), *kept)
 
 
 def _extend_access_period(known: SourcePosition, at: Position | None) -> SourcePosition:

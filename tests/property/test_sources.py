@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.engine import Engine, EngineLimits
-from lakesync.model.types import SyncPull
+from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
@@ -97,6 +97,11 @@ class World:
             self.team = "b" if value else "a"
         elif kind == "rules":
             self.rules = TEAM if value else ALL
+        elif kind == "claims in turn":
+            for number in range(int(value or 0)):
+                self.team = f"team {number}"
+                self.note()
+                self.ask("s")  # whose answer is lost
             self.gateway.set_rules(self.rules)
         self.note()
 
@@ -104,13 +109,18 @@ class World:
         """Ask for a page, whose answer may be lost, but not for ever; whether there is more."""
         since = self.client.cursor
         answer = self.gateway.handle_pull(SyncPull("c", since, limit, source), self.claims)
-        if source is not None:
-            assert answer.server_hlc <= since
-            assert {delta.key for delta in answer.deltas} <= self.ever, "R5"
+        answer = self.ask(source, limit)
         self.losses = self.losses + 1 if lost and self.losses < 9 else 0
         if not self.losses:
             self.client.take(answer)
         return answer.has_more
+
+    def ask(self, source: str | None, limit: int = 50) -> SyncResponse:
+        """Return the answer to a pull."""
+        if source is not None:
+            assert answer.server_hlc <= since
+            assert {delta.key for delta in answer.deltas} <= self.ever, "R5"
+        return answer
 
     def note(self) -> None:
         """Remember which rows of the source were ever visible to the client."""
@@ -141,6 +151,10 @@ class World:
 
 rows = st.sampled_from([*ROWS, SHARED])
 teams = st.sampled_from(["a", "b", None])
+SENT_BY_RULES = [("rules", "r1", True), ("source", "r1", "a"), ("own", "r1", "a"), ("pull from source", "r1", False)]
+"""The client is sent a row of the source that only its first claims show."""
+MANY = 120
+"""More access periods than a record keeps."""
 steps = st.one_of(
     st.tuples(st.just("source"), rows, teams),
     st.tuples(st.just("own"), st.sampled_from(ROWS), teams),
@@ -148,12 +162,15 @@ steps = st.one_of(
     st.tuples(st.sampled_from(["reload", "claims", "rules"]), st.just("r1"), st.booleans()),
 )
 
+    st.tuples(st.just("claims in turn"), st.just("r1"), st.sampled_from([3, 9])),
 
 @settings(deadline=None)
 @example(story=[("source", "r1", "a"), ("own", "r1", "a"), ("pull", "r1", False), ("pull from source", "r1", True)])
 @example(story=[("own", "r1", "a"), ("pull", "r1", False), ("source", "x", "a"), ("pull from source", "r1", False)])
 @given(story=st.lists(steps, max_size=25))
 def test_a_client_of_a_source_ends_with_its_rows(story):
+@example(story=[*SENT_BY_RULES, ("claims in turn", "r1", 9)])
+@example(story=[*SENT_BY_RULES, ("claims in turn", "r1", MANY), ("reload", "r1", False)])
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
         try:

@@ -58,7 +58,7 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     tables: tuple[str, ...] = ()
     """Tables of the rows that the client was sent."""
     access_periods: tuple[AccessPeriod, ...] = ()
-    """The current one is last; only the latest few, each with other rules or claims."""
+    """The current one is last. Each has other rules or claims, except that the oldest of too many are one."""
 
 
 class CursorVector(msgspec.Struct, frozen=True, array_like=True):
