@@ -274,10 +274,11 @@ def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Ac
 
 
 def _sent_state(record: ClientRecord | None) -> object:
-    """Return the fields that change whenever the client is sent something, to compare two versions of its record."""
+    """Return the fields on which a page depends, to compare two versions of a record."""
     if record is None:
         return None
-    return (record.pages_sent, record.scopes, record.pages, record.past, record.wrote, record.followed)
+    tables = {table for source in record.sources for table in source.tables}  # their rows may have come from a source
+    return (record.pages_sent, record.scopes, record.pages, record.past, record.wrote, record.followed, tables)
 
 
 def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:

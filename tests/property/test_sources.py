@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 from hypothesis import example, given, settings
@@ -20,6 +21,7 @@ from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import Author
+from tests.property.held_store import HeldStore
 
 TEAM = parse_rules(
     {
@@ -95,20 +97,18 @@ class World:
                 self.client.rows.clear()
         elif kind == "claims":
             self.team = "b" if value else "a"
-        elif kind == "rules":
-            self.rules = TEAM if value else ALL
         elif kind == "claims in turn":
             for number in range(int(value or 0)):
                 self.team = f"team {number}"
                 self.note()
                 self.ask("s")  # whose answer is lost
+        elif kind == "rules":
+            self.rules = TEAM if value else ALL
             self.gateway.set_rules(self.rules)
         self.note()
 
     def pull(self, source: str | None, *, lost: bool = False, limit: int = 50) -> bool:
         """Ask for a page, whose answer may be lost, but not for ever; whether there is more."""
-        since = self.client.cursor
-        answer = self.gateway.handle_pull(SyncPull("c", since, limit, source), self.claims)
         answer = self.ask(source, limit)
         self.losses = self.losses + 1 if lost and self.losses < 9 else 0
         if not self.losses:
@@ -117,6 +117,8 @@ class World:
 
     def ask(self, source: str | None, limit: int = 50) -> SyncResponse:
         """Return the answer to a pull."""
+        since = self.client.cursor
+        answer = self.gateway.handle_pull(SyncPull("c", since, limit, source), self.claims)
         if source is not None:
             assert answer.server_hlc <= since
             assert {delta.key for delta in answer.deltas} <= self.ever, "R5"
@@ -149,28 +151,28 @@ class World:
         self.source.close()
 
 
-rows = st.sampled_from([*ROWS, SHARED])
-teams = st.sampled_from(["a", "b", None])
 SENT_BY_RULES = [("rules", "r1", True), ("source", "r1", "a"), ("own", "r1", "a"), ("pull from source", "r1", False)]
 """The client is sent a row of the source that only its first claims show."""
 MANY = 120
 """More access periods than a record keeps."""
+rows = st.sampled_from([*ROWS, SHARED])
+teams = st.sampled_from(["a", "b", None])
 steps = st.one_of(
     st.tuples(st.just("source"), rows, teams),
     st.tuples(st.just("own"), st.sampled_from(ROWS), teams),
     st.tuples(st.sampled_from(["pull", "pull from source", "pull from source"]), rows, st.booleans()),
     st.tuples(st.sampled_from(["reload", "claims", "rules"]), st.just("r1"), st.booleans()),
+    st.tuples(st.just("claims in turn"), st.just("r1"), st.sampled_from([3, 9])),
 )
 
-    st.tuples(st.just("claims in turn"), st.just("r1"), st.sampled_from([3, 9])),
 
 @settings(deadline=None)
 @example(story=[("source", "r1", "a"), ("own", "r1", "a"), ("pull", "r1", False), ("pull from source", "r1", True)])
 @example(story=[("own", "r1", "a"), ("pull", "r1", False), ("source", "x", "a"), ("pull from source", "r1", False)])
-@given(story=st.lists(steps, max_size=25))
-def test_a_client_of_a_source_ends_with_its_rows(story):
 @example(story=[*SENT_BY_RULES, ("claims in turn", "r1", 9)])
 @example(story=[*SENT_BY_RULES, ("claims in turn", "r1", MANY), ("reload", "r1", False)])
+@given(story=st.lists(steps, max_size=25))
+def test_a_client_of_a_source_ends_with_its_rows(story):
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
         try:
@@ -182,3 +184,35 @@ def test_a_client_of_a_source_ends_with_its_rows(story):
             assert found == wanted
         finally:
             world.close()
+
+
+def test_a_page_of_a_source_that_crosses_a_pull_puts_a_delete_before_the_pulls_inserts(tmp_path):
+    clock = ManualClock()
+    store = HeldStore(clock)
+    engine = Engine(cast("Any", store), clock, EngineLimits(write_scope="any"))
+    engine.open()
+    source, etl, other = SqliteAdapter(tmp_path / "source.db"), Author("etl", clock), Author("other", clock)
+    try:
+        gateway = engine.gateway("g")
+        gateway.register_source("s", source)
+        stored = StoredDelta("w", clock.now_ms << 16, etl.delta("r", {"n": 1}, table="reports"))
+        source.insert_deltas(DeltaBatch("w.main.1.1-1", "w", (stored,)))
+        other.push(gateway, other.delta("q", {"n": 1}, table="own"))
+        since = gateway.handle_pull(SyncPull("c", 0, 10)).server_hlc
+        other.push(gateway, other.delta("r", {"n": 2}, table="reports"))
+        store.held = True
+        pulled = gateway.submit_page(SyncPull("c", since, 10), {"sub": "c"})
+        happen(store, "run page", "tell page")
+        store.held = False
+        assert gateway.handle_pull(SyncPull("c", since, 10, "s")).deltas
+        happen(store, "run record_page", "tell record_page")
+        assert [delta.op for delta in pulled.result().deltas] == ["DELETE", "INSERT"]
+    finally:
+        engine.close()
+        source.close()
+
+
+def happen(store: HeldStore, *names: str) -> None:
+    """Let these events of a store happen."""
+    for name in names:
+        next(event for event in store.events() if event.name == name).happen()

@@ -31,7 +31,7 @@ from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import lag, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, run
-from lakesync.engine.sharding.vectors import Vectors
+from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.flush import Outlet
 from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError
@@ -150,10 +150,10 @@ class ShardedGateway(SyncGateway):
         for name, future in futures.items():
             checkpoints[name] = yield future
         arrivals = {name: checkpoint.arrival for name, checkpoint in checkpoints.items()}
-        cursor: int = yield self._vectors.submit_issue(client_id, arrivals)
+        issued: IssuedCursor = yield self._vectors.submit_issue(client_id, arrivals)
         return with_fields(
             checkpoints[self._shards.default],
-            arrival=cursor,
+            arrival=issued.cursor,
             tables=tuple(table for checkpoint in checkpoints.values() for table in checkpoint.tables),
             created_ms=max(checkpoint.created_ms for checkpoint in checkpoints.values()),
         )

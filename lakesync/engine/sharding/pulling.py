@@ -16,7 +16,7 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import UNKNOWN_CURSOR
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
+from lakesync.engine.sharding.vectors import IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.source_pages import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError
@@ -105,10 +105,12 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
     if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for it yet, so there is no vector to store
         return SyncPage(deltas, max(sent.feed_cursor, *cursors.values()), more)
     confirms = sent if request.confirmed else None
-    cursor: int = yield vectors.submit_issue(client_pull.client_id, cursors, next_shard, confirms, sent.feed_cursor)
-    if sent.record is not None and sent.record.sources:  # it may have rows of the same tables from a source
-        deltas = with_deletes(deltas, sent.record)
-    return SyncPage(deltas, cursor, more)
+    issued: IssuedCursor = yield vectors.submit_issue(
+        client_pull.client_id, cursors, next_shard, confirms, sent.feed_cursor
+    )
+    if issued.record.sources:  # it may have rows of the same tables from a source
+        deltas = with_deletes(deltas, issued.record)
+    return SyncPage(deltas, issued.cursor, more)
 
 
 def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:

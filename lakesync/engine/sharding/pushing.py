@@ -98,7 +98,7 @@ def push(
             cursors[name] = other_result.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
-        cursor = yield vectors.submit_issue(client_id, cursors, above=request.seen or 0)
+        cursor = (yield vectors.submit_issue(client_id, cursors, above=request.seen or 0)).cursor
     return PushResult(cursor, len(request.push.deltas))
 
 

@@ -13,7 +13,7 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.engine.sharding.vectors import BroadcastCursor, ResolvedCursor, Vectors
+from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
@@ -93,8 +93,8 @@ def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str) 
         return None
     # a shard without a record of the client: its confirmed cursor, or the start of the shard's feed
     cursors = {name: confirmed.get(name, 0) if cursor is None else cursor for name, cursor in resumed.items()}
-    joined_cursor: int = yield vectors.submit_issue(client_id, cursors)
-    return joined_cursor
+    issued: IssuedCursor = yield vectors.submit_issue(client_id, cursors)
+    return issued.cursor
 
 
 def scan(

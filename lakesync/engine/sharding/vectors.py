@@ -55,6 +55,14 @@ class BroadcastCursor(NamedTuple):
     """The vector: the cursor in each shard, by shard name."""
 
 
+class IssuedCursor(NamedTuple):
+    """A cursor that was created for one client."""
+
+    cursor: int
+    record: ClientRecord
+    """The client's, with the cursor."""
+
+
 class Vectors:
     """Resolves and creates the cursors of one gateway's clients."""
 
@@ -128,7 +136,7 @@ class Vectors:
         next_shard: str = "",
         confirms: ResolvedCursor | None = None,
         above: int = 0,
-    ) -> Future[int]:
+    ) -> Future[IssuedCursor]:
         """Create a cursor for one client, and store its vector in the client's record.
 
         Args:
@@ -141,7 +149,7 @@ class Vectors:
         """
         now = self._wall()
 
-        def work(commit: ClientCommit) -> int:
+        def work(commit: ClientCommit) -> IssuedCursor:
             known = current(commit.client(client_id), commit.epoch)
             record = known or ClientRecord(client_id, commit.epoch, now)
             if confirms is not None:
@@ -150,7 +158,7 @@ class Vectors:
             record = replace(record, sent_cursors=sent_cursors)
             if record != known:
                 commit.put_client(record)
-            return cursor
+            return IssuedCursor(cursor, record)
 
         return self._store.submit(self._gateway_id, work)
 
