@@ -364,13 +364,21 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
 
 
 def _past(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey, ...]:
-    """Return the past keys with those of removed scopes. Of too many, those with the earliest rows are dropped.
+    """Return the past keys with those of removed scopes.
 
-    The feed position of DELETEs that were sent after these rows, or in a scope without keys, is stored under the empty
-    key.
+    Of too many, the periods of each key become one; then the keys with the earliest rows are dropped. The feed position
+    of DELETEs that were sent after these rows, or in a scope without keys, is stored under the empty key.
     """
     removed = list(removed)
     added = [PastKey(name, scope.at, scope.reached) for scope in removed for name in scope.keys]
     with_later_deletes = [scope for scope in removed if scope.sent_up_to > (scope.reached if scope.keys else 0)]
     added += [PastKey("", scope.at, scope.sent_up_to) for scope in with_later_deletes]
-    return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.sent_up_to)[-PAST_KEPT:])
+    periods = list(dict.fromkeys((*past, *added)))
+    if len(periods) > PAST_KEPT:
+        joined: dict[tuple[str, bool], PastKey] = {}
+        for each in periods:
+            name = (each.key, each.sent_up_to == _NO_END)  # a period without an end says nothing of later ones
+            known = joined.get(name, each)
+            joined[name] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to))
+        periods = list(joined.values())
+    return tuple(sorted(periods, key=lambda period: period.sent_up_to)[-PAST_KEPT:])

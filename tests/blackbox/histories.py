@@ -12,6 +12,8 @@ TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
 FEW_TEAMS: list[Any] = ["a", "b", "c"]
 KINDS: list[Any] = [["p"], ["q"], ["p", "q"], "p"]
 LEVELS = ["0", "1", "2"]
+MANY_TEAMS = [f"t{number}" for number in range(300)]
+"""Teams without rows."""
 
 
 def _bucket(name: str, *filters: tuple[str, str, str], tables: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -330,11 +332,14 @@ def _three_scopes(random: Random, who: int, world: World) -> list[Step]:
 def _in_turns(random: Random, who: int, world: World) -> list[Step]:
     """Small pages of a client between which so many pulls with its other tokens come that its earliest claims go.
 
-    It wrote rows, or was sent some, under claims that it has no more.
+    It wrote rows, or was sent some, under claims that it has no more. Now and then its tokens have so many teams that
+    keys of its earliest claims go too; then it starts again in the end.
     """
     live = "named" not in world.devices
+    wide = random.random() < 0.2
     tokens = [_claims(random, world) for _ in range(random.choice([2, 3, 3, 4]))]
     teams = [team for token in tokens for team in token["team"]] or [*world.letters]
+    others = [{**token, "team": [*token["team"], *MANY_TEAMS]} for token in tokens] if wide else tokens
 
     def written(writer: int, most: int) -> list[Step]:
         rows = [_new_row(random) if random.random() < 0.6 else random.choice(world.keys) for _ in range(most)]
@@ -355,9 +360,9 @@ def _in_turns(random: Random, who: int, world: World) -> list[Step]:
         steps += [("connect", who), ("hear", who)] if live and random.random() < 0.4 else []
         steps += written(who + 1, random.choice([1, 2, 4]))
     steps.append(("claims", who, random.choice(tokens)))
-    for _ in range(random.randint(2, 7)):
+    for _ in range(random.randint(7, 12) if wide else random.randint(2, 7)):
         for _ in range(random.choice([0, 1, 2, 4])):
-            steps.append(("other token", who, random.choice(tokens), random.choice([1, 1, 2, 1000])))
+            steps.append(("other token", who, random.choice(others), random.choice([1, 1, 2, 1000])))
         extra = random.choices(["", "mine", "others", "moved", "claims"], [6, 2, 2, 2, 1])[0]
         if extra == "mine":
             steps += written(who, 1)
@@ -369,7 +374,7 @@ def _in_turns(random: Random, who: int, world: World) -> list[Step]:
         elif extra == "claims":
             steps.append(("claims", who, random.choice(tokens)))
         steps.append(("pull", who, random.choice([1, 1, 1, 2]), random.choice(["whole", *FATES])))
-    return steps
+    return [*steps, ("claims", who, _claims(random, world)), ("reload", who)] if wide else steps
 
 
 def _new_row(random: Random) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.blackbox.histories import Step
+from tests.blackbox.histories import MANY_TEAMS, Step
 from tests.blackbox.run import Case, play
 
 TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": ["q"], "level": "1"})
@@ -53,11 +53,27 @@ GLIMPSE = [
 ]  # fmt: skip
 """A row comes into sight of C and leaves it again, then another one comes."""
 
+IN_TURNS = [
+    step
+    for number in range(16)
+    for step in (
+        edit(1, "UPDATE", "notes/r2", team="t0", x=number), push(1),
+        ("other token", 0, {**A, "team": [*MANY_TEAMS, "uv"[number % 2]]}, 1000),
+    )
+]  # fmt: skip
+"""Tokens with many teams come in turns, more often than a record keeps scopes."""
+
 CASES = {
     "claims change between two pages": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"), push(1),
         pull(0, 1), claims(0, team="b"),
+    ),
+    "a client starts again after its tokens with many teams came in turns": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "tasks/t2", team="c"), push(1), claims(0, team="c"), pull(0),
+        edit(1, "INSERT", "notes/r1", team="a"), push(1), claims(0), pull(0),
+        *IN_TURNS, claims(0, team="t0"), ("reload", 0),
     ),
     "claims change between two pages and a row stays visible by another bucket": case(
         "stock stock", 9,
@@ -350,6 +366,13 @@ CASES = {
         pull(0), edit(1, "UPDATE", "notes/r1", team="b"), push(1),
         claims(0, team=["a", "b"]), edit(0, "UPDATE", "tasks/r1", team="b"), push(0), claims(0),
     ),
+    "a small page with another token comes beside a line, before rows that only the line shows": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "misc/m1", team="a"), push(1), pull(0), ("connect", 0), pull(0),
+        edit(1, "INSERT", "notes/n1", team="c"), edit(1, "INSERT", "notes/n2", team="c"), push(1),
+        ("other token", 0, C, 1), edit(1, "INSERT", "misc/m2", team="z"), push(1),
+        edit(1, "INSERT", "tasks/t1", team="a"), push(1), ("hear", 0), ("hear", 0), claims(0, team="c"),
+    ),
     "a row comes and goes between two pulls with another token": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/n1", team="c"), push(1), ("other token", 0, C, 1000), *GLIMPSE,
@@ -366,13 +389,6 @@ CASES = {
         edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE,
     ),
     "a row under earlier claims of its client gets more writers than are kept": case(
-    "a small page with another token comes beside a line, before rows that only the line shows": case(
-        "stock stock", 1,
-        edit(1, "INSERT", "misc/m1", team="a"), push(1), pull(0), ("connect", 0), pull(0),
-        edit(1, "INSERT", "notes/n1", team="c"), edit(1, "INSERT", "notes/n2", team="c"), push(1),
-        ("other token", 0, C, 1), edit(1, "INSERT", "misc/m2", team="z"), push(1),
-        edit(1, "INSERT", "tasks/t1", team="a"), push(1), ("hear", 0), ("hear", 0), claims(0, team="c"),
-    ),
         "stock stock", 1,
         edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0),
         claims(0, team="b"), edit(0, "INSERT", "tasks/r1", team="b"), push(0), *NINE, claims(0),
