@@ -105,6 +105,9 @@ class Channel:
             self._index_version += 1
             for connection in self._connections:
                 connection.is_announced = False  # other processes may have missed the announcement
+                if notice.after_loss:  # this one may have missed that the client was sent rows elsewhere
+                    connection.has_sibling = True
+                    self._update_multi_connected(connection.client_name)
             self._index.clear()
             self._unindexed |= self._connections
             concerned = with_own_changes = self._unindexed

@@ -40,6 +40,8 @@ class Notice(NamedTuple):
     presence: tuple[Presence, ...] = ()
     """Connected clients. A process with another connection of such a client announces that in turn, so that both know
     that the client may get rows on the other connection."""
+    after_loss: bool = False
+    """Notices may have been lost before this one, also announcements of connected clients."""
 
 
 Listener = Callable[[Notice], None]

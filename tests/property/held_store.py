@@ -102,6 +102,12 @@ class HeldStore:
         self._listeners.append(entry)
         return lambda: self._listeners.remove(entry)
 
+    def lose_notices(self, gateway: str) -> None:
+        """Lose the notices on their way, as with a lost connection to Postgres, and say so."""
+        for _, notices in self._listeners:
+            notices.clear()
+            notices.append(Notice(gateway, None, after_loss=True))
+
     def events(self) -> Iterator[Event]:
         """What the store may do next."""
         for place, each in enumerate(self.done):

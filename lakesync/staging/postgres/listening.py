@@ -140,7 +140,7 @@ class Listening:
         except BaseException:
             connection.close()
             raise
-        self.notices.tell(Notice(gateway, None) for (gateway,) in gateways)
+        self.notices.tell(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
         return connection
 
     def _deliver(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:

@@ -208,7 +208,7 @@ class TestOnPostgres:
     def test_an_unknown_notice_counts_as_a_change_of_every_bucket(self, url, pair, listening):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("NOTIFY lakesync_arrival, 'nonsense'")
-        listening[1].wait(lambda notice: notice == Notice("g", None))
+        listening[1].wait(lambda notice: notice == Notice("g", None, after_loss=True))
         push(pair[0], Book(), make_delta("c", 10, "r", x=1))
         listening[1].wait(lambda notice: notice.buckets is not None and EVERYONE in notice.buckets)
 
@@ -218,7 +218,7 @@ class TestOnPostgres:
         store.ensure_gateway("g")
         told = Told()
         store.watch(told)
-        told.wait(lambda notice: notice == Notice("g", None))
+        told.wait(lambda notice: notice == Notice("g", None, after_loss=True))
         assert listeners(url) == 1
         store.close()
         assert listeners(url) == 0
