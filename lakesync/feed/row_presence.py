@@ -92,7 +92,7 @@ def writers_known_from(at: Position) -> int:
     """
     if at.base >= 0:
         return at.base
-    return 0 if at.wrote else at.until
+    return 0 if at.wrote else at.until  # without a base, a client that never pushed cannot be a writer
 
 
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
@@ -146,7 +146,7 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     if writer is None or writer.latest <= at.base:
         return None
     inserted = writer.inserted
-    if inserted < DELETED:
+    if inserted < DELETED:  # a negative arrival: astray since then
         return _ASTRAY if -inserted > at.base else 0
     return inserted if inserted == DELETED or inserted > at.base else 0
 
