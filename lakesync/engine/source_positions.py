@@ -35,7 +35,8 @@ _MARKS_KEPT = 8
 """Marks kept per source; an older one is read as a plain feed cursor, which lies just below the right one."""
 
 _PERIODS_KEPT = 100
-"""Most access periods (pairs of rules and claims) kept per source."""
+"""The most access periods (pairs of rules and claims) kept per source; of more, the oldest become one in which the
+client may have been sent any row."""
 
 
 class Start(NamedTuple):

@@ -324,6 +324,7 @@ def _scan_group(
     with_own_changes = group.with_own_changes.union(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
+    # `moved`: clients that other processes sent pages under other claims, without a delivered notice
     records = view.unnotified_clients(group.clients)
     moved = {record.client_id for record in records if not _owns_cursors(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | moved
@@ -346,6 +347,7 @@ def _scan_group(
 
 
 def _owns_cursors(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
+    """Return whether complete cursors that a client is sent now belong to this access, by its stored record."""
     record = current(stored, view.epoch)
     return record is not None and owns_cursors(record, access)
 

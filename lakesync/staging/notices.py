@@ -41,7 +41,7 @@ class Notice(NamedTuple):
     """Connected clients. A process with another connection of such a client announces that in turn, so that both know
     that the client may get rows on the other connection."""
     after_loss: bool = False
-    """Notices may have been lost before this one, also announcements of connected clients."""
+    """Whether notices before this one may have been lost, also those of connected clients."""
 
 
 Listener = Callable[[Notice], None]

@@ -60,7 +60,7 @@ class IssuedCursor(NamedTuple):
 
     cursor: int
     record: ClientRecord
-    """The client's, with the cursor."""
+    """The client's record in the default shard, as it was stored with the cursor."""
 
 
 class Vectors:

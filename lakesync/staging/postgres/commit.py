@@ -74,7 +74,7 @@ class PostgresView(HeadView, SideQueries):
         return feed.changed_among(self._connection, self.gateway, buckets, since)
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
-        """Return the records of all these clients, for the same reason."""
+        """Return the records of all these clients: a snapshot shows commits whose notice has not arrived yet."""
         return clients(self._connection, self.gateway, client_ids)
 
     def buckets(self, prefix: str) -> list[str]:

@@ -86,7 +86,7 @@ class SqliteView(HeadView, SideQueries):
         return ()
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:  # noqa: ARG002
-        """Return nothing: the thread that reads has delivered all notices."""
+        """Return nothing: the thread that reads has delivered the notices of all commits."""
         return []
 
     def buckets(self, prefix: str) -> list[str]:

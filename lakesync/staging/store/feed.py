@@ -102,9 +102,9 @@ class ClientView(GatewayView, FeedView, Protocol):
         """
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
-        """Return the records of these clients that may have changed without a delivered notice.
+        """Return the records of these clients that may have changed, and whose notice may not be delivered yet.
 
-        A store that notifies its listeners of each commit before it shows it to readers returns nothing.
+        A store returns none if it notifies its listeners of each commit before readers see the commit.
         """
 
 
