@@ -164,8 +164,8 @@ class Sources:
     def _update_positions(self, pull: SyncPull, record: ClientRecord, *, starts_again: bool) -> None:
         """Store what a pull from the gateway's own feed says about the client's positions in sources.
 
-        The pull does not wait for this write. If the write of a confirmation fails, the page is sent again. If that of a
-        restart fails, the client is not sent again what it had confirmed, until it starts again once more.
+        The pull does not wait for this write. If the write of a confirmation fails, the page is sent again. If that of
+        a restart fails, the client is not sent again what it had confirmed, until it starts again once more.
 
         Args:
             pull: the pull; its cursor may be the mark of a source's page, which it confirms.
