@@ -74,11 +74,10 @@ class RejectionLog:
         reasons = {each.delta_id: each for each in error.rejected} if isinstance(error, RefusedError) else {}
         named = [delta for delta in deltas if delta.delta_id in reasons]
         others = [delta for delta in deltas if delta.delta_id not in reasons]
+        recordable = [delta for delta in (*named, *others) if _has_valid_ids(delta)][:_MAX_OF_A_PUSH]
         with self._lock:
-            # named ones last: of one row's deltas, the one that caused the rejection is kept
-            for delta in (*others[: max(0, _MAX_OF_A_PUSH - len(named))], *named[:_MAX_OF_A_PUSH]):
-                if not _has_valid_ids(delta):
-                    continue
+            # named ones last: of one row's deltas, one that caused the rejection is kept
+            for delta in reversed(recordable):
                 code, message = _reason(delta, error, reasons, named)
                 key = (gateway, delta.table, delta.row_id)
                 rejected = RejectedDelta(pusher, delta.delta_id, code, shortened(message), self._wall())

@@ -61,6 +61,24 @@ def test_deltas_pushed_with_a_rejected_one_are_reported_by_its_reason():
     assert "in the same push, row 'bad' of table 'todos' was rejected: no such column" in told["good"].sentence
 
 
+def test_a_row_keeps_the_delta_that_caused_the_rejection_and_not_another_one_of_the_same_push():
+    known = RejectionLog(lambda: 5)
+    good, bad, later = (RowDelta("UPDATE", "todos", "r1", "ann", (), 1, delta_id) for delta_id in ("d1", "d2", "d3"))
+    reason = Rejection("d2", "SCHEMA_ERROR", "no such column")
+    known.record("gw", "ann", (good, bad, later), ValidationError("no", [reason]))
+    found = known.latest("gw", "todos", "r1")
+    assert found is not None
+    assert (found.delta_id, found.code, found.message) == ("d2", "SCHEMA_ERROR", "no such column")
+
+
+def test_deltas_with_invalid_names_do_not_use_up_the_rows_kept_of_a_push():
+    known = RejectionLog(lambda: 5)
+    invalid = [RowDelta("INSERT", "no table!", f"r{n}", "ann", (), 1, f"d{n}") for n in range(100)]
+    valid = RowDelta("INSERT", "todos", "r1", "ann", (), 1, "d")
+    known.record("gw", "ann", (*invalid, valid), BackpressureError("too much waits for the lake"))
+    assert known.latest("gw", "todos", "r1") is not None
+
+
 def test_a_push_rejected_for_backpressure_is_kept_for_up_to_a_hundred_rows():
     known = RejectionLog(lambda: 5)
     deltas = [RowDelta("INSERT", "todos", f"r{n}", "ann", (), 1, f"d{n}") for n in range(101)]
