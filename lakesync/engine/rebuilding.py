@@ -24,7 +24,7 @@ from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.records import GatewayConfig, Move, StoredRow
+from lakesync.staging.records import ARRIVAL_STEP, GatewayConfig, Move, StoredRow
 from lakesync.staging.replacement import replacement_stores
 from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
@@ -184,15 +184,16 @@ def _rebuild_gateway(
         stores[default_shard].run(gateway, partial(_put_connector, connector))
     rules = RulesCache()
     restored = dict.fromkeys(stores, (0, 0, 0))  # pushes, deltas and newest arrival of each shard
+    feed_ends = dict.fromkeys(stores, 0)
     for chunk in _chunks(history.pushes(gateway)):
         for name, own in _by_shard(chunk, shard_of).items():
             if name not in stores:
                 continue
-            stores[name].run(gateway, partial(_restore, own, rules))
+            feed_ends[name] = stores[name].run(gateway, partial(_restore, own, rules, feed_ends[name]))
             pushes, deltas, _ = restored[name]
             restored[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
         on_progress(gateway, sum(deltas for _, deltas, _ in restored.values()))
-    floor = first_arrival(max(newest for _, _, newest in restored.values()))
+    floor = max(first_arrival(max(newest for _, _, newest in restored.values())), *feed_ends.values())
     rebuilt = []
     for name, store in stores.items():
         store.run(gateway, lambda commit: commit.restore_end(floor))
@@ -231,10 +232,22 @@ def _by_shard(pushes: Iterable[LakePush], shard_of: Callable[[str], str]) -> dic
     return by_shard
 
 
-def _restore(pushes: list[LakePush], rules: RulesCache, commit: Restoring) -> None:
+def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: Restoring) -> int:
     """Store the delta ids and merged rows of some pushes, with every move of a row into or out of a bucket.
 
     The moves show later which rows have left a bucket, so that clients that still have them are sent a DELETE.
+
+    Log rows keep the arrivals that the lake has. Rows get later ones where needed: pushes to different shards may have
+    the same arrivals, and of two rows with one arrival a page could end between them and lose the second.
+
+    Args:
+        pushes: in order of arrival.
+        rules: the cache of compiled sync rules.
+        feed_end: the highest arrival of a row so far.
+        commit: of the store that is rebuilt.
+
+    Returns:
+        The highest arrival of a row.
     """
     index = rules.index(commit.config)
     stored = commit.rows({delta.key for push in pushes for delta in push.deltas})
@@ -245,12 +258,13 @@ def _restore(pushes: list[LakePush], rules: RulesCache, commit: Restoring) -> No
         for delta in push.deltas:
             rows.setdefault(delta.key, StoredRow(delta.key, arrival=0, state=RowState())).state.merge(delta)
         for key, arrival in arrivals_of(push.deltas, push.arrival).items():
-            row = rows[key]
-            row.arrival = row.writers_floor = arrival  # any client may have written to the row up to here
+            row, feed_end = rows[key], max(arrival, feed_end + ARRIVAL_STEP)
+            row.arrival = row.writers_floor = feed_end  # any client may have written to the row up to here
             moves += moves_of(row, index)  # sets the row's bucket keys, too
             if not index.everything:  # a client that wrote to it may have it without seeing it
-                moves.append(move(row, own_bucket(push.client_id), arrival, "own"))
+                moves.append(move(row, own_bucket(push.client_id), feed_end, "own"))
     commit.put_rows(rows.values(), moves)
+    return feed_end
 
 
 def _chunks(pushes: Iterable[LakePush]) -> Iterator[list[LakePush]]:

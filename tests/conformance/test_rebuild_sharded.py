@@ -183,3 +183,26 @@ def test_the_commands_apply_to_every_shard(tmp_path, clock, lost, monkeypatch):
     with closing(sqlite3.connect(old)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (1,), "none is upgraded where any is refused"
     assert told("rebuild", "--from-lake", "--shard", "shard-orders", "--staging", "sqlite:///elsewhere").exit_code == 2
+
+
+def test_pages_of_a_store_that_was_rebuilt_from_several_shards_lose_no_row(tmp_path, clock):
+    engine = opened(tmp_path, clock)
+    alice = Client("alice", "red")
+    for number in range(4):
+        clock.advance(5)
+        for table in ("orders", "products", "notes"):  # at one time, so the shards' arrivals are equal
+            alice.push(engine, write(f"{table}-{number}", table, clock, x=number))
+    lake = carried(engine)
+    assert len({push.arrival for push in lake.pushes("g")}) == 4
+    engine.close()
+    url = f"sqlite://{tmp_path / 'one'}"
+    (done,) = rebuild(url, clock, lake)
+    assert done.deltas == 12
+    engine = Engine(open_staging(url, None, clock), clock)
+    engine.open()
+    expected = {f"{table}-{number}" for table in ("orders", "products", "notes") for number in range(4)}
+    for limit in (1, 2, 3):
+        reader = Client(f"reader-{limit}", "red")
+        reader.pull(engine, limit=limit)
+        assert reader.rows.keys() == expected
+    engine.close()
