@@ -30,8 +30,9 @@ from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 
 MARGIN_MS = 60_000
-"""Milliseconds by which new arrivals exceed the clock and all arrivals in the lake: the lost store may have used later
-ones."""
+"""Milliseconds by which new arrivals exceed the clock and all arrivals in the lake of the rebuilt shards: the lost store
+may have used later ones. Arrivals of different shards are not compared, so a shard that is rebuilt alone need not be
+above the others. It has no part of earlier checkpoints, and knows no earlier cursor."""
 
 _DELTAS_A_COMMIT = 5_000
 """Deltas that one commit restores."""
@@ -114,7 +115,7 @@ def rebuild(
         What was rebuilt, by gateway and shard.
 
     Raises:
-        ConfigurationError: a store exists and `replace` is false, or `only` cannot be rebuilt alone.
+        ConfigurationError: a store exists and `replace` is false, `only` is no shard, or it cannot be rebuilt alone.
         StagingUnavailableError: a process owns a store, or a store cannot be written.
     """
 
@@ -125,7 +126,7 @@ def rebuild(
         """
         return start_of(max(wall(), wall_of(newest)) + margin_ms)
 
-    urls = {MAIN_SHARD: url} if shards is None else _selected_urls(shard_urls(shards, url), only)
+    urls = _selected_urls({MAIN_SHARD: url} if shards is None else shard_urls(shards, url), only)
     shard_of = shards.of if shards is not None else lambda _: MAIN_SHARD
     default_shard = shards.default if shards is not None else MAIN_SHARD
     # opening a store needs a replayer, although a new store has no log to replay; this engine is never opened

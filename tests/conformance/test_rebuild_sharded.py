@@ -150,6 +150,8 @@ def test_a_shard_that_cannot_be_rebuilt_alone_is_rejected_and_unchanged(tmp_path
         rebuild(url, clock, lake, shards=shards(tmp_path), only="shard-default", replace=True)
     with pytest.raises(ConfigurationError, match="no shard 'absent'"):
         rebuild(url, clock, lake, shards=shards(tmp_path), only="absent")
+    with pytest.raises(ConfigurationError, match="no shard 'shard-orders'"):
+        rebuild(url, clock, lake, only="shard-orders", replace=True)
     (tmp_path / "staging" / "log.db").unlink()
     with pytest.raises(ConfigurationError, match=r"shard-orders: add --replace"):
         rebuild(url, clock, lake, shards=shards(tmp_path))
