@@ -107,9 +107,10 @@ class Embedding:
             return rehydrate(self._store, self.gateway_id, self.rules, deltas, now)
         stored = stored_deltas(self.flusher.destination, self.gateway_id)
         total = 0
-        while chunk := list(islice(stored, _CHUNK)):
+        while chunk := list(islice(stored, _CHUNK)):  # an iterator: each slice continues after the one before
             total += rehydrate(self._store, self.gateway_id, self.rules, chunk, now)
-            # they are in the adapter already (an identity does not depend on the arrival, 0 here)
+            # They are in the adapter already (an identity does not depend on the arrival, 0 here). A flush before this
+            # writes them again, which changes nothing: the adapter leaves a delta that it has unchanged.
             self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 

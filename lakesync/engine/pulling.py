@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
+from lakesync.engine.source_positions import TOO_EARLY, started_again
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.client_state import (
     complete_page,
@@ -142,6 +143,8 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         return None
     if record is None:
         return 0 if reading.newest == 0 else None  # an empty gateway: a client that was sent nothing needs no record
+    if _with_sources(record, request, reading) != record:
+        return None
     scope = record.scopes[-1] if record.scopes else None
     if scope is None or scope.start < 0 or not reading.access.same_as(scope):
         return None  # the record has no complete cursor under these claims and rules yet
@@ -202,7 +205,7 @@ def remember_page(
         record, cursor = _sent_nothing(record, request, reading)
     if reading.page.deltas or others:
         tell_followers(commit, record, live=request.live)
-    commit.put_client(record)
+    commit.put_client(_with_sources(record, request, reading))
     return reading.with_cursor(cursor)
 
 
@@ -271,6 +274,19 @@ def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Ac
     )
     record = with_page(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)
     commit.put_client(record)
+
+
+def _with_sources(record: ClientRecord, request: PullRequest, reading: Reading) -> ClientRecord:
+    """Return the record without its positions in sources if the client starts again, otherwise as it is.
+
+    Such a client may have lost its rows: those before a position that remained would never be sent again. It may have
+    been sent nothing of the gateway's own feed, so a full pull is not the only sign. Without an own cursor it confirms
+    no position (see `source_positions`), so one that is confirmed is from before. `Vectors` does this for a sharded
+    gateway, where cursor 0 of a shard only means that the shard is empty.
+    """
+    no_cursor = request.confirmed and reading.since < TOO_EARLY and record.sent_cursors is None
+    confirmed = any(known.confirmed is not None or known.pending is not None for known in record.sources)
+    return started_again(record) if reading.at.resync or (no_cursor and confirmed) else record
 
 
 def _sent_state(record: ClientRecord | None) -> object:

@@ -20,7 +20,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.pulling import PullRequest, Reading, tell_followers
 from lakesync.engine.source_pages import SourcePage, read_source, with_deletes
 from lakesync.feed.client_state import current
-from lakesync.model.errors import NotFoundError
+from lakesync.model.errors import NotFoundError, StagingUnavailableError
 from lakesync.model.types import Claims, SyncPull, SyncResponse
 from lakesync.rules.model import pass_all
 from lakesync.staging.records import ClientRecord
@@ -54,9 +54,12 @@ class Sources:
         self._adapters: dict[str, DatabaseAdapter] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._is_closed = False
 
     def register(self, name: str, adapter: DatabaseAdapter) -> None:
         """Register an adapter as a source. It replaces one with the same name, whose positions clients keep.
+
+        So it must have the same deltas; register a database with others under a new name.
 
         Args:
             name: the name that clients pass as `source`.
@@ -96,11 +99,14 @@ class Sources:
 
         Raises:
             NotFoundError: no source has this name.
+            StagingUnavailableError: the gateway is closed.
         """
         with self._lock:
             adapter = self._adapters.get(source)
             if adapter is None:
                 raise self._unknown(source)
+            if self._is_closed:
+                raise StagingUnavailableError(f"gateway {self._gateway_id!r} is closed: open it again")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, f"sources of {self._gateway_id}")
             return self._pool.submit(self._pull, adapter, source, pull, claims, live)
@@ -122,17 +128,23 @@ class Sources:
         since = positions.resolve(record, pull.since_hlc)
         own = replace(pull, since_hlc=since, source=None)
         reading = pulling.read_page(view, request._replace(pull=own), self._rules)
-        self._update_positions(pull, record, starts_again=reading.at.resync)
+        if not reading.at.resync:  # a client that starts again loses its positions in the commit of its page
+            self._update_positions(pull, record)
         deltas = with_deletes(reading.page.deltas, record)
         return reading._replace(page=reading.page._replace(deltas=deltas))
 
     def close(self) -> None:
-        """Wait for the pulls that are in progress. No pull may be submitted afterwards."""
+        """Wait for the pulls that are in progress; later ones are rejected."""
+        with self._lock:
+            self._is_closed = True
         if self._pool is not None:
             self._pool.shutdown()
 
     def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
-        """Read a page, again if another request of the client changed its position in the source meanwhile."""
+        """Read a page, again if another request of the client changed its position in the source meanwhile.
+
+        Each repetition means that another request of the same client was answered, so it needs no limit.
+        """
         while (page := self._try_pull(adapter, source, pull, claims, live)) is None:
             pass
         return page
@@ -161,8 +173,8 @@ class Sources:
             cursor = stored_cursor
         return SyncResponse(tuple(page.deltas), cursor, page.more)
 
-    def _update_positions(self, pull: SyncPull, record: ClientRecord, *, starts_again: bool) -> None:
-        """Store what a pull from the gateway's own feed says about the client's positions in sources.
+    def _update_positions(self, pull: SyncPull, record: ClientRecord) -> None:
+        """Store what the cursor of a pull from the gateway's own feed confirms about sources.
 
         The pull does not wait for this write. If the write of a confirmation fails, the page is sent again. If that of
         a restart fails, the client is not sent again what it had confirmed, until it starts again once more.
@@ -170,19 +182,14 @@ class Sources:
         Args:
             pull: the pull; its cursor may be the mark of a source's page, which it confirms.
             record: the client's record.
-            starts_again: whether the client starts its feed again, and so all of its sources.
         """
-
-        def update(known: ClientRecord) -> ClientRecord:
-            return positions.started_again(known) if starts_again else positions.after_request(known, pull.since_hlc)
-
-        if update(record) == record:
+        if positions.after_request(record, pull.since_hlc) == record:
             return
 
         def work(commit: ClientCommit) -> None:
             known = current(commit.client(pull.client_id), commit.epoch)
             if known is not None:
-                commit.put_client(update(known))
+                commit.put_client(positions.after_request(known, pull.since_hlc))
 
         self._store.submit(self._gateway_id, work).add_done_callback(_log_failure)
 

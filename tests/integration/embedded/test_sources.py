@@ -6,8 +6,9 @@ import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.postgres import PostgresAdapter
+from lakesync.engine.pulling import PullRequest, unrecorded_cursor
 from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
-from lakesync.model.errors import AdapterError, NotFoundError
+from lakesync.model.errors import AdapterError, NotFoundError, StagingUnavailableError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
@@ -188,6 +189,30 @@ def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
     assert pull(gateway, page.server_hlc).deltas == ()
     fresh = cursor_of(gateway)
     assert told(pull(gateway, fresh)) == told(page)
+
+
+def test_a_client_that_starts_again_is_answered_when_that_is_stored(gateway, writer):
+    """It deletes its rows then: a position in a source that remained would keep those of the source from it."""
+    gateway.set_rules(parse_rules(MINE))
+    claims = {"sub": "reader", "team": "a"}
+    writer.put(("r1", {"team": "a"}))
+    since = cursor_of(gateway, claims=claims)
+    received = pull(gateway, since, team="a").server_hlc
+    assert pull(gateway, received, team="a").deltas == ()
+    request = PullRequest(SyncPull("reader", 0), claims, knows_resync=False, confirmed=True, now_ms=0)
+    reading = gateway._store.read("shop", lambda view: gateway.sources.read_page(view, request)).result()
+    assert not reading.page.deltas, "nothing else makes the answer wait for a commit"
+    assert unrecorded_cursor(request, reading) is None
+    fresh = cursor_of(gateway, claims=claims)
+    again = gateway._store.read("shop", lambda view: gateway.sources.read_page(view, request)).result()
+    assert unrecorded_cursor(request, again) is not None, "there is nothing left to store"
+    assert told(pull(gateway, fresh, team="a")) == [("DELETE", "r1"), ("INSERT", "r1")]
+
+
+def test_pulls_from_a_source_are_rejected_once_the_gateway_is_closed(gateway):
+    gateway.sources.close()
+    with pytest.raises(StagingUnavailableError, match="is closed"):
+        pull(gateway, 0)
 
 
 def test_the_gateways_feed_sends_no_plain_insert_of_a_row_that_a_source_may_have_sent(gateway, writer, clock):
