@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
-from lakesync.feed import pull_page
+from lakesync.feed import MAX_PAGE_BYTES, pull_page
 from lakesync.feed.positions import NOTHING, Access, Position, SentPeriod
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
@@ -58,7 +58,9 @@ class _PeekCursor(NamedTuple):
         return self.rules_version == access.rules_version and is_in_feed
 
 
-def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules: RulesCache) -> PeekPage:
+def peek(
+    view: ClientView, claims: Claims, since: str | None, limit: int, rules: RulesCache, max_bytes: int = MAX_PAGE_BYTES
+) -> PeekPage:
     """Return a page of the rows that claims may see, or of their changes.
 
     Args:
@@ -67,6 +69,7 @@ def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules:
         since: the cursor that the previous page returned; None for all rows, `now` for later changes only.
         limit: deltas at which the page is full, from 1 to `MAX_PULL`; a page contains whole rows.
         rules: the gateway's cache of compiled sync rules.
+        max_bytes: bytes of rows at which the page is full.
 
     Returns:
         The page; with `now`, one without deltas.
@@ -82,7 +85,7 @@ def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules:
     if not cursor.is_possible(access, view.arrival):
         raise ResyncRequiredError(f"the rules changed since the cursor {since!r} was returned: read again without it")
     until = view.arrival if cursor.until is None else cursor.until
-    page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit)
+    page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit, max_bytes=max_bytes)
     if page.has_more:
         after = cursor._replace(after=page.after, until=until)
     else:

@@ -30,9 +30,11 @@ from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 
 MARGIN_MS = 60_000
-"""Milliseconds by which new arrivals exceed the clock and all arrivals in the lake of the rebuilt shards: the lost store
-may have used later ones. Arrivals of different shards are not compared, so a shard that is rebuilt alone need not be
-above the others. It has no part of earlier checkpoints, and knows no earlier cursor."""
+"""Milliseconds by which new arrivals exceed the clock and all arrivals of the rebuilt shards in the lake.
+
+The lost store may have used later ones. Arrivals of different shards are not compared, so a shard that is rebuilt alone
+need not be above the others: it has no part of earlier checkpoints, and knows no earlier cursor.
+"""
 
 _DELTAS_A_COMMIT = 5_000
 """Deltas that one commit restores."""

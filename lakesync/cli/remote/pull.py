@@ -254,7 +254,7 @@ def _changes(
             _sleep(retry_seconds, deadline)
             retry_seconds = min(_MAX_RETRY_SECONDS, 2 * retry_seconds)
         except ResyncRequiredError:
-            output.note("the sync rules changed; all visible rows are printed again")
+            output.note("the sync rules or the shards changed; all visible rows are printed again")
             yield from _peek(remote, client_id, None, None, cursors)
         else:
             retry_seconds = _FIRST_RETRY_SECONDS

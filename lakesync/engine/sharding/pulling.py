@@ -99,6 +99,7 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
             next_shard = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
+    # a shard's page with `has_more` has deltas, so no cursor of a shard moved if there are none
     is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
     if is_own_cursor and not deltas and not unknown and sent.feed_cursor > NEVER_PULLED:
         return SyncPage((), client_pull.since_hlc, more)  # nothing was sent, so the cursor still means the same
@@ -126,7 +127,9 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
 def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
     """Read a page of what claims may see, without a client's record; see `engine.peek`.
 
-    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`.
+    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in
+    the order in which the next page reads them: first those that this page did not reach, last the one that filled it,
+    so that a busy shard does not delay the others.
 
     Args:
         parts: the gateway of each shard, by shard name.
@@ -136,28 +139,32 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
 
     Raises:
         ValidationError: `since` is not a cursor that `peek` returned.
-        ResyncRequiredError: the rules changed since the cursor was returned.
+        ResyncRequiredError: the shards or the rules changed since the cursor was returned.
         StagingUnavailableError: a shard cannot be reached.
     """
-    first = since if since == NOW else None  # the cursor of a shard that no page has read yet
-    cursors = {} if since is None or since == NOW else _split_cursor(since)
+    cursors = dict.fromkeys(parts, since) if since is None or since == NOW else _split_cursor(since)
+    if cursors.keys() != parts.keys():
+        raise ResyncRequiredError(
+            f"the shards changed since the cursor {str(since)[:60]!r} was returned: read without one"
+        )
+    unread = list(cursors)
     pages: list[Sequence[RowDelta]] = []
     deltas_left, bytes_left, more = limit, MAX_PAGE_BYTES, False
-    for name, part in parts.items():
-        if deltas_left <= 0 or bytes_left <= 0:
-            more = True  # possibly; the next page shows it
-            break
-        page = yield from of_shard(name, part.submit_peek(claims, cursors.get(name, first), deltas_left))
-        cursors[name], more = page.cursor, more or page.has_more
+    while unread and deltas_left > 0 and bytes_left > 0:
+        name = unread.pop(0)
+        part_page = parts[name].submit_peek_share(claims, cursors.pop(name), deltas_left, bytes_left)
+        page = yield from of_shard(name, part_page)
+        cursors[name], more = page.cursor, more or page.has_more  # at the end now: the next page reads it last
         if page.deltas:
             pages.append(page.deltas)
             deltas_left, bytes_left = deltas_left - len(page.deltas), bytes_left - encoded_size(page.deltas)
-    return PeekPage(joined(pages), ",".join(f"{name}={cursor}" for name, cursor in cursors.items()), more)
+    more = more or bool(unread)  # possibly; the next page shows it
+    return PeekPage(joined(pages), ",".join(f"{name}={cursor or ''}" for name, cursor in cursors.items()), more)
 
 
-def _split_cursor(since: str) -> dict[str, str]:
-    """Return the cursor of each shard in a cursor of `peek`."""
+def _split_cursor(since: str) -> dict[str, str | None]:
+    """Return the cursor of each shard in a cursor of `peek`; None for a shard that no page has read yet."""
     parts = [each.partition("=") for each in since.split(",")]
     if not all(equals for _, equals, _ in parts):
         raise no_cursor(since)
-    return {name: cursor for name, _, cursor in parts}
+    return {name: cursor or None for name, _, cursor in parts}

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from msgspec.structs import replace
 
 from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, begin_again, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.client_state import current
@@ -71,6 +72,20 @@ class ShardGateway(SyncGateway):
         """
         live = request.live or not request.confirmed
         return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
+
+    def submit_peek_share(self, claims: Claims, since: str | None, limit: int, max_bytes: int) -> Future[PeekPage]:
+        """Return this shard's part of a page of `submit_peek`.
+
+        Args:
+            claims: the verified claims of the client's token.
+            since: this shard's cursor; None for all rows; `now` for later changes only.
+            limit: deltas left in the page.
+            max_bytes: bytes left in the page.
+
+        Raises (in the future):
+            ValidationError, ResyncRequiredError: as `submit_peek`.
+        """
+        return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules, max_bytes))
 
     def submit_has_changes(
         self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lakesync.adapters import open_adapter
 from lakesync.engine import Engine
 from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
+from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
-from lakesync.model.errors import ConfigurationError, NotFoundError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
@@ -184,3 +186,45 @@ def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: P
             assert not gateway.handle_pull(SyncPull(name, later.server_hlc)).deltas
     finally:
         engine.close()
+
+
+def test_a_busy_shard_does_not_keep_peeks_from_the_other_one(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    gateway, claims, cursor, seen = engine.gateway("g"), {"sub": "reader"}, "now", []
+    cursor = gateway.submit_peek(claims, cursor, 1).result().cursor
+    gateway.handle_push(SyncPush("alice", (delta("orders", 1000),)))
+    for row in range(0, 8, 2):  # in the default shard, more than a page each time
+        gateway.handle_push(SyncPush("alice", (delta("todos", row), delta("todos", row + 1))))
+        page = gateway.submit_peek(claims, cursor, 1).result()
+        cursor = page.cursor
+        seen += [each.table for each in page.deltas]
+    assert "orders" in seen
+    engine.close()
+
+
+def test_a_peek_cursor_ends_with_the_set_of_shards_that_it_names(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    engine.gateway("g").handle_push(both(1))
+    cursors = [engine.gateway("g").submit_peek({"sub": "reader"}, since, 1).result().cursor for since in (None, "now")]
+    engine.close()
+    engine = opened(tmp_path, shards=ShardMap({"orders": "shard-orders", "products": "shard-new"}, "shard-default"))
+    gateway = engine.gateway("g")
+    gateway.handle_push(SyncPush("alice", (delta("products", 2),)))
+    for cursor in (*cursors, f"{cursors[0]},shard-x=1-1", "shard-x=1-1"):
+        with pytest.raises(ResyncRequiredError, match="the shards changed"):
+            gateway.submit_peek({"sub": "reader"}, cursor, 10).result()
+    engine.close()
+
+
+def test_a_peeked_page_over_all_shards_is_as_large_as_one_of_a_shard(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    gateway, text = engine.gateway("g"), "x" * (MAX_PAGE_BYTES // 4)
+    for table in ("todos", "orders"):
+        for row in range(3):
+            wide = replace(delta(table, row), columns=(ColumnValue.of("text", text),))
+            gateway.handle_push(SyncPush("alice", (wide,)))
+    page = gateway.submit_peek({"sub": "reader"}, None, 100).result()
+    assert (len(page.deltas), page.has_more) == (4, True)
+    rest = gateway.submit_peek({"sub": "reader"}, page.cursor, 100).result()
+    assert (len(rest.deltas), rest.has_more) == (2, False)
+    engine.close()
