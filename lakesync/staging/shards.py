@@ -136,7 +136,11 @@ def _check_apart(urls: Mapping[str, str]) -> None:
 
 
 def _identity(url: str) -> str | None:
-    """Return a form of the URL that is equal for URLs of the same store; None for a store that is always new."""
+    """Return a form of the URL that is equal for most URLs of the same store; None for a store that is always new.
+
+    Links, host aliases, ports and parameters are not resolved. A second shard with the same store is rejected when it
+    is used: a SQLite folder has one owner, and a gateway in a database belongs to one shard.
+    """
     if url == "memory://":
         return None
     scheme, _, rest = url.partition("://")

@@ -1,8 +1,10 @@
 """Two gateway processes' worth of engines over two Postgres databases, one for each shard."""
 
 import psycopg
+import pytest
 
 from lakesync.engine import Engine
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging
@@ -47,3 +49,21 @@ def test_shards_on_two_databases_are_one_gateway_to_every_process(postgres_uri):
     finally:
         for engine in engines:
             engine.close()
+
+
+def test_two_shards_with_one_database_are_rejected_also_if_its_urls_differ(postgres_uri):
+    server = postgres_uri.rpartition("/")[0]
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE sharded_twice")
+    url = f"{server}/sharded_twice"
+    shards = ShardMap({"orders": "shard-orders"}, "shard-default", {"shard-orders": f"{url}?application_name=orders"})
+    engine = Engine(open_staging(url, shards, wall_ms), wall_ms)
+    engine.open()
+    try:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="give each shard a database of its own"):
+                engine.gateway("g").handle_push(SyncPush("alice", both(1)))
+    finally:
+        engine.close()
+    with pytest.raises(ConfigurationError, match="give each shard the store that it had"):
+        Engine(open_staging(url, shards, wall_ms), wall_ms).open()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.model.errors import NotFoundError
+from lakesync.model.errors import ConfigurationError, NotFoundError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.staging.head import MAIN_SHARD, Head
@@ -116,6 +116,9 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
         gateway: the gateway's id.
         epoch: the epoch of a new gateway; at least 1 is stored.
         shard: name of the shard that the store serves, for a new gateway.
+
+    Raises:
+        ConfigurationError: the gateway belongs to another shard, so two shards have this database.
     """
     connection.execute(
         "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (%s, %s, 0, 0, 0)"
@@ -127,6 +130,16 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
         " WHERE NOT EXISTS (SELECT 1 FROM shard WHERE gateway = %s) ON CONFLICT DO NOTHING",
         (gateway, shard, gateway),
     )
+    if shard == MAIN_SHARD:
+        return
+    others = connection.execute(
+        "SELECT shard FROM shard WHERE gateway = %s AND shard NOT IN (%s, %s)", (gateway, shard, MAIN_SHARD)
+    ).fetchall()
+    if others:
+        raise ConfigurationError(
+            f"the database of shard {shard!r} holds shard {others[0][0]!r} of gateway {gateway!r}: "
+            "give each shard a database of its own"
+        )
 
 
 def save_head(connection: Connection, head: Head) -> None:
