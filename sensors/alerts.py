@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from assets.asset_metadata import LEFT_OUT
 from assets.maintenance import MAINTENANCE
 from lakesync.connectors.webhook import sign
+from lakesync.wire.http_auth import no_auth
 
 # only this logger is configured: the process, and its other logging, are Dagster's
 _log = structlog.wrap_logger(
@@ -31,6 +32,8 @@ _log = structlog.wrap_logger(
 )
 _POST_SECONDS = 10
 """Timeout of a request to the webhook."""
+_TRANSIENT = (408, 425, 429)
+"""Statuses below 500 after which a repetition may succeed."""
 TIMESTAMP = "X-LakeSync-Timestamp"
 SIGNATURE = "X-LakeSync-Signature"
 
@@ -82,6 +85,10 @@ class AlertError(Exception):
     """The webhook did not accept an alert. The sensor's next tick sends it again."""
 
 
+class _UnavailableError(Exception):
+    """The webhook did not answer, or answered that a repetition may succeed. The message does not contain its URL."""
+
+
 class Alerts:
     """Sends alerts to the log and to a webhook."""
 
@@ -94,6 +101,8 @@ class Alerts:
             dagster_url: URL of Dagster's webserver, for links to runs; None for no links.
         """
         self._webhook, self._secret = webhook, secret
+        self._undelivered: set[bytes] = set()
+        """Alerts that were logged and not delivered: the next ticks send them again, and log nothing."""
         self._dagster = dagster_url.rstrip("/") if dagster_url else None
 
     def run_url(self, run_id: str) -> str | None:
@@ -101,28 +110,54 @@ class Alerts:
         return f"{self._dagster}/runs/{run_id}" if self._dagster and run_id else None
 
     def send(self, alert: Alert) -> None:
-        """Log an alert and post it to the webhook.
+        """Log an alert and post it to the webhook. A repetition after an error is not logged again.
 
         Raises:
-            AlertError: the webhook could not be reached, or rejected the alert, three times.
+            AlertError: the webhook rejected the alert, or could not be reached in three attempts.
         """
-        _log.error("alert", **msgspec.to_builtins(alert))
+        body = msgspec.json.encode(alert)
+        if body not in self._undelivered:
+            _log.error("alert", **msgspec.to_builtins(alert))
         if self._webhook is None:
             return
-        body = msgspec.json.encode(alert)
-        headers = {"Content-Type": "application/json", **signed(body, self._secret)}
+        self._undelivered.add(body)
         try:
-            for attempt in stamina.retry_context(on=requests.RequestException, attempts=3, wait_max=2.0):
+            for attempt in stamina.retry_context(on=_UnavailableError, attempts=3, timeout=None, wait_max=2.0):
                 with attempt:
-                    response = requests.post(
-                        self._webhook.get_secret_value(), data=body, headers=headers, timeout=_POST_SECONDS
-                    )
-                    response.raise_for_status()
-        except requests.RequestException as error:
-            status = error.response.status_code if error.response is not None else type(error).__name__
-            # The error contains the URL, which may be a secret.
-            message = f"the alert webhook did not accept an alert ({status}); the next tick sends it again"
-            raise AlertError(message) from None
+                    _post(self._webhook.get_secret_value(), body, self._secret)
+        except _UnavailableError as error:
+            raise AlertError(_message(error)) from None
+        self._undelivered.discard(body)
+
+
+def _post(url: str, body: bytes, secret: SecretStr | None) -> None:
+    """Send one request. No error contains the URL, which may be a secret: stamina logs the error of each attempt.
+
+    Raises:
+        _UnavailableError: a repetition may succeed.
+        AlertError: the webhook rejected the alert, redirects, or its URL is invalid.
+    """
+    headers = {"Content-Type": "application/json", **signed(body, secret)}
+    fault, status = "", 0
+    try:
+        # after a redirect, requests would send a GET without the alert
+        response = requests.post(
+            url, data=body, headers=headers, timeout=_POST_SECONDS, auth=no_auth, allow_redirects=False
+        )
+        status = response.status_code
+    except requests.RequestException as error:
+        fault = type(error).__name__
+        is_transient = isinstance(error, requests.ConnectionError | requests.Timeout)
+    else:
+        is_transient = status >= 500 or status in _TRANSIENT
+    if 200 <= status < 300:
+        return
+    # raised here, not in the handler, because an error there would have the one with the URL as its context
+    raise _UnavailableError(fault or status) if is_transient else AlertError(_message(fault or status))
+
+
+def _message(reason: object) -> str:
+    return f"the alert webhook did not accept an alert ({reason}); the next tick sends it again"
 
 
 def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:

@@ -5,14 +5,25 @@ import hmac
 import http.server
 import json
 import threading
+import traceback
 
 import dagster as dg
 import pytest
 from pydantic import SecretStr
+from structlog.testing import CapturingLogger
 
-from sensors.alerts import SIGNATURE, TIMESTAMP, AlertError, Alerts, check_failure_sensor, run_failure_sensor
+from sensors.alerts import (
+    SIGNATURE,
+    TIMESTAMP,
+    AlertError,
+    Alerts,
+    RunRecovered,
+    check_failure_sensor,
+    run_failure_sensor,
+)
 
 SECRET = "a secret that receiver and sender share"
+RECOVERED = RunRecovered("r", "flush", [])
 
 
 DRY = {"lake"}
@@ -35,10 +46,16 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         stamped = f"{self.headers[TIMESTAMP]}.".encode() + body
         digest = hmac.new(SECRET.encode(), stamped, hashlib.sha256).hexdigest()
+        self.server.requests += 1
         if self.server.takes:
             assert self.headers[SIGNATURE] == f"sha256={digest}"
             self.server.told.append(json.loads(body))
-        self.send_response(204 if self.server.takes else 500)
+        self.send_response(204 if self.server.takes else self.server.status)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self):
+        self.send_response(204)
         self.end_headers()
 
     def log_message(self, *args):
@@ -48,7 +65,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver():
     server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
-    server.told, server.takes = [], True
+    server.told, server.takes, server.status, server.requests = [], True, 500, 0
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -150,3 +167,41 @@ def test_without_a_webhook_alerts_are_only_logged(instance, capsys):
     start = tick(sensor, instance)
     broken.execute_in_process(instance=instance, raise_on_error=False)
     tick(sensor, instance, start)
+
+
+@pytest.mark.parametrize(("status", "requests"), [(500, 3), (429, 3), (404, 1), (302, 1)])
+def test_an_alert_is_repeated_at_once_only_if_that_may_succeed(receiver, alerts, status, requests):
+    receiver.takes, receiver.status = False, status
+    with pytest.raises(AlertError, match=rf"did not accept an alert \({status}\)"):
+        alerts.send(RECOVERED)
+    assert receiver.requests == requests
+
+
+def test_an_undelivered_alert_is_logged_once(receiver, alerts, monkeypatch):
+    log = CapturingLogger()
+    monkeypatch.setattr("sensors.alerts._log", log)
+    receiver.takes, receiver.status = False, 404
+    for _ in range(3):
+        with pytest.raises(AlertError):
+            alerts.send(RECOVERED)
+    receiver.takes = True
+    alerts.send(RECOVERED)
+    assert receiver.told == [{"kind": "run_recovered", "run_id": "r", "job": "flush", "faults": []}]
+    assert [call.method_name for call in log.calls] == ["error"]
+    alerts.send(RECOVERED)
+    assert len(log.calls) == 2, "after its delivery, it is another one"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:1/hook-secret", "http://127.0.0.1:{port}/hook-secret", "ftp://hook-secret"]
+)
+def test_the_webhooks_address_is_in_no_log_and_no_error(receiver, capfd, caplog, address):
+    receiver.takes = False
+    alerts = Alerts(SecretStr(address.format(port=receiver.server_port)), SecretStr(SECRET), None)
+    with pytest.raises(AlertError) as failed:
+        alerts.send(RECOVERED)
+    traces = "".join(traceback.format_exception(failed.value)) + repr(failed.value.__context__)
+    output = capfd.readouterr()
+    assert "hook-secret" not in traces + output.out + output.err + caplog.text + repr(
+        [vars(each) for each in caplog.records]
+    )
