@@ -46,7 +46,7 @@ U = TypeVar("U")
 
 
 class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
-    """What is unflushed, and how far the flush is. The admin routes return it as JSON."""
+    """The counters of a gateway's log and of its flush to the lake. The admin routes return it as JSON."""
 
     log_size: int
     """Number of unflushed deltas."""

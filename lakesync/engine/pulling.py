@@ -61,7 +61,7 @@ class PullRequest(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A page, with what was known when it was read."""
+    """A page that was read, with the cursor, client record and access that it was read with."""
 
     since: int
     """The requested cursor of the gateway's own feed."""

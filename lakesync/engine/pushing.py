@@ -43,7 +43,7 @@ NEVER_PULLED = 1
 
 
 class Ready(NamedTuple):
-    """What is computed from a push's deltas before its transaction."""
+    """A push's deltas, encoded and grouped by row before its transaction begins."""
 
     packed: PackedDeltas
     """The deltas, encoded for the log."""
@@ -64,11 +64,11 @@ class CheckedPush(NamedTuple):
     seen: int | None = None
     """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     admitted: bool = False
-    """Whether it passed `check_work` in every shard, so that it must not be rejected any more."""
+    """Whether it passed `check_work` in every shard, so that it must not be rejected now."""
     trusted: bool = False
     """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
     ready: Ready | None = None
-    """Computed for all of its deltas by `made_ready`; None if it was not."""
+    """What `made_ready` computed for all of its deltas; None if it was not called."""
 
     def made_ready(self) -> CheckedPush:
         """Return the push with `ready`. Call it in the request's thread, so that the store's thread has less to do."""

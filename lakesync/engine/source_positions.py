@@ -192,9 +192,10 @@ def _in_access_period(
 ) -> SourcePosition:
     """Return the position under these rules and claims. If they changed, the source is read again from its beginning.
 
-    The access periods tell later which rows the client may have, so that rows that it may not see any more are
-    deleted. A client that uses two tokens in turn changes its claims often. So an earlier period with the same rules
-    and claims is continued. Otherwise such a client would use up the kept periods. A period without rows is removed.
+    The access periods are kept to know later which rows the client may have, so that it is sent a DELETE for each that
+    it may no longer see. A client that uses two tokens in turn changes its claims often. So an earlier period with the
+    same rules and claims is continued. Otherwise such a client would use up the kept periods. A period without rows is
+    removed.
     """
     periods = known.access_periods
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)

@@ -6,7 +6,7 @@ which `docs/feed.md` explains:
 - An *arrival* is the gateway's own HLC timestamp of a commit, a multiple of `ARRIVAL_STEP`. A row's *feed position* is
   the arrival of its latest change.
 - A *scope* is a period in which a client was sent rows under the same claims and rules. *Past keys* are the bucket keys
-  of scopes that its record has no more.
+  of earlier scopes that were dropped from its record.
 - A *complete cursor* is an arrival: the client has exactly what it could see then. It is the *base* of the pages that
   follow.
 - A *page mark* is a cursor in the middle of such pages, between two arrivals; a stored `Page` has its meaning.
@@ -173,7 +173,7 @@ def for_full_pull(at: Position) -> Position:
     """Return the position of a client that removes, at the end of a full pull, the rows that it was not sent.
 
     Such a client is sent no DELETE under past keys from before a rebuild, whose periods have no end. These keys also
-    cover rows that came into a bucket after the client could not see it any more, so their ids must not be sent.
+    cover rows that came into a bucket after the client lost access to it, so their ids must not be sent.
     """
     if not at.resync:
         return at

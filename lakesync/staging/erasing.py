@@ -139,7 +139,7 @@ class ErasingStore(ABC):
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
         """Merge older deltas, read from the lake, that erased deltas had overwritten; return the updated erasure.
 
-        The erasure gets a new arrival, so that checkpoints from before are not served any more.
+        The erasure gets a new arrival, so that older checkpoints are no longer served.
 
         Args:
             gateway: the gateway's id.

@@ -33,7 +33,7 @@ class Head(msgspec.Struct, frozen=True):
     flushed_seq: int = 0
     """The lake was read back and contains all log rows up to this one."""
     trimmed_seq: int = 0
-    """Log rows up to this one have no body any more."""
+    """The encoded deltas of log rows up to this one were deleted."""
     deltas: int = 0
     """Number of deltas above `flushed_seq`."""
     bytes: int = 0

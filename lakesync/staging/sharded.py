@@ -62,7 +62,7 @@ class ShardedStore(ShardedPipeline):
             opening.pop_all()
 
     def close(self) -> None:
-        """Complete what was submitted, and close every store."""
+        """Close every store after its submitted functions have run."""
         with ExitStack() as closing:
             for store in self.stores.values():
                 closing.callback(store.close)

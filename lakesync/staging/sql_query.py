@@ -11,7 +11,7 @@ from typing import Any
 
 
 class SqlQueries(ABC):
-    """A view or commit of one gateway that can run a statement in the database that holds the log."""
+    """A view or commit of one gateway that can run a statement in the database that contains its log."""
 
     @abstractmethod
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -51,7 +51,7 @@ class ShardGateway(SyncGateway):
             push: this shard's part; without deltas, it only returns the client's cursor after the push.
             claims: the verified claims of the client's token.
             seen: this shard's newest cursor that the client certainly has; None if unknown.
-            admitted: whether `submit_check` accepted the push, so that it must not be rejected any more.
+            admitted: whether `submit_check` accepted the push, so that it must not be rejected now.
             trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
 
         Raises (in the future):

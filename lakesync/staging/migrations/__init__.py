@@ -59,7 +59,7 @@ class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
     flushed_seq: int
     """Log rows up to this one are in the lake."""
     trimmed_seq: int
-    """Log rows up to this one have no body any more."""
+    """The encoded deltas of log rows up to this one were deleted."""
     deltas: int
     """Number of unflushed deltas."""
     bytes: int

@@ -121,7 +121,7 @@ class Groups:
     def _yields(self, gateway: str) -> bool:
         """Queue a gateway behind those that wait for a thread; return False if the store is closed.
 
-        The thread of a closed store runs all works of its gateway instead, as nothing can be queued any more.
+        The thread of a closed store runs all works of its gateway instead, because nothing can be queued then.
         """
         with self._lock:
             if not self._closed:

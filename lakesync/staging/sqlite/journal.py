@@ -69,7 +69,7 @@ class Undo:
             self._steps.pop()()
 
     def forget(self) -> None:
-        """Drop all functions: nothing can be undone any more."""
+        """Drop all functions: what was done so far can no longer be undone."""
         self._steps.clear()
 
 

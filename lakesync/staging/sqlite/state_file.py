@@ -43,7 +43,7 @@ class Checkpointer:
         self._sql = connect(path, _CHECKPOINT_CACHE_MIB)
         self._wanted = threading.Event()
         self.running = threading.Lock()
-        """Held during a checkpoint."""
+        """The thread holds this lock while it makes a checkpoint."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoints of {path.name}", daemon=True)
         self._thread.start()

@@ -1,7 +1,8 @@
 """Write-behind: decides when rows and entries in memory are written to `state.db`, and how much at a time.
 
 The owner thread calls it between transactions, `GroupCommit` also while it waits for the disk. Committed rows are in
-memory first; after a crash they are rebuilt from the log.
+memory first; after a crash they are rebuilt from the log. The *frozen layer* is the part of them that is being written
+to the file: no commit changes it, so that it can be written bit by bit.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class WriteBehind:
         self._frozen_at = 0.0
         """The monotonic time when the layer was frozen."""
         self._waited = WriteBehindLimits(0, 0, 0)
-        """What was in memory beside the frozen layer when a part of that was last written."""
+        """The result of `_waits` when a part of the frozen layer was last written."""
         self._held: dict[Shard, int] = {}
         """The last log row that the file contains, by gateway and shard; a power cut may undo some of it."""
         self.durable: dict[Shard, int] = {}
@@ -133,7 +134,7 @@ class WriteBehind:
         self._try(self.write)
 
     def try_write_on(self) -> bool:
-        """Write a part of what is in memory; return False while more of the frozen layer is left. Errors are logged."""
+        """Write some rows from memory to the file; return False while the frozen layer has more. Errors are logged."""
         return self._try(self._write_on) is not False
 
     @property
