@@ -137,7 +137,7 @@ class RemoteStore:
         return self._call("gateway_config", GatewayConfig, gateway=gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time."""
+        """Return the connectors that were registered at run time, ordered by name."""
         return self._call("connectors", list[StoredConnector], gateway=gateway)
 
     def plan(
@@ -153,59 +153,59 @@ class RemoteStore:
         self._find("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum, snapshot_id=snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the bodies of confirmed batches; return the freed bytes."""
+        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
         return self._call("trim", int, gateway=gateway, shard=shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day of a gateway."""
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
         return self._call("ledger", list[LedgerDay], gateway=gateway)
 
     def request_flush(self, gateway: str) -> None:
-        """Request a flush."""
+        """Record that a flush was requested; see `PipelineStore.request_flush`."""
         self._find("request_flush", bool, gateway=gateway)
 
     def cut_point(self, gateway: str) -> CutPoint:
-        """Return the gateway's cut point."""
+        """Return the point at which the next checkpoint can be made; see `PipelineStore.cut_point`."""
         return self._call("cut_point", CutPoint, gateway=gateway)
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint."""
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
         return self._call("publish_checkpoint", bool, checkpoint=checkpoint)
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint."""
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
         return self._find("newest_checkpoint", Checkpoint, gateway=gateway)
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks."""
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
         return self._call("marks", dict[str, str])
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark."""
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
         self._find("put_mark", bool, name=name, body=body)
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase a row."""
+        """Erase all values that a row ever had; see `PipelineStore.erase_row`."""
         return self._call("erase_row", Erasure, gateway=gateway, table=table, row_id=row_id)
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase everything that a client wrote."""
+        """Erase everything that a client ever wrote; see `PipelineStore.erase_client`."""
         return self._call("erase_client", Erasure, gateway=gateway, client_id=client_id)
 
     def erasures(self, gateway: str) -> list[Erasure]:
-        """Return every erasure."""
+        """Return every erasure, in order; see `PipelineStore.erasures`."""
         return self._call("erasures", list[Erasure], gateway=gateway)
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Merge older deltas that an erasure's deltas had overwritten."""
+        """Merge older deltas that the erased ones had overwritten; see `PipelineStore.restore`."""
         return self._call("restore", Erasure, gateway=gateway, seq=seq, deltas=deltas)
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
-        """Record that the lake has executed an erasure."""
+        """Record that the lake has executed an erasure; see `PipelineStore.confirm_erasure`."""
         self._find("confirm_erasure", bool, gateway=gateway, seq=seq)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Return where tasks read a shard's log."""
+        """Return the JDBC address from which tasks of Spark read a shard's log."""
         return self._call("log_source", LogSource, shard=shard)
 
     def _call(self, method: str, answer: type[T], **arguments: Any) -> T:

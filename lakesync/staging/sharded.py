@@ -73,11 +73,11 @@ class ShardedStore(ShardedPipeline):
             store.ensure_gateway(gateway)
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit of the default shard."""
+        """Run `work` in a commit of the default shard; see `StagingStore.submit`."""
         return self.main.submit(gateway, work)
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a view of the default shard."""
+        """Run `work` over a view of the default shard; see `StagingStore.read`."""
         return self.main.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:

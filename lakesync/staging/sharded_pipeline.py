@@ -65,7 +65,7 @@ class ShardedPipeline:
         return self.main.gateway_config(gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time."""
+        """Return the connectors that were registered at run time, ordered by name."""
         return self.main.connectors(gateway)
 
     def plan(
@@ -80,11 +80,11 @@ class ShardedPipeline:
         self._named(shard).confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the bodies of a shard's confirmed batches."""
+        """Delete the log bodies of a shard's confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
         return self._named(shard).trim(gateway, shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day of a gateway, summed over all shards."""
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival, summed over all shards."""
         days: dict[str, LedgerDay] = {}
         for store in self.stores.values():
             for day in store.ledger(gateway):
@@ -92,12 +92,12 @@ class ShardedPipeline:
         return [days[day] for day in sorted(days)]
 
     def request_flush(self, gateway: str) -> None:
-        """Request a flush of every shard."""
+        """Record that a flush of every shard was requested; see `PipelineStore.request_flush`."""
         for store in self.stores.values():
             store.request_flush(gateway)
 
     def cut_point(self, gateway: str) -> CutPoint:
-        """Return a common cut point of all shards."""
+        """Return the point at which a checkpoint of all shards can be made; see `PipelineStore.cut_point`."""
         return common_cut_point(gateway, self.stores)
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
@@ -140,15 +140,15 @@ class ShardedPipeline:
         )
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks, which are in the default shard."""
+        """Return how far each part of the pipeline is, from the default shard; see `PipelineStore.marks`."""
         return self.main.marks()
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark, in the default shard."""
+        """Store how far a part of the pipeline is, in the default shard; see `PipelineStore.put_mark`."""
         self.main.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Return where tasks read a shard's log."""
+        """Return the JDBC address from which tasks of Spark read a shard's log."""
         return self._named(shard).log_source(shard)
 
     # -- erasure -----------------------------------------------------------------------------------------------------

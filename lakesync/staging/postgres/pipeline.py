@@ -75,7 +75,7 @@ class Pipeline:
             return load_head(connection, gateway, self._configs, lock=False).config
 
     def backlog(self) -> list[Backlog]:
-        """Return the backlog of each gateway, ordered by id."""
+        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
         backlogs = []
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
@@ -139,7 +139,7 @@ class Pipeline:
             save_head(connection, head.confirmed(batch))
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the bodies of confirmed batches; return the freed bytes."""
+        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
         with self._locked(gateway, shard) as (connection, head):
             if head.flushed_seq == head.trimmed_seq:
                 return 0
@@ -152,7 +152,7 @@ class Pipeline:
             return int(found[0]) if found else 0
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day, in order."""
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival, in order."""
         with self._database.reading() as connection:
             load_head(connection, gateway, self._configs, lock=False)
             days = connection.execute(
@@ -170,7 +170,7 @@ class Pipeline:
             save_head(connection, head.flush_requested(self._wall()))
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if a newer one is published."""
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
         with self._locked(checkpoint.gateway) as (connection, head):
             check_checkpoint_epoch(checkpoint, head)
             newest = _newest_checkpoint(connection, head)
@@ -183,17 +183,17 @@ class Pipeline:
             return True
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest checkpoint of the epoch."""
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
         with self._database.reading() as connection:
             return _newest_checkpoint(connection, load_head(connection, gateway, self._configs, lock=False))
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks."""
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
         with self._database.reading() as connection:
             return dict(connection.execute("SELECT name, body FROM mark ORDER BY name").fetchall())
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark."""
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
         with self._database.writing() as connection:
             connection.execute(
                 "INSERT INTO mark VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body", (name, body)

@@ -75,11 +75,11 @@ class PostgresStore(ErasingStore, CutPointStore):
             ensure_gateway(connection, gateway, self._wall(), self._shard)
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future completes when Postgres has committed."""
+        """Run `work` in a commit; the future completes when Postgres has committed. See `StagingStore.submit`."""
         return self._groups.submit(gateway, work)
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a snapshot."""
+        """Run `work` over a snapshot; see `StagingStore.read`."""
         return self._groups.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
@@ -93,7 +93,7 @@ class PostgresStore(ErasingStore, CutPointStore):
         return self._pipeline.gateways()
 
     def backlog(self) -> list[Backlog]:
-        """Return the backlog of each gateway, ordered by id."""
+        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
         return self._pipeline.backlog()
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
@@ -101,25 +101,25 @@ class PostgresStore(ErasingStore, CutPointStore):
         return self._pipeline.gateway_config(gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time."""
+        """Return the connectors that were registered at run time, ordered by name."""
         return self.read(gateway, lambda view: view.connectors()).result()
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return the open batch, or a new one, which is durable before it is returned."""
+        """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
         return self._pipeline.plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read back and contains a batch."""
+        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
         self._pipeline.confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the bodies of confirmed batches; return the freed bytes."""
+        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
         return self._pipeline.trim(gateway, shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day of a gateway."""
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
         return self._pipeline.ledger(gateway)
 
     def request_flush(self, gateway: str) -> None:
@@ -127,19 +127,19 @@ class PostgresStore(ErasingStore, CutPointStore):
         self._pipeline.request_flush(gateway)
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint."""
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
         return self._pipeline.publish_checkpoint(checkpoint)
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint."""
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
         return self._pipeline.newest_checkpoint(gateway)
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks."""
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
         return self._pipeline.marks()
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark."""
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
         self._pipeline.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table

@@ -43,7 +43,7 @@ class Pipeline:
         self._sql = journal.sql
 
     def backlog(self) -> list[Backlog]:
-        """Return the backlog of each gateway, ordered by id."""
+        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
         heads = [head for _, head in sorted(self._journal.heads.items())]
         return [
             head.backlog(
@@ -171,7 +171,7 @@ class Pipeline:
         self._journal.set_head(self._journal.head(gateway).flush_requested(self._journal.wall()))
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day, in order."""
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival, in order."""
         self._journal.head(gateway)
         rows: Iterable[tuple[str, int, int, int, int]] = self._sql.execute(
             "SELECT day, count, id_sum, flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? ORDER BY day",
@@ -183,7 +183,7 @@ class Pipeline:
         ]
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if a newer one is published."""
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
         self._journal.direct()
         check_checkpoint_epoch(checkpoint, self._journal.head(checkpoint.gateway))
         newest = self.newest_checkpoint(checkpoint.gateway)
@@ -196,16 +196,16 @@ class Pipeline:
         return True
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest checkpoint of the epoch."""
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
         found = self._stored_checkpoint(self._journal.head(gateway))
         return decode_checkpoint(found[0]) if found else None
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks."""
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
         return dict(self._sql.execute("SELECT name, body FROM mark ORDER BY name"))
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark."""
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
         self._journal.direct()
         self._sql.execute("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, body))
 

@@ -180,7 +180,7 @@ class SqliteStore(ErasingStore, CutPointStore):
             self._write(lambda: opened.journal.ensure_gateway(gateway))
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future completes when the journal contains it.
+        """Run `work` in a commit; the future completes when the log contains it durably. See `StagingStore.submit`.
 
         Work that calls `run_alone` or `put_rules` is run twice: first in a group, then alone.
         """
@@ -194,7 +194,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         )
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a consistent view, between two groups."""
+        """Run `work` over a consistent view, between two groups; see `StagingStore.read`."""
         opened = self._open
         return opened.owner.submit(
             lambda _: work(SqliteView(opened.journal, opened.state, gateway)), writes=False, gateway=gateway
@@ -211,7 +211,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._read(lambda: sorted(self._open.journal.heads))
 
     def backlog(self) -> list[Backlog]:
-        """Return the backlog of each gateway, ordered by id."""
+        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
         return self._read(self._open.pipeline.backlog)
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
@@ -219,17 +219,17 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._read(lambda: self._open.journal.head(gateway).config)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time."""
+        """Return the connectors that were registered at run time, ordered by name."""
         return self.read(gateway, lambda view: view.connectors()).result()
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return the open batch, or a new one, which is durable before it is returned."""
+        """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
         return self._write(lambda: self._open.pipeline.plan(gateway, shard, max_deltas, through, since))
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read back and contains a batch."""
+        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
         self._write(lambda: self._open.pipeline.confirm(batch_id, deltas, id_sum, snapshot_id))
 
     def trim(self, gateway: str, shard: str) -> int:
@@ -240,7 +240,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._write(lambda: opened.pipeline.trim(gateway, shard, opened.behind.durable.get((gateway, shard), 0)))
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return every arrival day of a gateway."""
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
         return self._read(lambda: self._open.pipeline.ledger(gateway))
 
     def request_flush(self, gateway: str) -> None:
@@ -248,19 +248,19 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._write(lambda: self._open.pipeline.request_flush(gateway))
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint."""
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
         return self._write(lambda: self._open.pipeline.publish_checkpoint(checkpoint))
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint."""
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
         return self._read(lambda: self._open.pipeline.newest_checkpoint(gateway))
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks."""
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
         return self._read(self._open.pipeline.marks)
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark."""
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
         self._write(lambda: self._open.pipeline.put_mark(name, body))
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table

@@ -116,7 +116,7 @@ class PipelineMarks(Protocol):
     """Marks: how far each part of the pipeline is, as text that only that part reads."""
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks, by name, as JSON text: those of followers of the lake, and the pipeline's report."""
+        """Return all marks as JSON text, by name: those of followers of the lake, and the pipeline's report."""
 
     def put_mark(self, name: str, body: str) -> None:
         """Store a mark; it replaces the one with its name.
