@@ -1,6 +1,7 @@
 """Parts of the group commit that both stores use: a queue in which gateways take turns, and the outcomes of jobs.
 
-In a group commit, works that wait at the same time share one database transaction.
+A *job* is a function that was given to `submit` or `read`, with the future of its result. In a group commit, jobs that
+wait at the same time share one database transaction.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class MemoryStore(SqliteStore):
         super().__init__(Path(folder.name), wall, shard=shard)
 
     def close(self) -> None:
-        """Complete submitted works; the data of a store without a name is deleted."""
+        """Run the submitted functions, and close; the data of a store without a name is deleted."""
         super().close()
         if self._folder_of_its_own is not None:
             self._folder_of_its_own.cleanup()

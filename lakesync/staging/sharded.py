@@ -62,7 +62,7 @@ class ShardedStore(ShardedPipeline):
             opening.pop_all()
 
     def close(self) -> None:
-        """Close every store after its submitted functions have run."""
+        """Run the submitted functions, and close every store."""
         with ExitStack() as closing:
             for store in self.stores.values():
                 closing.callback(store.close)

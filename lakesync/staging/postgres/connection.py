@@ -21,7 +21,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 POOL_SIZE = 8
 """The most connections of a process, besides the one that listens for notices."""
 _POOL_SECONDS = 10.0
-"""How long a work waits for a connection."""
+"""How long a job waits for a connection."""
 APPLICATION = "lakesync staging"
 """The `application_name` of the pool's connections. Other connections of the store have names that begin with
 `lakesync`.

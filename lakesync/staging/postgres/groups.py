@@ -1,6 +1,7 @@
-"""Group commit of one process: works of a gateway that wait at the same time share one transaction.
+"""Group commit of one process: jobs of a gateway that wait at the same time share one transaction.
 
-`PostgresStore` submits all reads and works to it. They run in a pool of threads, one for each connection.
+`PostgresStore` gives it every function that was passed to `submit` or `read`. They run in a pool of threads, one for
+each connection.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from lakesync.staging.postgres.listening import Listening
 T = TypeVar("T")
 
 _MAX_GROUP = 32
-"""The most works in one transaction."""
+"""The most jobs in one transaction."""
 
 
 class Job(NamedTuple):
-    """A work, and the future of its result."""
+    """A function that runs in a commit, and the future of its result."""
 
     work: Callable[[PostgresCommit], Any]
     future: Future[Any]
 
 
 class Groups:
-    """Runs works in threads: those of one gateway in order of submission, one thread at a time; gateways take turns."""
+    """Runs jobs in threads: those of one gateway in order of submission, one thread at a time; gateways take turns."""
 
     def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache, listening: Listening) -> None:
         """Create the threads.
@@ -84,7 +85,7 @@ class Groups:
         return future
 
     def close(self) -> None:
-        """Complete submitted works, and end the threads."""
+        """Run the submitted jobs, and end the threads."""
         with self._lock:
             self._closed = True
         self._threads.shutdown(wait=True)
@@ -104,7 +105,7 @@ class Groups:
             future.set_result(result)
 
     def _drain(self, gateway: str) -> None:
-        """Run a gateway's next group. If more works wait, the gateway goes behind others that wait for a thread."""
+        """Run a gateway's next group. If more jobs wait, the gateway goes behind others that wait for a thread."""
         while group := self._next(gateway):
             jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
             notices: list[Notice] = []
@@ -121,7 +122,7 @@ class Groups:
     def _yields(self, gateway: str) -> bool:
         """Queue a gateway behind those that wait for a thread; return False if the store is closed.
 
-        The thread of a closed store runs all works of its gateway instead, because nothing can be queued then.
+        The thread of a closed store runs all jobs of its gateway instead, because nothing can be queued then.
         """
         with self._lock:
             if not self._closed:
@@ -137,11 +138,11 @@ class Groups:
             return [waiting.popleft() for _ in range(min(len(waiting), _MAX_GROUP))]
 
     def _run(self, gateway: str, jobs: list[Job], notices: list[Notice]) -> list[Outcome]:
-        """Run works in one transaction. A work that raises is rolled back alone.
+        """Run jobs in one transaction. A job that raises is rolled back alone.
 
         Args:
             gateway: the gateway's id.
-            jobs: the works, in order of submission.
+            jobs: the jobs, in order of submission.
             notices: a list to which the notices to deliver are added, also if it is unknown whether the transaction
                 committed.
 
@@ -167,7 +168,7 @@ class Groups:
         return outcomes
 
     def _attempt(self, journal: Journal, job: Job) -> Outcome:
-        """Run one work within a savepoint, and return its outcome if the transaction commits."""
+        """Run one job within a savepoint, and return its outcome if the transaction commits."""
         head = journal.head
         connection = journal.connection
         connection.execute("SAVEPOINT work")

@@ -64,7 +64,7 @@ class PostgresStore(ErasingStore, CutPointStore):
             self._finish_erasures()
 
     def close(self) -> None:
-        """Complete submitted works, and close every connection."""
+        """Run the submitted functions, and close every connection."""
         self._groups.close()
         self._listening.close()
         self._database.close()

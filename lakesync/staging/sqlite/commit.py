@@ -24,7 +24,7 @@ from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 """Beginnings of queries that every push makes. Their results do not depend on pushes that wait in memory, so they are
-cached until a work writes to the file."""
+cached until a job writes to the file."""
 
 
 class SqliteView(HeadView, SideQueries):
@@ -119,7 +119,7 @@ class SqliteCommit(SqliteView, SideStatements):
             journal: the store's log.
             state: the store's rows and feed entries.
             gateway: the gateway's id.
-            alone: whether the work has a transaction of its own, with all rows written to `state.db` before and after.
+            alone: whether the job has a transaction of its own, with all rows written to `state.db` before and after.
             announcement: collects the notices of the transaction; None if nobody is notified.
         """
         super().__init__(journal, state, gateway)
@@ -127,7 +127,7 @@ class SqliteCommit(SqliteView, SideStatements):
         self._announcement = announcement or Announcement()
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement; one that every push makes is cached, any other makes the work use the file itself."""
+        """Run a statement; one that every push makes is cached, any other makes the job use the file itself."""
         if statement.startswith(_ASKED_BY_EVERY_PUSH):
             ask = super()._query
             return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))
@@ -194,7 +194,7 @@ class SqliteCommit(SqliteView, SideStatements):
         """Activate sync rules, and return their version.
 
         A replay of the log computes bucket keys by the active rules. So all rows are written to `state.db` before this
-        commit, and again before it is visible: the work runs again, alone.
+        commit, and again before it is visible: the job runs again, alone.
         """
         self.run_alone()
         config = with_rules(self.config, rules)

@@ -1,4 +1,4 @@
-"""Group commit of a SQLite store: several works share one transaction of `log.db`.
+"""Group commit of a SQLite store: several jobs share one transaction of `log.db`.
 
 They are acknowledged once it is durable. The owner thread calls `GroupCommit.run` with its queues.
 """
@@ -20,25 +20,25 @@ from lakesync.staging.sqlite.state import State
 from lakesync.staging.sqlite.write_behind import WriteBehind
 
 _GROUP_SECONDS = 0.05
-"""Seconds after which a group is committed before more works join it, and after which a round of reads ends. So no job
+"""Seconds after which a group is committed before more jobs join it, and after which a round of reads ends. So no job
 waits for all others."""
 
 
 class Job(NamedTuple):
-    """A read or a work for the owner thread."""
+    """A function that reads or changes the store, for the owner thread."""
 
     run: Callable[[bool], Any]
     """The function; its argument says whether it runs alone in its transaction."""
     future: Future[Any]
     """The future of its result."""
     writes: bool
-    """Whether it is a work, which changes something."""
+    """Whether it may change something."""
 
 
 class GroupCommit:
     """Runs jobs over the log and the rows. Only the thread that owns the store calls its methods.
 
-    A job that fails is rolled back alone. If the commit fails, all works of its group are rolled back.
+    A job that fails is rolled back alone. If the commit fails, all jobs of its group are rolled back.
     """
 
     def __init__(self, journal: Journal, state: State, behind: WriteBehind, notices: Notices) -> None:
@@ -53,7 +53,7 @@ class GroupCommit:
         """Run a group of writing jobs, and then reading jobs for a limited time.
 
         Args:
-            writing: the queue of works.
+            writing: the queue of jobs that may change something.
             reading: the queue of reads.
         """
         if writing and (alone := self._run_group(writing)) is not None:

@@ -78,19 +78,19 @@ _REMEMBERED = 4096
 
 
 class MustRunAloneError(Exception):
-    """A work cannot share a transaction: it is rolled back and must run again, alone."""
+    """A job cannot share a transaction: it is rolled back and must run again, alone."""
 
 
 class _Group:
-    """The writes of a group's works that wait in memory, and how to undo them."""
+    """The writes of a group's jobs that wait in memory, and how to undo them."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
         self.undo = Undo()
         self.work = 0
-        """The undo mark at which the current work began."""
+        """The undo mark at which the current job began."""
         self.direct = False
-        """Whether the current work has a savepoint in the file."""
+        """Whether the current job has a savepoint in the file."""
         self.moved: set[str] = set()
         """The gateways whose heads changed."""
         self.forget_waiting()
@@ -142,10 +142,10 @@ class Journal(JournalFile):
         self._disk.shutdown()
         super().close()
 
-    # -- one group of works, and one work in it ------------------------------------------------------------------
+    # -- one group of jobs, and one job in it --------------------------------------------------------------------
 
     def begin(self, *, alone: bool = False) -> None:
-        """Begin a transaction: of a group, or of one work alone."""
+        """Begin a transaction: of a group, or of one job alone."""
         self._group = _Group(alone=alone)
         self.sql.execute("BEGIN IMMEDIATE")
 
@@ -186,7 +186,7 @@ class Journal(JournalFile):
         self._group = _Group(alone=False)
 
     def mark(self) -> int:
-        """Begin a work inside the group, and return its mark, for `take_back`."""
+        """Begin a job inside the group, and return its mark, for `take_back`."""
         group = self._group
         if group.direct:
             self.sql.execute("RELEASE work")
@@ -195,7 +195,7 @@ class Journal(JournalFile):
         return group.work
 
     def take_back(self, mark: int) -> None:
-        """Undo what the current work did since its mark."""
+        """Undo what the current job did since its mark."""
         group = self._group
         if group.direct:
             self.sql.execute("ROLLBACK TO work")
@@ -204,10 +204,10 @@ class Journal(JournalFile):
         group.undo.take_back(mark)
 
     def direct(self) -> None:
-        """Write what waits in memory to the file, before statements of the current work that use the file itself.
+        """Write what waits in memory to the file, before statements of the current job that use the file itself.
 
         Raises:
-            MustRunAloneError: the work has writes that wait in memory beside those of other works; in the file, they
+            MustRunAloneError: the job has writes that wait in memory beside those of other jobs; in the file, they
                 could not be rolled back alone.
         """
         group = self._group
@@ -227,7 +227,7 @@ class Journal(JournalFile):
         self._answers.clear()
 
     def remembered(self, question: tuple[Any, ...], ask: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query, cached until a work writes to the file itself.
+        """Return the rows of a query, cached until a job writes to the file itself.
 
         Args:
             question: the key in the cache: statement and values.

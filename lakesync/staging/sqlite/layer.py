@@ -1,6 +1,6 @@
 """A layer: rows and changes of feed entries in memory that `state.db` does not contain yet.
 
-`LayeredFile` keeps several layers over the file: of the current work, its group, committed groups, and the layer that
+`LayeredFile` keeps several layers over the file: of the current job, its group, committed groups, and the layer that
 is being written.
 """
 
@@ -18,7 +18,7 @@ RowChange = tuple[RowKey, str, EntryChange]
 
 
 class Layer:
-    """The writes of one work, one group, or the commits of some seconds.
+    """The writes of one job, one group, or the commits of some seconds.
 
     Most changes of entries follow from rows: a row's entries under its bucket keys change at the row's arrival. The
     others are explicit moves.

@@ -1,7 +1,7 @@
 """The layers of rows and entries in memory over `state.db`, and how they are written to the file.
 
-From newest to oldest: writes of the current work, of earlier works in its group, of committed groups, and the frozen
-layer, which is being written to the file in parts. Rows are replaced, never changed. So a work is rolled back by
+From newest to oldest: writes of the current job, of earlier jobs in its group, of committed groups, and the frozen
+layer, which is being written to the file in parts. Rows are replaced, never changed. So a job is rolled back by
 dropping its layer, and a group by dropping both of its layers. `GroupCommit` and `WriteBehind` call it; `State` adds
 the reads.
 """
@@ -22,7 +22,7 @@ from lakesync.staging.sqlite.state_file import StateFile
 _BIT = 128
 """Rows that one part of the frozen layer has."""
 _GROUP, _WORK = "of_group", "of_work"
-"""Names of the savepoints in which the current group, and its current work, write to the file."""
+"""Names of the savepoints in which the current group, and its current job, write to the file."""
 
 
 class LayeredFile(StateFile):
@@ -39,21 +39,21 @@ class LayeredFile(StateFile):
         self.left = 0
         """About how many rows of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
-        """Savepoints of writes to the file by the current group, and by its current work."""
+        """Savepoints of writes to the file by the current group, and by its current job."""
         self.wrote_more = False
         """Whether more than the frozen layer was written since the last `freeze`."""
 
-    # -- the journal's groups and works --------------------------------------------------------------------------
+    # -- the journal's groups and jobs ---------------------------------------------------------------------------
 
     def end_work(self) -> None:
-        """Add the writes of the current work to its group."""
+        """Add the writes of the current job to its group."""
         self._release(_WORK)
         if self._work:
             self._group = self._group.with_later(self._work)
             self._work = Layer()
 
     def drop_work(self) -> None:
-        """Roll back the writes of the current work."""
+        """Roll back the writes of the current job."""
         self._roll_back_to(_WORK)
         self._work = Layer()
 

@@ -1,4 +1,4 @@
-"""The thread that owns both databases of a SQLite store. `SqliteStore` submits all of its reads and works to it.
+"""The thread that owns both databases of a SQLite store. `SqliteStore` submits all of its jobs to it.
 
 It runs submitted jobs, with gateways in turn, and in between writes rows that are in memory to `state.db`
 (write-behind).

@@ -169,7 +169,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._finish_erasures()
 
     def close(self) -> None:
-        """Complete submitted works, write all rows to `state.db`, and unlock the folder. Does nothing if not open."""
+        """Run the submitted functions, write all rows to `state.db`, and unlock the folder; do nothing if not open."""
         if self._opened is not None:
             self._opened.close()
 

@@ -40,30 +40,31 @@ class Commit(View, PushCommit, ConfigCommit, ActionCommit, FlushJobCommit, Share
     """One transaction: it becomes durable and visible as a whole, or not at all.
 
     The commits of one gateway run one after another, in arrival order, also across processes. A commit reads its own
-    writes. If the work raises, its writes are rolled back; other work of the same group commit is not affected.
+    writes. If the submitted function raises, its writes are rolled back; other functions in the same group commit
+    are not affected.
     """
 
 
 class TransactionStore(Protocol):
-    """Runs work in transactions of one gateway."""
+    """Runs functions in transactions of one gateway."""
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a transaction. Works of one gateway run in order of submission.
+        """Run `work` in a transaction. The functions of one gateway run in order of submission.
 
-        Several works may share one commit (group commit). A work may run again from its start if it was rolled back, so
-        it must change nothing but its commit.
+        Several functions may share one commit (group commit). A function may run again from its start if it was rolled
+        back, so it must change nothing but its commit.
 
         Args:
             gateway: the gateway's id.
             work: a function that is given the open transaction. It runs in a thread of the store and must not wait for
-                other works.
+                other submitted functions.
 
         Returns:
             A future of what `work` returns or raises. It completes when the transaction is durable.
 
         Raises (in the future):
             NotFoundError: there is no such gateway.
-            StagingUnavailableError: the commit failed, or its outcome is unknown; the work can be submitted again.
+            StagingUnavailableError: the commit failed, or its outcome is unknown; `work` can be submitted again.
         """
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
@@ -71,7 +72,8 @@ class TransactionStore(Protocol):
 
         Args:
             gateway: the gateway's id.
-            work: a function that is given the read. It runs in a thread of the store and must not wait for other works.
+            work: a function that is given the read. It runs in a thread of the store and must not wait for other
+                submitted functions.
 
         Returns:
             A future of what `work` returns or raises.
@@ -101,7 +103,7 @@ class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
         """
 
     def close(self) -> None:
-        """Complete submitted works, and release files and connections."""
+        """Run the submitted functions, and release files and connections."""
 
     def ensure_gateway(self, gateway: str) -> None:
         """Create a gateway with a new epoch, unless it exists; return when it is durable."""

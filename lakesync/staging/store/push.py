@@ -65,11 +65,11 @@ class RowCommit(ClientView, Protocol):
         """Store the position of a re-index."""
 
     def run_alone(self) -> None:
-        """Require that this work is a commit of its own, and that rows are as durable as the log before and after it.
+        """Require a commit of its own for the submitted function, with rows as durable as the log before and after it.
 
-        Work that changes rows without a log row has to call this, since a replay of the log could not repeat the
-        changes. Call it early: the store may undo what the work did, and run it again from its start. Readers see the
-        changes only once they are durable.
+        A function that changes rows without a log row has to call this, since a replay of the log could not repeat the
+        changes. Call it early: the store may undo what the function did, and run it again from its start. Readers see
+        the changes only once they are durable.
         """
 
 
