@@ -79,7 +79,7 @@ def _cut_point(view: ClientView) -> CutPoint:
 
 
 def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
-    """Return a function for `submit`, which raises a store's newest arrival to at least `target` and returns its cut point."""
+    """Return a function for `submit` that raises a store's arrival to at least `target` and returns its cut point."""
 
     def advance(commit: RowCommit) -> CutPoint:
         if (target - commit.arrival) // ARRIVAL_STEP > 0:

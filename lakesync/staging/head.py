@@ -21,7 +21,7 @@ class Head(msgspec.Struct, frozen=True):
 
     gateway: str
     epoch: int
-    """Number of the store's life; a rebuild from the lake starts a new one."""
+    """Wall time in milliseconds when the gateway's store was created; a rebuild from the lake creates another store."""
     config: GatewayConfig
     arrival: int = 0
     """The highest arrival (the gateway's own HLC timestamp) of a commit; 0 before the first commit."""

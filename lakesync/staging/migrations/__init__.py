@@ -50,7 +50,7 @@ class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
 
     gateway: str
     epoch: int
-    """Number of the store's life; a rebuild from the lake starts a new one."""
+    """Wall time in milliseconds when the gateway's store was created; a rebuild from the lake creates another store."""
     arrival: int
     """The highest arrival (the gateway's own HLC timestamp) of a commit."""
     shard: str

@@ -21,7 +21,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     gateway: str
     shard: str
     epoch: int
-    """Number of the store's life; a rebuild from the lake starts a new one."""
+    """Wall time in milliseconds when the gateway's store was created; a rebuild from the lake creates another store."""
     seq: int
     """Number of the log row: dense within (gateway, shard, epoch), from 1."""
     arrival: int
