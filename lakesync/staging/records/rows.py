@@ -194,7 +194,7 @@ class StoredRow(msgspec.Struct, gc=False):
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
-    """The stored form of a row, a JSON array of these fields; see `StoredRow`."""
+    """The stored form of a row, a JSON array of these fields; see `StoredRow` and, for `touched`, `RowState`."""
 
     table: str
     row_id: str
