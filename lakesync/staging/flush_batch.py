@@ -1,6 +1,6 @@
 """Chooses the batch of log rows that the next flush writes to the lake, and checks what was read back from there.
 
-The `Pipeline` classes of both stores call these functions.
+`pipeline_tables` calls these functions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, last_arrival_of_day
-from lakesync.staging.records import Batch, Checkpoint
-from lakesync.staging.table_values import decode_checkpoint_rules
+from lakesync.staging.records import Batch
 
 MAX_PUSHES = 100_000
 """The most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""
@@ -85,42 +84,4 @@ def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
         raise IntegrityError(
             f"batch {batch.batch_id!r}: the log has {logged.deltas} deltas with id sum {logged.id_sum}, the lake was "
             f"read as {read.deltas} with {read.id_sum}: nothing is confirmed, read the table again or flush again"
-        )
-
-
-REINDEXED = "SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1"
-"""SQL: the rules version of a re-index that has updated all rows."""
-
-
-NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
-"""SQL: the newest checkpoint of an epoch."""
-
-CHECKPOINT_ARRIVAL = "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?"
-"""SQL: the arrival of that checkpoint."""
-
-
-def rules_without_checkpoint(head: Head, reindexed: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
-    """Return the active rules version if the newest checkpoint has an older one, so that a new one is due; else None.
-
-    Args:
-        head: the counters of the gateway.
-        reindexed: the row of the query `REINDEXED`; None if it has none.
-        newest: the row of the query `NEWEST_CHECKPOINT`; None if there is no checkpoint: the first flush makes one.
-    """
-    version = head.config.rules_version
-    if newest is None or reindexed != (version,) or decode_checkpoint_rules(newest[0]).rules_version >= version:
-        return None
-    return version
-
-
-def check_checkpoint_epoch(checkpoint: Checkpoint, head: Head) -> None:
-    """Check that a checkpoint belongs to the store's epoch.
-
-    Raises:
-        IntegrityError: it belongs to another epoch.
-    """
-    if checkpoint.epoch != head.epoch:
-        raise IntegrityError(
-            f"the checkpoint of gateway {checkpoint.gateway!r} has epoch {checkpoint.epoch}, the store {head.epoch}: "
-            "it has another store's arrivals; make a new checkpoint"
         )

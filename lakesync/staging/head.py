@@ -129,7 +129,7 @@ class Head(msgspec.Struct, frozen=True):
             oldest_ms: the server's wall time of log row `flushed_seq + 1`.
             flushed_ms: when the batch up to `flushed_seq` was confirmed.
             flushed_snapshot: the Iceberg snapshot in which that batch was read back.
-            rules_without_checkpoint: the result of `flush_batch.rules_without_checkpoint`.
+            rules_without_checkpoint: the active rules version if the newest checkpoint has an older one.
             checkpoint_arrival: arrival of the newest published checkpoint.
         """
         return Backlog(

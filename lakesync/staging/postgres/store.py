@@ -1,4 +1,7 @@
-"""`PostgresStore`: `StagingStore` on a Postgres database. It creates its parts and forwards calls to them."""
+"""`PostgresStore`: `StagingStore` on a Postgres database. It creates its parts, and forwards transactions and notices.
+
+`open_store` creates it for a URL of Postgres. The methods of the pipeline are in its base class `Pipeline`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from lakesync.staging.postgres.groups import Groups
 from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
 from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
-from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import LogSource
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
 
 T = TypeVar("T")
 
 
-class PostgresStore(ErasingStore, CutPointStore):
+class PostgresStore(Pipeline, ErasingStore, CutPointStore):
     """A store that any number of processes may open at once; a lock on the gateway's row orders their commits.
 
     Nothing is ever replayed, because rows and feed entries are part of the commit. Ids are kept forever, 16 bytes per
@@ -40,13 +43,10 @@ class PostgresStore(ErasingStore, CutPointStore):
             wall: returns the server's wall time in milliseconds since 1970.
             shard: name of the shard that the store serves; gateways created in it get this name.
         """
+        super().__init__(Database(url), wall, ConfigCache())
         self._shard = shard
-        self._wall = wall
-        self._database = Database(url)
-        self._configs = ConfigCache()
         self._listening = Listening(self._database.info, self._database.address)
         self._groups = Groups(self._database, wall, self._configs, self._listening)
-        self._pipeline = Pipeline(self._database, wall, self._configs)
 
     def open(self, replayer: Replayer | None = None) -> None:
         """Connect, apply migrations, and complete interrupted erasures.
@@ -86,61 +86,9 @@ class PostgresStore(ErasingStore, CutPointStore):
         """Call `listener` for new visible commits of every process; return a function that removes it."""
         return self._listening.watch(listener)
 
-    # -- the pipeline --------------------------------------------------------------------------------------------
-
-    def gateways(self) -> list[str]:
-        """Return the ids of all gateways."""
-        return self._pipeline.gateways()
-
-    def backlog(self) -> list[Backlog]:
-        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
-        return self._pipeline.backlog()
-
-    def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Return a gateway's schemas and rules."""
-        return self._pipeline.gateway_config(gateway)
-
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """Return the connectors that were registered at run time, ordered by name."""
         return self.read(gateway, lambda view: view.connectors()).result()
-
-    def plan(
-        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
-    ) -> Batch | None:
-        """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
-        return self._pipeline.plan(gateway, shard, max_deltas, through, since)
-
-    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
-        self._pipeline.confirm(batch_id, deltas, id_sum, snapshot_id)
-
-    def trim(self, gateway: str, shard: str) -> int:
-        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
-        return self._pipeline.trim(gateway, shard)
-
-    def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
-        return self._pipeline.ledger(gateway)
-
-    def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested, if anything is unflushed."""
-        self._pipeline.request_flush(gateway)
-
-    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
-        return self._pipeline.publish_checkpoint(checkpoint)
-
-    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None if there is none."""
-        return self._pipeline.newest_checkpoint(gateway)
-
-    def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
-        return self._pipeline.marks()
-
-    def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
-        self._pipeline.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the log's address for Postgres' JDBC driver, with this store's credentials."""

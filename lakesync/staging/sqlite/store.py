@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
 from lakesync.model.types import StoredConnector
@@ -208,7 +207,7 @@ class SqliteStore(ErasingStore, CutPointStore):
 
     def gateways(self) -> list[str]:
         """Return the ids of all gateways."""
-        return self._read(lambda: sorted(self._open.journal.heads))
+        return self._read(self._open.pipeline.gateways)
 
     def backlog(self) -> list[Backlog]:
         """Return size and age of the unflushed deltas of each gateway, ordered by id."""
@@ -226,18 +225,22 @@ class SqliteStore(ErasingStore, CutPointStore):
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
         """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
-        return self._write(lambda: self._open.pipeline.plan(gateway, shard, max_deltas, through, since))
+        return self._write(lambda: self._open.pipeline.writing().plan(gateway, shard, max_deltas, through, since))
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
-        self._write(lambda: self._open.pipeline.confirm(batch_id, deltas, id_sum, snapshot_id))
+        self._write(lambda: self._open.pipeline.writing().confirm(batch_id, deltas, id_sum, snapshot_id))
 
     def trim(self, gateway: str, shard: str) -> int:
         """Delete the log bodies of confirmed batches, after writing their rows to `state.db`; return freed bytes."""
         opened = self._open
         self._read(opened.behind.write)
-        crash_point("staging.before_trim")
-        return self._write(lambda: opened.pipeline.trim(gateway, shard, opened.behind.durable.get((gateway, shard), 0)))
+
+        def trim() -> int:
+            durable_seq = opened.behind.durable.get((gateway, shard), 0)
+            return opened.pipeline.writing().trim(gateway, shard, durable_seq)
+
+        return self._write(trim)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
         """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
@@ -249,7 +252,7 @@ class SqliteStore(ErasingStore, CutPointStore):
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
-        return self._write(lambda: self._open.pipeline.publish_checkpoint(checkpoint))
+        return self._write(lambda: self._open.pipeline.writing().publish_checkpoint(checkpoint))
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint of the store's epoch; None if there is none."""
@@ -261,7 +264,7 @@ class SqliteStore(ErasingStore, CutPointStore):
 
     def put_mark(self, name: str, body: str) -> None:
         """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
-        self._write(lambda: self._open.pipeline.put_mark(name, body))
+        self._write(lambda: self._open.pipeline.writing().put_mark(name, body))
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the address of `log.db` for SQLite's JDBC driver, read-only."""

@@ -1,0 +1,229 @@
+"""The tables of the pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
+
+The `Pipeline` classes of `sqlite` and `postgres` implement `PipelineTables` and call it inside their transactions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import IntegrityError, NotFoundError
+from lakesync.staging.flush_batch import check_read_back, choose
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
+from lakesync.staging.records import Backlog, Batch, Checkpoint, LedgerDay
+from lakesync.staging.table_values import decode_checkpoint, decode_checkpoint_rules
+
+_BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
+_LOG = "FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq"
+_PUSHES_AT_ONCE = 2000
+_NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
+
+
+class PipelineTables(ABC):
+    """One transaction over the database that contains the log."""
+
+    @abstractmethod
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement with `?` for each value, and return the rows of a SELECT."""
+
+    @abstractmethod
+    def gateways(self) -> list[str]:
+        """Return the ids of all gateways, sorted."""
+
+    @abstractmethod
+    def _head(self, gateway: str) -> Head:
+        """Return a gateway's head; a transaction that writes has locked it.
+
+        Raises:
+            NotFoundError: there is no such gateway.
+        """
+
+    @abstractmethod
+    def _set_head(self, head: Head) -> None:
+        """Store a gateway's changed head."""
+
+    @abstractmethod
+    def _now_ms(self) -> int:
+        """Return the server's wall time in milliseconds."""
+
+    def backlog(self) -> list[Backlog]:
+        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
+        return [self._backlog(self._head(gateway)) for gateway in self.gateways()]
+
+    def _backlog(self, head: Head) -> Backlog:
+        shard = (head.gateway, head.shard, head.epoch)
+        oldest = self._query(f"SELECT committed_ms {_LOG} = ?", *shard, head.flushed_seq + 1)
+        newest = self._query(
+            "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
+            *shard,
+            head.flushed_seq,
+        )
+        flushed_ms, flushed_snapshot = newest[0] if newest else (None, None)
+        checkpoint = self._query(
+            "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?", head.gateway, head.epoch
+        )
+        return head.backlog(
+            oldest[0][0] if oldest else None,
+            flushed_ms,
+            flushed_snapshot,
+            self._rules_without_checkpoint(head),
+            checkpoint[0][0],
+        )
+
+    def _rules_without_checkpoint(self, head: Head) -> int | None:
+        """Return the active rules version if all rows follow it, and the newest checkpoint has an older one.
+
+        Returns:
+            None otherwise, and if there is no checkpoint: the first flush makes one.
+        """
+        version = head.config.rules_version
+        if version == 0:
+            return None
+        reindexed = self._query("SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1", head.gateway)
+        newest = self._query(_NEWEST_CHECKPOINT, head.gateway, head.epoch)
+        if not newest or reindexed != [(version,)]:
+            return None
+        return version if decode_checkpoint_rules(newest[0][0]).rules_version < version else None
+
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
+        """Return the open batch, or a new one; see `PipelineStore.plan`."""
+        head = self._shard(gateway, shard)
+        found = self._query(
+            f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL", gateway, shard
+        )
+        if found:
+            return Batch(*found[0])
+        batch = choose(head, self._unflushed(head), max_deltas, through, since)
+        if batch is not None:
+            values = msgspec.structs.astuple(batch)
+            self._query(f"INSERT INTO batch ({_BATCH}) VALUES ({', '.join('?' * len(values))})", *values)
+        return batch
+
+    def _unflushed(self, head: Head) -> Iterator[tuple[Any, ...]]:
+        seq = head.flushed_seq
+        while seq < head.last_seq:
+            rows = self._query(
+                f"SELECT seq, arrival, count, bytes {_LOG} > ? ORDER BY seq LIMIT ?",
+                *(head.gateway, head.shard, head.epoch, seq, _PUSHES_AT_ONCE),
+            )
+            yield from rows
+            seq = rows[-1][0]
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
+        """Record that the lake contains the batch; see `PipelineStore.confirm`."""
+        head = self._head(self._batch(batch_id)[0].gateway)
+        batch, confirmed_ms = self._batch(batch_id)  # again: another process may have confirmed it before the lock
+        scope = (batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq)
+        days = by_day(self._query(f"SELECT arrival, count, id_sum {_LOG} BETWEEN ? AND ?", *scope))
+        check_read_back(batch, total(days.values()), Tally(deltas, id_sum))
+        if confirmed_ms is not None:
+            return
+        self._query(
+            "UPDATE batch SET confirmed_ms = ?, snapshot_id = ? WHERE batch_id = ?",
+            *(self._now_ms(), snapshot_id, batch_id),
+        )
+        for day, tally in days.items():
+            self._add_flushed(batch.gateway, day, tally)
+        self._set_head(head.confirmed(batch))
+
+    def _batch(self, batch_id: str) -> tuple[Batch, int | None]:
+        found = self._query(f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = ?", batch_id)
+        if not found:
+            raise NotFoundError(f"no batch {batch_id!r} was planned by this store: ask for a plan")
+        return Batch(*found[0][:-1]), found[0][-1]
+
+    def _add_flushed(self, gateway: str, day: str, tally: Tally) -> None:
+        ((count, id_sum),) = self._query(
+            "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? AND day = ?", gateway, day
+        )
+        flushed = tally.plus(count, unsigned(id_sum))
+        self._query(
+            "UPDATE ledger SET flushed_count = ?, flushed_id_sum = ? WHERE gateway = ? AND day = ?",
+            *(flushed.deltas, signed(flushed.id_sum), gateway, day),
+        )
+
+    def trim(self, gateway: str, shard: str, durable_seq: int | None = None) -> int:
+        """Delete the log bodies of confirmed batches; return the freed bytes.
+
+        Args:
+            gateway: the gateway's id.
+            shard: the shard's name; `main` without sharding.
+            durable_seq: no body above it is deleted, because a replay after a crash may need it; None for no bound.
+        """
+        head = self._shard(gateway, shard)
+        to_seq = head.flushed_seq if durable_seq is None else min(head.flushed_seq, durable_seq)
+        if to_seq <= head.trimmed_seq:
+            return 0
+        crash_point("staging.before_trim")
+        scope = (gateway, shard, head.epoch, head.trimmed_seq + 1, to_seq)
+        ((freed,),) = self._query(f"SELECT sum(bytes) {_LOG} BETWEEN ? AND ?", *scope)
+        self._query(f"UPDATE log SET body = NULL {_LOG.removeprefix('FROM log ')} BETWEEN ? AND ?", *scope)
+        self._set_head(msgspec.structs.replace(head, trimmed_seq=to_seq))
+        return int(freed)
+
+    def request_flush(self, gateway: str) -> None:
+        """Record that a flush was requested."""
+        self._set_head(self._head(gateway).flush_requested(self._now_ms()))
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival, in order."""
+        self._head(gateway)
+        days = self._query(
+            "SELECT day, count, id_sum, flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? ORDER BY day",
+            gateway,
+        )
+        return [
+            LedgerDay(gateway, day, count, unsigned(id_sum), flushed, unsigned(flushed_sum))
+            for day, count, id_sum, flushed, flushed_sum in days
+        ]
+
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival.
+
+        Raises:
+            IntegrityError: it belongs to another epoch.
+        """
+        head = self._head(checkpoint.gateway)
+        if checkpoint.epoch != head.epoch:
+            raise IntegrityError(
+                f"the checkpoint of gateway {checkpoint.gateway!r} has epoch {checkpoint.epoch}, the store "
+                f"{head.epoch}: it has another store's arrivals; make a new checkpoint"
+            )
+        newest = self._newest_checkpoint(head)
+        if newest is not None and newest.arrival >= checkpoint.arrival:
+            return False
+        self._query(
+            "INSERT INTO cut VALUES (?, ?, ?, ?)",
+            *(checkpoint.gateway, checkpoint.epoch, checkpoint.arrival, msgspec.json.encode(checkpoint)),
+        )
+        return True
+
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
+        """Return the newest published checkpoint of the store's epoch; None if there is none."""
+        return self._newest_checkpoint(self._head(gateway))
+
+    def _newest_checkpoint(self, head: Head) -> Checkpoint | None:
+        found = self._query(_NEWEST_CHECKPOINT, head.gateway, head.epoch)
+        return decode_checkpoint(found[0][0]) if found else None
+
+    def marks(self) -> dict[str, str]:
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
+        return dict(self._query("SELECT name, body FROM mark ORDER BY name"))
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
+        self._query("INSERT INTO mark VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body", name, body)
+
+    def _shard(self, gateway: str, shard: str) -> Head:
+        head = self._head(gateway)
+        if head.shard != shard:
+            raise NotFoundError(f"gateway {gateway!r} has no shard {shard!r}: its shard is {head.shard!r}")
+        return head
