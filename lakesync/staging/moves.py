@@ -44,6 +44,20 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+ENTRY_UPSERT = (
+    "first = CASE entry.first WHEN 0 THEN excluded.first ELSE entry.first END,"
+    " since = CASE WHEN excluded.since > entry.since THEN excluded.since ELSE entry.since END,"
+    # if it joins, and this is no replay after a crash: when it left before, the last change of an entry outside
+    " left_at = CASE WHEN excluded.since <= entry.since THEN entry.left_at"
+    " WHEN excluded.left_at > 0 THEN excluded.left_at"
+    " WHEN entry.inside OR entry.since = 0 THEN entry.left_at ELSE entry.changed END,"
+    " changed = CASE WHEN excluded.changed > entry.changed THEN excluded.changed ELSE entry.changed END,"
+    # unchanged if it neither joined nor left
+    " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"
+)
+"""SQL for SQLite and Postgres: the assignments that apply an `EntryChange` to the stored entry, after DO UPDATE SET."""
+
+
 MoveSums = dict[str, dict[RowKey, EntryChange]]
 """The combined effect of the moves of each row, by bucket key and row key."""
 

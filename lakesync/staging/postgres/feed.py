@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lakesync.model.types import RowKey
-from lakesync.staging.moves import MoveSums, add_moves, changes_of
+from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import Entry, Move, StoredRow, decode_row, encode_row
 
@@ -28,15 +28,7 @@ _SCAN = (
 _PUT_ENTRIES = (
     "INSERT INTO entry SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],"
     " %s::bigint[], %s::bigint[], %s::boolean[]) ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
-    " first = CASE entry.first WHEN 0 THEN excluded.first ELSE entry.first END,"
-    " since = greatest(entry.since, excluded.since),"
-    # if it joins: when it left before that, which is the last change of an entry outside the bucket
-    " left_at = CASE WHEN excluded.since <= entry.since THEN entry.left_at"
-    " WHEN excluded.left_at > 0 THEN excluded.left_at"
-    " WHEN entry.inside OR entry.since = 0 THEN entry.left_at ELSE entry.changed END,"
-    " changed = greatest(entry.changed, excluded.changed),"
-    # unchanged if it neither joined nor left
-    " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"
+    f" {ENTRY_UPSERT}"
 )
 _ENTRY = "b.name, e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
 _ENTRIES_AFTER = (

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from lakesync.model.types import RowKey
 from lakesync.staging.encoded_feed import FullRow
-from lakesync.staging.moves import EntryChange
+from lakesync.staging.moves import ENTRY_UPSERT, EntryChange
 from lakesync.staging.records import Entry
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.row_file import RowFile
@@ -67,17 +67,7 @@ class BucketNumbers:
 
 _COLUMNS = 7
 """Number of columns of table `entry`."""
-_PUT = (
-    "ON CONFLICT (bucket, number) DO UPDATE SET"
-    " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
-    " since = max(since, excluded.since),"
-    # if it joins, and this is no replay after a crash: when it left before, the last change of an entry outside
-    " left_at = CASE WHEN excluded.since <= since THEN left_at WHEN excluded.left_at > 0 THEN excluded.left_at"
-    " WHEN inside OR since = 0 THEN left_at ELSE changed END,"
-    " changed = max(changed, excluded.changed),"
-    # unchanged if it neither joined nor left
-    " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"
-)
+_PUT = f"ON CONFLICT (bucket, number) DO UPDATE SET {ENTRY_UPSERT}"
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
 _IN_FEED = (
     "FROM entry e LEFT JOIN row_state r ON r.number = e.number"
