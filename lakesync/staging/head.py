@@ -10,7 +10,10 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from lakesync.model.hlc import start_of
-from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
+from lakesync.model.schema import TableSchema
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry, WriteScope
+from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
 
 MAIN_SHARD = "main"
 """The only shard of a gateway whose tables are not sharded."""
@@ -187,3 +190,51 @@ class HeadView(ABC):
     def backlog_bytes(self) -> int:
         """Stored bytes of bodies that the lake has not confirmed."""
         return self._head.bytes
+
+
+class ConfigWriter(HeadView):
+    """The part of a `Commit` that changes the configuration; each store adds the statements."""
+
+    @abstractmethod
+    def run_alone(self) -> None:
+        """Require that this job is a commit of its own; see `RowCommit.run_alone`."""
+
+    @abstractmethod
+    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
+        """Store a table's schema under its new version; None if it is retired."""
+
+    @abstractmethod
+    def _write_config(self, config: GatewayConfig) -> None:
+        """Store the configuration, without its schemas, and replace the head's."""
+
+    @abstractmethod
+    def _announce_everything(self) -> None:
+        """Notify listeners that any row may have changed, once the commit is visible."""
+
+    def put_schema(self, schema: TableSchema) -> int:
+        """Register or evolve a schema, and return its version."""
+        config = with_schema(self.config, schema)
+        registered = config.schemas[schema.table]
+        if config is not self.config:
+            self._write_schema(schema.table, registered.version, registered.schema)
+            self._write_config(config)
+        return registered.version
+
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema, and return the version of this change."""
+        config = without_schema(self.config, table)
+        self._write_schema(table, config.retired[table], None)
+        self._write_config(config)
+        return config.retired[table]
+
+    def put_rules(self, rules: SyncRules) -> int:
+        """Activate sync rules, and return their version. A replay of the log indexes rows by the active rules."""
+        self.run_alone()
+        config = with_rules(self.config, rules)
+        self._write_config(config)
+        self._announce_everything()
+        return config.rules_version
+
+    def put_write_scope(self, scope: WriteScope) -> None:
+        """Set which rows clients may push to."""
+        self._write_config(with_write_scope(self.config, scope))

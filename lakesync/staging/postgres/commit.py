@@ -12,16 +12,14 @@ from psycopg import sql
 
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
-from lakesync.rules.model import SyncRules
 from lakesync.staging.encoded_feed import FullRow, full_rows
-from lakesync.staging.head import Head, HeadView
+from lakesync.staging.head import ConfigWriter, Head, HeadView
 from lakesync.staging.moves import newest_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client, clients
-from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
-from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
+from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
 from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.wire.log import PackedDeltas
@@ -90,7 +88,7 @@ class PostgresView(HeadView, SideQueries):
         return cursor.fetchall() if cursor.description else []
 
 
-class PostgresCommit(PostgresView, RestoringCommit, SideStatements):
+class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row."""
 
     def __init__(self, journal: Journal) -> None:
@@ -157,35 +155,17 @@ class PostgresCommit(PostgresView, RestoringCommit, SideStatements):
         """Store a client's record."""
         self._journal.put_client(record)
 
-    def put_schema(self, schema: TableSchema) -> int:
-        """Register or evolve a schema, and return its version."""
-        config = with_schema(self.config, schema)
-        registered = config.schemas[schema.table]
-        if config is not self.config:
-            self._journal.put_schema(schema.table, registered.version, registered.schema)
-            self._journal.put_config(config)
-        return registered.version
-
-    def retire_schema(self, table: str) -> int:
-        """Retire a table's schema, and return the version of that."""
-        config = without_schema(self.config, table)
-        self._journal.put_schema(table, config.retired[table], None)
-        self._journal.put_config(config)
-        return config.retired[table]
-
-    def put_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version."""
-        config = with_rules(self.config, rules)
-        self._journal.put_config(config)
-        self._journal.announcement.everything(self.gateway)
-        return config.rules_version
-
     def run_alone(self) -> None:
         """Do nothing: a commit's rows are as durable as its log row."""
 
-    def put_write_scope(self, scope: WriteScope) -> None:
-        """Set which rows clients may push to."""
-        self._journal.put_config(with_write_scope(self.config, scope))
+    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
+        self._journal.put_schema(table, version, schema)
+
+    def _write_config(self, config: GatewayConfig) -> None:
+        self._journal.put_config(config)
+
+    def _announce_everything(self) -> None:
+        self._journal.announcement.everything(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""

@@ -11,12 +11,10 @@ from typing import Any
 
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
-from lakesync.rules.model import SyncRules
 from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
-from lakesync.staging.head import Head, HeadView
+from lakesync.staging.head import ConfigWriter, Head, HeadView
 from lakesync.staging.notices import Announcement, Presence
-from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
-from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
+from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
@@ -101,7 +99,7 @@ class SqliteView(HeadView, SideQueries):
         return self._journal.sql.execute(statement, (self.gateway, *values)).fetchall()
 
 
-class SqliteCommit(SqliteView, SideStatements):
+class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
     """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to."""
 
     def __init__(
@@ -174,42 +172,22 @@ class SqliteCommit(SqliteView, SideStatements):
         """Store a client's record."""
         self._journal.put_client(self.gateway, record)
 
-    def put_schema(self, schema: TableSchema) -> int:
-        """Register or evolve a schema, and return its version."""
-        config = with_schema(self.config, schema)
-        version = config.schemas[schema.table].version
-        if config is not self.config:
-            self._journal.put_schema(self.gateway, schema.table, version, config.schemas[schema.table].schema)
-            self._journal.put_config(self.gateway, config)
-        return version
-
-    def retire_schema(self, table: str) -> int:
-        """Retire a table's schema, and return the version of this change."""
-        config = without_schema(self.config, table)
-        self._journal.put_schema(self.gateway, table, config.retired[table], None)
-        self._journal.put_config(self.gateway, config)
-        return config.retired[table]
-
-    def put_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version.
-
-        A replay of the log computes bucket keys by the active rules. So all rows are written to `state.db` before this
-        commit, and again before it is visible: the job runs again, alone.
-        """
-        self.run_alone()
-        config = with_rules(self.config, rules)
-        self._journal.put_config(self.gateway, config)
-        self._announcement.everything(self.gateway)
-        return config.rules_version
-
     def run_alone(self) -> None:
-        """Require a transaction of its own, with all rows in `state.db` before and after; see `RowCommit.run_alone`."""
+        """Require a transaction of its own, with all rows in `state.db` before and after; see `RowCommit.run_alone`.
+
+        A replay of the log computes bucket keys by the active rules. So a job that changes them runs again, alone.
+        """
         if not self._alone:
             raise MustRunAloneError
 
-    def put_write_scope(self, scope: WriteScope) -> None:
-        """Set which rows clients may push to."""
-        self._journal.put_config(self.gateway, with_write_scope(self.config, scope))
+    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
+        self._journal.put_schema(self.gateway, table, version, schema)
+
+    def _write_config(self, config: GatewayConfig) -> None:
+        self._journal.put_config(self.gateway, config)
+
+    def _announce_everything(self) -> None:
+        self._announcement.everything(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""
