@@ -16,7 +16,7 @@ from lakesync.model.types import Claims
 from lakesync.rules.model import SyncRules
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import signed, tally_of
-from lakesync.staging.records import Checkpoint, ClientRecord, LogEntry, SchemaVersion
+from lakesync.staging.records import Checkpoint, ClientRecord, GatewayConfig, LogEntry, SchemaVersion, WriteScope
 from lakesync.wire.log import PackedDeltas
 
 
@@ -86,24 +86,41 @@ class CheckpointRules(msgspec.Struct, frozen=True):
 decode_client = msgspec.json.Decoder(ClientRecord).decode
 decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 decode_checkpoint_rules = msgspec.json.Decoder(CheckpointRules).decode
-decode_rules = msgspec.json.Decoder(SyncRules).decode
+_decode_rules = msgspec.json.Decoder(SyncRules).decode
 _decode_schema = msgspec.json.Decoder(TableSchema | None).decode
 RETIRED = b"null"
 """The stored body of a retired schema."""
 
 
-def decode_schemas(rows: Iterable[tuple[str, int, bytes]]) -> tuple[dict[str, SchemaVersion], dict[str, int]]:
-    """Return a gateway's schemas, and the versions at which other tables' schemas were retired, both by table.
+def decode_config(
+    version: int,
+    rules: bytes | None,
+    rules_version: int,
+    write_scope: WriteScope | None,
+    schemas: Iterable[tuple[str, int, bytes]],
+) -> GatewayConfig:
+    """Return a gateway's configuration.
 
     Args:
-        rows: table, version and stored body of each schema; the body of a retired one is `RETIRED`.
+        version: of the configuration.
+        rules: as they are stored; None if no rules were activated.
+        rules_version: of the rules.
+        write_scope: which rows clients may push to.
+        schemas: table, version and stored body of each schema; the body of a retired one is `RETIRED`.
     """
-    schemas: dict[str, SchemaVersion] = {}
+    active: dict[str, SchemaVersion] = {}
     retired: dict[str, int] = {}
-    for table, version, body in rows:
+    for table, schema_version, body in schemas:
         schema = _decode_schema(body)
         if schema is None:
-            retired[table] = version
+            retired[table] = schema_version
         else:
-            schemas[table] = SchemaVersion(version, schema)
-    return schemas, retired
+            active[table] = SchemaVersion(schema_version, schema)
+    return GatewayConfig(
+        version=version,
+        schemas=active,
+        retired=retired,
+        rules=_decode_rules(rules) if rules is not None else None,
+        rules_version=rules_version,
+        write_scope=write_scope,
+    )

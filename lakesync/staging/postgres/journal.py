@@ -19,15 +19,7 @@ from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.restored_log import ANYONE
-from lakesync.staging.table_values import (
-    RETIRED,
-    decode_client,
-    decode_rules,
-    decode_schemas,
-    next_entry,
-    row_of,
-    size_of,
-)
+from lakesync.staging.table_values import RETIRED, decode_client, decode_config, next_entry, row_of, size_of
 from lakesync.wire.log import PackedDeltas, unpack_ids
 
 _HEAD = (
@@ -71,15 +63,7 @@ class ConfigCache:
         rows = connection.execute(
             "SELECT table_name, version, body FROM table_schema WHERE gateway = %s", (gateway,)
         ).fetchall()
-        schemas, retired = decode_schemas(rows)
-        config = GatewayConfig(
-            version=version,
-            schemas=schemas,
-            retired=retired,
-            rules=decode_rules(rules) if rules is not None else None,
-            rules_version=rules_version,
-            write_scope=write_scope,
-        )
+        config = decode_config(version, rules, rules_version, write_scope, rows)
         self._known[gateway] = config
         return config
 

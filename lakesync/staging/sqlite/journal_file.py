@@ -13,17 +13,18 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
-from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
+from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
-from lakesync.staging.table_values import RETIRED, decode_client, decode_rules, decode_schemas, row_of
+from lakesync.staging.table_values import RETIRED, decode_client, decode_config, row_of
 
 Client = tuple[str, str]
 """`(gateway, client id)`."""
 
 _REPLAY_CHUNK = 200
 """Log rows that a replay reads at once."""
+_SCHEMAS = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
 _PUT_WRITER = "ON CONFLICT (gateway, client_id) DO UPDATE SET hlc_high = excluded.hlc_high, widest = excluded.widest"
 _PUT_CLIENT = "ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
 _PUT_LEDGER = "ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum"
@@ -67,20 +68,9 @@ class JournalFile:
         """Yield every gateway's head."""
         heads = self.sql.execute(_HEADS).fetchall()
         for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
-            schemas, retired = self._schemas(gateway)
-            config = GatewayConfig(
-                version=version,
-                schemas=schemas,
-                retired=retired,
-                rules=decode_rules(rules) if rules is not None else None,
-                rules_version=rules_version,
-                write_scope=write_scope,
-            )
+            schemas = self.sql.execute(_SCHEMAS, (gateway,))
+            config = decode_config(version, rules, rules_version, write_scope, schemas)
             yield Head(gateway, epoch, config, *progress)
-
-    def _schemas(self, gateway: str) -> tuple[dict[str, SchemaVersion], dict[str, int]]:
-        query = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
-        return decode_schemas(self.sql.execute(query, (gateway,)))
 
     def write_gateway(self, gateway: str, epoch: int) -> None:
         """Insert a gateway."""
