@@ -43,7 +43,7 @@ class Listening:
     """Delivers notices to this process's listeners: of its own commits at once, of other processes through Postgres.
 
     If it is unknown whether a commit of this process happened, its notice is delivered at once, and again if Postgres
-    sends it.
+    sends it. After a lost connection, notices of this process from before may be repeated.
     """
 
     def __init__(self, info: Mapping[str, object], address: str) -> None:
@@ -125,6 +125,7 @@ class Listening:
                 except (psycopg.Error, msgspec.MsgspecError) as error:  # a valid notice may be missing
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
+                    self._own.clear()  # Postgres does not send those that were missed
                     log.warning(
                         "no notices from Postgres", where=self._address, error=str(error).strip(), again_in=wait
                     )
@@ -135,7 +136,6 @@ class Listening:
         connection: psycopg.Connection[tuple[str]] = psycopg.connect(**self._info, autocommit=True)  # type: ignore[arg-type]
         try:
             connection.execute(f"LISTEN {_CHANNEL}")
-            self._own.clear()
             gateways = connection.execute("SELECT id FROM lakesync.gateway").fetchall()
         except BaseException:
             connection.close()
