@@ -27,7 +27,7 @@ def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelt
         wanted: returns whether to include a column, given its name and stamp.
     """
     deltas = []
-    for group in stamp_groups(row.state):
+    for group in stamp_groups(row.state.live):
         columns = {column: value for column, value in group.columns.items() if wanted(column, group.stamp)}
         if columns:
             whole = group.original if len(columns) == len(group.columns) else None

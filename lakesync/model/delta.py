@@ -67,20 +67,10 @@ def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iter
         ValidationError: a value has no canonical form.
     """
     cells = ",".join(f'{{"column":{_quote(cell.column)},"value":{jcs_raw(cell.value)}}}' for cell in columns)
-    return delta_id_of_texts(_quote(client_id), hlc, _quote(table), _quote(row_id), cells)
-
-
-def delta_id_of_texts(client: str, hlc: int, table: str, row: str, cells: str) -> str:
-    """Return the `delta_id` of texts that are canonical already.
-
-    Args:
-        client: client id.
-        hlc: of the delta.
-        table: of the row.
-        row: row id.
-        cells: the content of the array of columns.
-    """
-    return _sha256(f'{{"clientId":{client},"columns":[{cells}],"hlc":"{hlc}","rowId":{row},"table":{table}}}')
+    return _sha256(
+        f'{{"clientId":{_quote(client_id)},"columns":[{cells}],"hlc":"{hlc}","rowId":{_quote(row_id)},'
+        f'"table":{_quote(table)}}}'
+    )
 
 
 def action_id(*, client_id: str, hlc: int, connector: str, action_type: str, params: Any) -> str:

@@ -5,13 +5,12 @@ Stores keep rows in this form, the feed joins them to pages, and the gateway sen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from json.encoder import encode_basestring
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, overload
 
 from msgspec import Raw
 
-from lakesync.model.delta import delta_id, delta_id_of_texts, jcs_raw
+from lakesync.model.delta import delta_id
 from lakesync.model.merge import LiveDelta, RowState
 from lakesync.model.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
@@ -90,10 +89,10 @@ class Group(NamedTuple):
     """The id of the delta whose columns are exactly these; None if there is none."""
 
 
-def stamp_groups(state: RowState) -> list[Group]:
-    """Return a row's columns by stamp, oldest first."""
+def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:
+    """Return a row's columns by stamp, oldest first; `live` is its `RowState.live`."""
     groups: list[Group] = []
-    for part in state.live:
+    for part in live:
         stamp = (part.hlc, part.client_id)
         if groups and groups[-1].stamp == stamp:
             groups[-1] = Group(stamp, {**groups[-1].columns, **part.columns}, None)
@@ -117,23 +116,8 @@ def delta_of(op: Op, table: str, row_id: str, group: Group) -> RowDelta:
     return RowDelta(op, table, row_id, client_id, columns, hlc, identity)
 
 
-def row_deltas(table: str, row_id: str, state: RowState) -> list[RowDelta]:
+def row_deltas(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> list[RowDelta]:
     """Return a visible row as deltas: an INSERT with the oldest stamp, then UPDATEs in order of their stamps.
-
-    Args:
-        table: the row's table.
-        row_id: the row's id.
-        state: the row's merged state.
-    """
-    groups = stamp_groups(state) or [Group(state.inserted or NO_STAMP, {}, None)]
-    return [delta_of("UPDATE" if index else "INSERT", table, row_id, group) for index, group in enumerate(groups)]
-
-
-def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> tuple[bytes, int]:
-    """Encode a visible row's deltas (`row_deltas`) as a part of a JSON array; return it with the number of deltas.
-
-    A second implementation, which writes the text directly, because stores encode every row that they write.
-    `tests/property/test_encoded_rows.py` compares it with `row_deltas`.
 
     Args:
         table: the row's table.
@@ -141,38 +125,18 @@ def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
         state: the row's merged state.
         live: `state.live`, if the caller has it already.
     """
-    encoded_table, encoded_id = encode_basestring(table), encode_basestring(row_id)
-    texts: list[str] = []
-    op, stamp = "INSERT", None
-    for part in state.live if live is None else live:
-        if stamp == (stamp := (part.hlc, part.client_id)):  # same stamp as the previous one: they become one delta
-            return _encode_row_slowly(table, row_id, state)
-        client = encode_basestring(part.client_id)
-        cells = _cells(part.columns)
-        if part.whole:
-            identity = part.delta_id
-        else:
-            identity = delta_id_of_texts(client, part.hlc, encoded_table, encoded_id, _cells(part.columns, jcs_raw))
-        texts.append(
-            f'{{"op":"{op}","table":{encoded_table},"rowId":{encoded_id},"clientId":{client},"columns":[{cells}],'
-            f'"hlc":"{part.hlc}","deltaId":{encode_basestring(identity)}}}'
-        )
-        op = "UPDATE"
-    return (",".join(texts).encode(), len(texts)) if texts else _encode_row_slowly(table, row_id, state)
+    groups = stamp_groups(state.live if live is None else live) or [Group(state.inserted or NO_STAMP, {}, None)]
+    return [delta_of("UPDATE" if index else "INSERT", table, row_id, group) for index, group in enumerate(groups)]
 
 
-def _encode_row_slowly(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
-    """Encode a row through delta objects."""
-    deltas = row_deltas(table, row_id, state)
+def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> tuple[bytes, int]:
+    """Encode a visible row's deltas (`row_deltas`) as a part of a JSON array; return it with the number of deltas.
+
+    Args:
+        table: the row's table.
+        row_id: the row's id.
+        state: the row's merged state.
+        live: `state.live`, if the caller has it already.
+    """
+    deltas = row_deltas(table, row_id, state, live)
     return encode_deltas(deltas)[1:-1], len(deltas)
-
-
-def _text(value: Raw) -> str:
-    return str(value, "utf-8")
-
-
-def _cells(columns: Mapping[str, Raw], text: Callable[[Raw], str] = _text) -> str:
-    """Return the content of a delta's JSON list `columns`; `text` converts each value."""
-    return ",".join(
-        [f'{{"column":{encode_basestring(name)},"value":{text(value)}}}' for name, value in columns.items()]
-    )
