@@ -6,21 +6,19 @@ The Spark tasks of a flush call it (`lakehouse.history.log_reading`). They use t
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from lakesync.model import hlc
-from lakesync.wire.fast_decode import decode_columns
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import unpack_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
 
     from lakesync.staging.log_reader import LogRange, LogRow
 
@@ -100,7 +98,8 @@ def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
 
 def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
     """Decode some pushes into one batch of rows of `deltas`."""
-    counts, columns = _deltas_of([entry.body for entry in entries])
+    pushes = [decode_deltas(entry.body) for entry in entries]
+    counts = np.fromiter(map(len, pushes), np.int64, len(pushes))
     number = int(counts.sum())
     seqs, arrivals = (np.fromiter((entry[place] for entry in entries), np.int64, len(entries)) for place in (0, 1))
     ordinals = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -115,17 +114,7 @@ def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa
             pa.array(ordinals, pa.int32()),
             pa.array(np.repeat(arrivals, counts)),
             pa.array(np.repeat(days, counts), pa.int32()).cast(pa.date32()),
-            *columns,
+            *delta_columns(list(chain.from_iterable(pushes))),
         ],
         schema=DELTAS_ARROW,
     )
-
-
-def _deltas_of(bodies: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
-    """Return the number of deltas in each body, and the columns `DELTA_FIELDS` of all deltas."""
-    found = decode_columns(bodies)
-    if found is not None:
-        return found
-    decoded = [decode_deltas(body) for body in bodies]
-    counts = np.fromiter(map(len, decoded), np.int64, len(decoded))
-    return counts, delta_columns([delta for deltas in decoded for delta in deltas])

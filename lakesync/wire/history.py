@@ -1,6 +1,7 @@
 """Converts deltas to columns of the lake's history, in Arrow, with values as canonical (JCS) texts.
 
-Flush tasks use `delta_columns` if `fast_decode` rejects a body; both use `canonical_texts`.
+The tasks of a flush call it (`lakehouse.history.decoding`), and queries of deltas that are not flushed
+(`analysis.unflushed`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from lakesync.model.delta import jcs_raw
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
     from msgspec import Raw
 
     from lakesync.model.types import RowDelta
@@ -25,29 +25,6 @@ if TYPE_CHECKING:
 
 _CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
 """Matches values that are canonical already, as most pushed values are."""
-
-
-def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = None) -> pa.Array:
-    """Return the canonical texts of JSON values.
-
-    Args:
-        texts: JSON values.
-        doubtful: positions of the values that may not be canonical; None for all.
-
-    Raises:
-        ValidationError: a value has no canonical form.
-    """
-    checked = texts if doubtful is None else texts.take(pa.array(doubtful))
-    other = pc.invert(pc.match_substring_regex(checked, _CANONICAL))
-    canonical = [jcs_raw(text) for text in checked.filter(other).cast(pa.binary()).to_pylist()]
-    if not canonical:
-        return texts
-    found = pc.replace_with_mask(checked, other, pa.array(canonical, pa.string()))
-    if doubtful is None:
-        return found
-    indexes = np.arange(len(texts))
-    indexes[doubtful] = len(texts) + np.arange(len(doubtful))
-    return pa.concat_arrays([texts, found]).take(pa.array(indexes))
 
 
 DELTA_FIELDS = (
@@ -85,14 +62,19 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
         pa.array([delta.delta_id for delta in deltas], pa.string()),
         pa.array(widths),
         pa.MapArray.from_arrays(
-            pa.array(offsets), pa.array([cell.column for cell in cells], pa.string()), _texts([c.value for c in cells])
+            pa.array(offsets),
+            pa.array([cell.column for cell in cells], pa.string()),
+            _canonical_texts([cell.value for cell in cells]),
         ),
     ]
 
 
-def _texts(values: Sequence[Raw]) -> pa.Array:
+def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
     """Return the canonical texts of JSON values."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
     joined = pa.py_buffer(b"".join(values))
-    return canonical_texts(pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined]))
+    texts = pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined])
+    other = pc.invert(pc.match_substring_regex(texts, _CANONICAL))
+    canonical = [jcs_raw(text) for text in texts.filter(other).cast(pa.binary()).to_pylist()]
+    return pc.replace_with_mask(texts, other, pa.array(canonical, pa.string())) if canonical else texts
