@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import requests
@@ -134,22 +135,27 @@ class HttpApi:
 
     def _send_once(self, method: str, url: str, **arguments: Any) -> requests.Response:
         self.calls += 1
+        shown = _shown(url, self.base_url)
         try:
             response = self.session.request(
                 method, url, timeout=TIMEOUT_S, allow_redirects=False, stream=True, **arguments
             )
-            response.raw = BytesIO(self._read(response))
+            response.raw = BytesIO(self._read(response, shown))
         except (OSError, HTTPError) as error:
             raise AdapterError(
-                f"{method} {url} got no response ({_reason(error)}): check that the address is correct and reachable "
+                f"{method} {shown} got no response ({_reason(error)}): check that the address is correct and reachable "
                 "from this machine"
             ) from error
         if (mapped := self._map_error(response)) is not None:
             raise mapped
         return response
 
-    def _read(self, response: requests.Response) -> bytes:
+    def _read(self, response: requests.Response, shown: str) -> bytes:
         """Read a response's body.
+
+        Args:
+            response: the response; its body is not read yet.
+            shown: the request's URL for messages.
 
         Raises:
             AdapterError: the body is too large or too slow.
@@ -161,9 +167,9 @@ class HttpApi:
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > self._max_bytes:
-                    raise AdapterError(f"{response.url} returned more than {self._max_bytes} bytes, which is the limit")
+                    raise AdapterError(f"{shown} returned more than {self._max_bytes} bytes, which is the limit")
                 if time.monotonic() > deadline:
-                    raise AdapterError(f"{response.url} took more than {_TOTAL_S:.0f} s to respond")
+                    raise AdapterError(f"{shown} took more than {_TOTAL_S:.0f} s to respond")
         return b"".join(chunks)
 
 
@@ -218,6 +224,18 @@ def retry_after(response: requests.Response, now: Callable[[], datetime] = lambd
 def int_header(value: str | None) -> int | None:
     """Parse a header as an integer; None if it is not one."""
     return int(value) if value is not None and value.strip().isdecimal() else None
+
+
+def _shown(url: str, base_url: str) -> str:
+    """Return a URL for messages, which clients and the log get: without credentials and query.
+
+    The URL of a webhook is its base URL, and often a secret: only its host is shown.
+    """
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    if url.rstrip("/") == base_url:
+        return f"{parts.scheme}://{host}"
+    return parts._replace(netloc=host, query="", fragment="").geturl()
 
 
 def _reason(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from lakesync.connectors.jira.actions import handler as jira_actions
 from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook import WebhookActions
 from lakesync.model.action_handlers import ActionContext
-from lakesync.model.errors import ForbiddenError, NotFoundError, ValidationError
+from lakesync.model.errors import AdapterError, ForbiddenError, NotFoundError, ValidationError
 from lakesync.testing.servers import Answer, serving
 from tests.integration.action_support import make_action
 from tests.integration.jira_support import desk
@@ -191,3 +191,18 @@ def test_clients_request_actions_of_a_registered_connector_over_http(served, jir
         answer = client.call("POST", "/sync/{gw}/action", json={"clientId": client.client_id, "actions": [asked]})
         assert answer.json()["results"][0]["data"]["key"] == "SUP-1"
     assert len(jira.site.issues) == 1
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1/hook-secret?key=hook-secret", "{url}/hook-secret"])
+def test_no_error_or_log_line_has_the_path_of_a_webhook(monkeypatch, capsys, address):
+    """It may be the only secret that such an address has, and clients get the error."""
+    monkeypatch.setattr("lakesync.connectors.webhook._ATTEMPTS", 2)
+    monkeypatch.setattr("lakesync.connectors.webhook.MAX_RESPONSE_BYTES", 10)
+    with serving(Receiver()) as served:
+        settings = {"url": address.format(url=served.url), "secret": "shared by both"}
+        config = ConnectorConfig("gw", "hook", "webhook", settings, hosts=HostPolicy(("127.0.0.1",)))
+        with pytest.raises(AdapterError, match=r"http://127\.0\.0\.1:") as failed:
+            ask(WebhookActions(config), "send", event="x")
+    output = capsys.readouterr()
+    assert "stamina" in output.out + output.err, "each attempt is logged"
+    assert "hook-secret" not in str(failed.value) + output.out + output.err
