@@ -11,7 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -87,6 +88,7 @@ def query(
     config = load_settings(data)
     point_in_time = parse_as_of(as_of) if as_of else None
     with output.spinner("querying"):
+        # the whole result is in memory, like the tables that DuckDB reads: the number of all its rows is printed
         result = _query_function(engine)(config, text, point_in_time)
     if as_json:
         for row in rows_of(result):
@@ -105,15 +107,22 @@ def _query_function(engine: str) -> Callable[[Config, str, AsOf | None], pa.Tabl
 
 
 def rows_of(result: pa.Table) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a result as dictionaries; Arrow maps, which are lists of pairs, become dictionaries too."""
-    import pyarrow as pa
+    """Yield the rows of a result as dictionaries; Arrow maps, which are lists of pairs, become dictionaries too.
 
-    maps = [field.name for field in result.schema if pa.types.is_map(field.type)]
-    for batch in result.to_batches(max_chunksize=10_000):
-        for row in batch.to_pylist():
-            for name in maps:
-                row[name] = None if row[name] is None else dict(row[name])
-            yield row
+    A column whose name an earlier one has gets a number: of `SELECT a.id, b.id`, the second is `id_1`.
+    """
+    distinct = result.rename_columns(_distinct(result.column_names))
+    for batch in distinct.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist(maps_as_pydicts="lossy")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return column names of which no two are equal."""
+    result: list[str] = []
+    for name in names:
+        candidates = chain((name,), (f"{name}_{number}" for number in count(1)))
+        result.append(next(each for each in candidates if each not in result and (each == name or each not in names)))
+    return result
 
 
 def _print_table(result: pa.Table, max_rows: int) -> None:
@@ -125,7 +134,7 @@ def _print_table(result: pa.Table, max_rows: int) -> None:
         for field in result.schema
     ]
     rows = ([_cell(value) for value in row.values()] for row in rows_of(result.slice(0, max_rows)))
-    output.table([field.name for field in result.schema], rows, right)
+    output.table(result.column_names, rows, right)
     count = f"{result.num_rows:,} row" + ("" if result.num_rows == 1 else "s")
     more = f"; the first {max_rows} are shown, use --rows N or --json for more" if result.num_rows > max_rows else ""
     output.note(f"{count}{more}")
