@@ -1,14 +1,17 @@
 """The parts of `lakesync up` that check settings, keep state and report."""
 
+import errno
 import json
 import shutil
 import socket
 import subprocess
 import sys
 from contextlib import ExitStack
+from io import BytesIO
 
 import jwt
 import pytest
+import requests
 import yaml
 from pydantic import SecretStr
 from typer.testing import CliRunner
@@ -96,8 +99,6 @@ def test_a_full_disk_is_reported_before_anything_starts(conf, monkeypatch):
 
 
 def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
-    import requests
-
     def refuse(*_args, **_kwargs):
         raise requests.ConnectionError
 
@@ -105,6 +106,34 @@ def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
     with pytest.raises(StartupError, match=r"org.xerial:sqlite-jdbc:\S+ could not be downloaded \(ConnectionError\)"):
         jars.ensure(jars.JARS[1], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("status", "body"), [(403, b"no"), (200, b"")], ids=["rejected", "without checksum"])
+def test_a_response_that_is_no_jar_is_reported_with_the_place_for_it(tmp_path, monkeypatch, status, body):
+    def respond(*_, **__):
+        response = requests.Response()
+        response.status_code, response.raw = status, BytesIO(body)
+        return response
+
+    monkeypatch.setattr("requests.Session.request", respond)
+    jar = jars.JARS[1]
+    with pytest.raises(StartupError, match=f"sent another response.*copy the file to {tmp_path / jar.filename}"):
+        jars.ensure(jar, tmp_path)
+
+
+def test_a_jar_that_cannot_be_read_is_downloaded_again(tmp_path, monkeypatch):
+    jar, sha256 = jars.JARS[1], jars._sha256
+    (tmp_path / jar.filename).write_bytes(b"on a bad sector")
+    good = jars.ensure(jar, jars.cache_folder())
+
+    def unreadable(path):
+        if path.read_bytes() == b"on a bad sector":
+            raise OSError(errno.EIO, "Input/output error")
+        return sha256(path)
+
+    monkeypatch.setattr(jars, "_sha256", unreadable)
+    monkeypatch.setattr(jars, "_download", lambda jar, folder: shutil.copy(good, folder / jar.filename))
+    assert jars.ensure(jar, tmp_path).read_bytes() == good.read_bytes()
 
 
 def test_a_jar_with_another_checksum_is_rejected(tmp_path, monkeypatch):

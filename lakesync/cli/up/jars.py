@@ -101,8 +101,8 @@ def ensure(jar: Jar, folder: Path) -> Path:
             downloaded.replace(path)
     except OSError as error:
         raise StartupError(
-            f"{jar} could not be written to {folder}: {error.strerror or error}. Free disk space there, or set "
-            "XDG_CACHE_HOME to another folder."
+            f"{jar} could not be written to {folder}: {error.strerror or error}. Free disk space there, make the "
+            "folder writable, or set XDG_CACHE_HOME to another one."
         ) from error
     return path
 
@@ -122,13 +122,25 @@ def ensure_all(folder: Path | None = None, *, s3: bool = False) -> list[Path]:
 
 
 def is_cached(jar: Jar, folder: Path) -> bool:
-    """Return whether the folder has the jar with the pinned SHA-256."""
+    """Return whether the folder has the jar with the pinned SHA-256. A file that cannot be read counts as damaged."""
     path = folder / jar.filename
-    return path.is_file() and _sha256(path) == jar.sha256
+    try:
+        return path.is_file() and _sha256(path) == jar.sha256
+    except OSError:
+        return False
 
 
 def _download(jar: Jar, folder: Path) -> Path:
-    """Download a jar from Maven Central into a folder; raise StartupError if that fails."""
+    """Download a jar from Maven Central.
+
+    Args:
+        jar: the artifact.
+        folder: where jgo puts the file: a temporary folder inside the cache folder.
+
+    Raises:
+        StartupError: the download failed.
+        OSError: the file could not be written.
+    """
     import requests
     from jgo.maven import MavenContext
 
@@ -136,11 +148,13 @@ def _download(jar: Jar, folder: Path) -> Path:
         context = MavenContext(repo_cache=folder, timeout=60)
         component = context.project(jar.group, jar.artifact).at_version(jar.version)
         return Path(component.artifact().resolve())
-    except (requests.RequestException, RuntimeError) as error:
-        reason = type(error).__name__ if isinstance(error, requests.RequestException) else "not found"
+    # the last three are jgo's, for a status that is not 200 and for a response that it cannot parse
+    except (requests.RequestException, RuntimeError, ValueError, LookupError) as error:
+        is_request = isinstance(error, requests.RequestException)
+        reason = type(error).__name__ if is_request else "the repository or a proxy sent another response than the file"
         raise StartupError(
             f"{jar} could not be downloaded ({reason}). Check the network and the proxy's certificate "
-            f"(REQUESTS_CA_BUNDLE), or copy {jar.filename} into {cache_folder()} by hand."
+            f"(REQUESTS_CA_BUNDLE), or copy the file to {folder.parent / jar.filename} by hand."
         ) from error
 
 
