@@ -69,7 +69,8 @@ class Caller(NamedTuple):
 
     gateway: SyncGateway
     token_claims: Claims | None
-    """The verified token's claims; None if the server runs without a secret, where each message names its client."""
+    """The verified token's claims, always with `sub`, which is the client id whichever claim the issuer has it in; None
+    if the server runs without a secret, where each message names its client."""
     expires: float
     """When the token expires, in seconds since 1970; infinite if the server runs without a secret."""
     key: Key | None = None

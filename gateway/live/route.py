@@ -44,9 +44,11 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
     channel = hub.subscribe(caller.gateway, connection)
     services.metrics.connections.set(len(hub))
     try:
-        await websocket.accept(headers=record.response_headers())
-        record.status = 101
-        record.finish("GET", services.metrics)
+        try:
+            await websocket.accept(headers=record.response_headers())
+            record.status = 101
+        finally:  # the client may have disconnected: as for other requests, that is logged with the status 0
+            record.finish("GET", services.metrics)
         await connection.run(websocket.receive, partial(channel.on_ready, connection))
     finally:
         hub.unsubscribe(caller.gateway, connection)
@@ -84,8 +86,8 @@ async def _admit(websocket: WebSocket, services: Services, hub: Hub, gateway: st
     caller = await authenticate(
         websocket, services, gateway, token_headers, query_token=websocket.query_params.get("token")
     )
-    sub = caller.token_claims["sub"] if caller.token_claims is not None else None
-    hub.check_limits(caller.gateway.gateway_id, str(sub) if sub is not None else None)
+    sub = str(caller.token_claims["sub"]) if caller.token_claims is not None else None
+    hub.check_limits(caller.gateway.gateway_id, sub)
     return caller
 
 
