@@ -40,10 +40,17 @@ class TableIsolation(Protocol):
     """A destination that continues without tables or values that it cannot write."""
 
     def suspended_tables(self, follower: str) -> list[SuspendedTable]:
-        """Return the follower's suspended tables."""
+        """Return the follower's suspended tables, also those whose retry is due.
+
+        Args:
+            follower: name of the process that writes a gateway's deltas to this destination.
+
+        Raises:
+            AdapterError: the backend cannot be reached.
+        """
 
     def suspend_table(self, follower: str, table: str, reason: str) -> SuspendedTable:
-        """Suspend a table. Each further failure doubles the pause before the next attempt.
+        """Suspend a table. Each further failure doubles the pause before the next attempt, from a minute to an hour.
 
         Args:
             follower: the follower's name.
@@ -69,7 +76,12 @@ class TableIsolation(Protocol):
         """
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """Return dead letters of all tables, ordered by table, gateway, row and column.
+        """Return the first dead letters of all tables, ordered by table, gateway, row and column.
+
+        There are no pages: the next write of a row replaces its dead letters, so a position would not stay valid.
+
+        Args:
+            limit: the most dead letters to return.
 
         Raises:
             AdapterError: the backend cannot be reached.

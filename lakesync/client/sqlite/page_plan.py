@@ -140,6 +140,9 @@ def plan_rows(
 ) -> PagePlan:
     """Plan a page row by row.
 
+    A DELETE is not compared with stored stamps (see `core.rows.apply_page_delta`): it may be older than the row that
+    the client may no longer see. It never is from an older page, as `Puller` applies pages and broadcasts in order.
+
     Args:
         rows: the page's deltas of one table.
         stored: the stored records of these rows, in the same order.
