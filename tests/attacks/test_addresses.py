@@ -8,8 +8,10 @@ from ipaddress import ip_address
 
 import msgspec
 import pytest
+from pydantic import SecretStr
 
 from lakesync.cli.connection import GatewayConnection
+from lakesync.cli.local import doctor_checks
 from lakesync.client import HttpTransport
 from lakesync.config import load
 from lakesync.connectors import http_api
@@ -24,6 +26,7 @@ from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncErro
 from lakesync.model.types import Action, SyncPull
 from lakesync.staging.remote import RemoteStore
 from lakesync.testing.servers.http import Answer, serving
+from sensors.alerts import Alerts, RunRecovered
 from tests.attacks.rebinding import rebind
 
 LOOPBACK = HostPolicy(("127.0.0.1",))
@@ -160,13 +163,29 @@ def test_an_answer_above_the_size_limit_is_rejected(compressed):
         post(served.url, LOOPBACK)
 
 
-def test_passwords_of_the_servers_own_netrc_are_not_sent(tmp_path, monkeypatch):
+def _check_with_doctor(url):
+    config = load({"gateway": {"url": url}})
+    doctor_checks.clock(config)
+    doctor_checks.gateway(config)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda url: post(url, LOOPBACK),
+        _check_with_doctor,
+        lambda url: Alerts(SecretStr(url), None, None).send(RunRecovered("r", "flush", [])),
+    ],
+    ids=["connector", "doctor", "alerts"],
+)
+def test_passwords_of_the_users_own_netrc_are_not_sent(tmp_path, monkeypatch, ask):
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login root password hunter2\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     receiver = Receiver()
     with serving(receiver) as served:
-        post(served.url, LOOPBACK)
-    assert "authorization" not in receiver.got[0].headers
+        ask(served.url)
+    assert receiver.got
+    assert all("authorization" not in request.headers for request in receiver.got)
 
 
 def _requests_of_a_client(url, token):

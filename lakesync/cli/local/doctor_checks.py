@@ -22,6 +22,7 @@ import requests
 from lakesync.cli.connection import gateway_url, running_service, signing_secret
 from lakesync.cli.dagster_client import dagster_url
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
+from lakesync.wire.http_auth import no_auth
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -100,7 +101,7 @@ def clock(config: Config) -> Check:
     url = gateway_url(config)
     try:
         started = time.time()
-        response = requests.get(f"{url}/health", timeout=_TIMEOUT_SECONDS)
+        response = requests.get(f"{url}/health", timeout=_TIMEOUT_SECONDS, auth=no_auth)
         local_time = (started + time.time()) / 2
         # the header has whole seconds: on average, the gateway's clock is half a second further
         seconds_ahead = local_time - parsedate_to_datetime(response.headers["Date"]).timestamp() - 0.5
@@ -269,7 +270,7 @@ def gateway(config: Config) -> Check:
     """Check that the gateway is ready."""
     url = gateway_url(config)
     try:
-        response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS)
+        response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
     except requests.RequestException:
         return Check("off", f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:
