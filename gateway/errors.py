@@ -91,7 +91,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
-    return _answer_error(error, RequestRecord.of(request))
+    return answer_error(error, RequestRecord.of(request))
 
 
 async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
@@ -103,7 +103,7 @@ async def _handle_invalid_parameters(request: Request, error: Exception) -> Resp
             faults.append(f"the {where} parameter {name!r} is missing; add it")
         else:
             faults.append(f"the {where} parameter {name!r} is {str(fault['input'])[:40]!r}: {fault['msg']}")
-    return _answer_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
+    return answer_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
 
 
 async def _handle_no_route(request: Request, error: Exception) -> Response:
@@ -129,7 +129,7 @@ def status_of(kind: type[LakeSyncError]) -> int:
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
-def _answer_error(error: Exception, record: RequestRecord) -> Response:
+def answer_error(error: Exception, record: RequestRecord) -> Response:
     """Return the response to an exception, store its code in the request's record, and log an unexpected one.
 
     Args:
@@ -218,7 +218,7 @@ class ErrorMiddleware:
             return
         if self._gate.rejection_reason is not None and scope["path"] not in _ALWAYS_OPEN:
             error = StagingUnavailableError(self._gate.rejection_reason, retry_after=1)
-            response = _answer_error(error, RequestRecord.in_scope(scope))
+            response = answer_error(error, RequestRecord.in_scope(scope))
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
             return
@@ -261,4 +261,4 @@ class ErrorMiddleware:
         if has_begun:
             log.error("answer cut short", request_id=record.request_id, exc_info=error)
             raise error
-        await _answer_error(error, record)(scope, receive, send)
+        await answer_error(error, record)(scope, receive, send)

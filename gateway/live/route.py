@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response, WebSocket
 
 from gateway.compat_uvicorn import wire_of
 from gateway.dependencies import Caller, authenticate
-from gateway.errors import code_of, error_response
+from gateway.errors import answer_error
 from gateway.headers import header
 from gateway.live.connection import ROUTE, LiveConnection
 from gateway.live.hub import Hub
@@ -93,8 +93,7 @@ async def _admit(websocket: WebSocket, services: Services, hub: Hub, gateway: st
 
 async def _deny(websocket: WebSocket, services: Services, record: RequestRecord, error: Exception) -> None:
     """Respond to the opening request with an error, as to an HTTP request."""
-    response = error_response(error, record.request_id)
-    record.code = code_of(error)
+    response = answer_error(error, record)
     record.status = response.status_code
     response.raw_headers += record.response_headers()
     record.finish("GET", services.metrics)
