@@ -197,7 +197,7 @@ class ConfigWriter(HeadView):
 
     @abstractmethod
     def run_alone(self) -> None:
-        """Require that this job is a commit of its own; see `RowCommit.run_alone`."""
+        """Require a commit of its own for this job; see `RowCommit.run_alone`."""
 
     @abstractmethod
     def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:

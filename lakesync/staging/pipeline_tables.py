@@ -1,4 +1,4 @@
-"""The tables of the pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
+"""The tables of the data pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
 
 The `Pipeline` classes of `sqlite` and `postgres` implement `PipelineTables` and call it inside their transactions.
 """
@@ -20,9 +20,13 @@ from lakesync.staging.records import Backlog, Batch, Checkpoint, LedgerDay
 from lakesync.staging.table_values import decode_checkpoint, decode_checkpoint_rules
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
+"""SQL: the columns of a batch, in the order of the fields of `Batch`."""
 _LOG = "FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq"
+"""SQL: log rows of one shard; a condition on `seq` follows."""
 _PUSHES_AT_ONCE = 2000
+"""The most log rows in one read."""
 _NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
+"""SQL: the newest checkpoint, as JSON; the table `cut` contains the published checkpoints."""
 
 
 class PipelineTables(ABC):
@@ -30,7 +34,7 @@ class PipelineTables(ABC):
 
     @abstractmethod
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement with `?` for each value, and return the rows of a SELECT."""
+        """Run a statement with `?` for each value, and return the rows of a SELECT; empty for another statement."""
 
     @abstractmethod
     def gateways(self) -> list[str]:
@@ -50,13 +54,14 @@ class PipelineTables(ABC):
 
     @abstractmethod
     def _now_ms(self) -> int:
-        """Return the server's wall time in milliseconds."""
+        """Return the server's wall time in milliseconds since 1970."""
 
     def backlog(self) -> list[Backlog]:
         """Return size and age of the unflushed deltas of each gateway, ordered by id."""
         return [self._backlog(self._head(gateway)) for gateway in self.gateways()]
 
     def _backlog(self, head: Head) -> Backlog:
+        """Return the backlog of the gateway with this head."""
         shard = (head.gateway, head.shard, head.epoch)
         oldest = self._query(f"SELECT committed_ms {_LOG} = ?", *shard, head.flushed_seq + 1)
         newest = self._query(
@@ -108,6 +113,7 @@ class PipelineTables(ABC):
         return batch
 
     def _unflushed(self, head: Head) -> Iterator[tuple[Any, ...]]:
+        """Yield (seq, arrival, number of deltas, bytes) of each unflushed log row, in order."""
         seq = head.flushed_seq
         while seq < head.last_seq:
             rows = self._query(
@@ -135,12 +141,18 @@ class PipelineTables(ABC):
         self._set_head(head.confirmed(batch))
 
     def _batch(self, batch_id: str) -> tuple[Batch, int | None]:
+        """Return a batch, and the wall time in milliseconds when it was confirmed; None if it was not.
+
+        Raises:
+            NotFoundError: no such batch was planned.
+        """
         found = self._query(f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = ?", batch_id)
         if not found:
             raise NotFoundError(f"no batch {batch_id!r} was planned by this store: ask for a plan")
         return Batch(*found[0][:-1]), found[0][-1]
 
     def _add_flushed(self, gateway: str, day: str, tally: Tally) -> None:
+        """Add confirmed deltas to a day of the ledger."""
         ((count, id_sum),) = self._query(
             "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? AND day = ?", gateway, day
         )
@@ -170,7 +182,7 @@ class PipelineTables(ABC):
         return int(freed)
 
     def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested."""
+        """Record that a flush was requested; see `PipelineStore.request_flush`."""
         self._set_head(self._head(gateway).flush_requested(self._now_ms()))
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
@@ -211,6 +223,7 @@ class PipelineTables(ABC):
         return self._newest_checkpoint(self._head(gateway))
 
     def _newest_checkpoint(self, head: Head) -> Checkpoint | None:
+        """Return the newest published checkpoint of this head's epoch; None if there is none."""
         found = self._query(_NEWEST_CHECKPOINT, head.gateway, head.epoch)
         return decode_checkpoint(found[0][0]) if found else None
 
@@ -223,6 +236,11 @@ class PipelineTables(ABC):
         self._query("INSERT INTO mark VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body", name, body)
 
     def _shard(self, gateway: str, shard: str) -> Head:
+        """Return a gateway's head.
+
+        Raises:
+            NotFoundError: there is no such gateway, or it has another shard.
+        """
         head = self._head(gateway)
         if head.shard != shard:
             raise NotFoundError(f"gateway {gateway!r} has no shard {shard!r}: its shard is {head.shard!r}")

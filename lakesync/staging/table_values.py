@@ -102,10 +102,10 @@ def decode_config(
     """Return a gateway's configuration.
 
     Args:
-        version: of the configuration.
-        rules: as they are stored; None if no rules were activated.
-        rules_version: of the rules.
-        write_scope: which rows clients may push to.
+        version: the configuration's version.
+        rules: the stored sync rules, as JSON; None if none were activated.
+        rules_version: the version of the rules; 0 without rules.
+        write_scope: which rows clients may push to; None if none was set.
         schemas: table, version and stored body of each schema; the body of a retired one is `RETIRED`.
     """
     active: dict[str, SchemaVersion] = {}

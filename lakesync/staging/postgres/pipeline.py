@@ -43,7 +43,7 @@ class _Transaction(PipelineTables):
 
 
 class Pipeline:
-    """Batches, ledger, checkpoints and marks."""
+    """The methods of `PipelineStore` for batches, the ledger, checkpoints and marks."""
 
     def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache) -> None:
         """Create the pipeline's methods over a database.
@@ -59,11 +59,13 @@ class Pipeline:
 
     @contextmanager
     def _reading(self) -> Iterator[_Transaction]:
+        """Open a read-only transaction."""
         with self._database.reading() as connection:
             yield _Transaction(connection, self._wall, self._configs, writes=False)
 
     @contextmanager
     def _writing(self) -> Iterator[_Transaction]:
+        """Open a transaction, which is committed when the `with` block ends without an error."""
         with self._database.writing() as connection:
             yield _Transaction(connection, self._wall, self._configs, writes=True)
 
@@ -105,7 +107,7 @@ class Pipeline:
             return tables.ledger(gateway)
 
     def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested."""
+        """Record that a flush was requested; see `PipelineStore.request_flush`."""
         with self._writing() as tables:
             tables.request_flush(gateway)
 
