@@ -281,11 +281,14 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
     later = later_scopes(record, page_scope)
     if any(access.resets(other, confirmed=confirmed) for other in later) or changed_again:
         return restart_position(record, newest, access)
+    rescan = page.rescan
+    if later and rescan:
+        # The pages of later scopes added their bucket keys to those that are read. Under them, rows that the rescan has
+        # not reached may have a later feed position, up to which the feed was read without these keys.
+        rescan = ((min(low for low, _ in rescan), page.after),)
     if page.resync:
         restarted = restart_position(record, newest, access)
-        return restarted._replace(
-            after=page.after, until=page.until, rescan=page.rescan, rescan_first=page.rescan_first
-        )
+        return restarted._replace(after=page.after, until=page.until, rescan=rescan, rescan_first=page.rescan_first)
     old_keys, new_keys = _keys(base_scope, page_scope, access)
     begins_transition = not same and old_keys != new_keys
     exact = page.serial == record.pages_sent
@@ -306,7 +309,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         sent_up_to=sent_up_to,
         exact=exact,
         transition_at=transition_at,
-        rescan=((0, page.after),) if begins_transition else page.rescan,
+        rescan=((0, page.after),) if begins_transition else rescan,
         rescan_first=page.rescan_first or begins_transition,
         wrote=record.wrote,
     )

@@ -60,6 +60,7 @@ PROFILES: list[dict[str, float]] = [
     {"edit": 10, "pull": 10, "push": 6, "other token": 6},
     {"edit": 6, "pull": 6, "push": 4, "at once": 6, "claims": 1, "other token": 1},
     {"edit": 8, "pull": 12, "push": 6, "rules": 4, "claims": 2},
+    {"edit": 4, "pull": 4, "push": 4, "in doubt": 4, "claims": 0.5},
     {"edit": 10, "pull": 10, "push": 8, "wipe": 1, "reload": 2, "backup": 2, "restore": 2, "old pull": 1},
     {"edit": 10, "pull": 8, "push": 8, "claims": 1, "rules": 0.5},
     {"edit": 10, "pull": 8, "push": 8, "backup": 3, "restore": 3},
@@ -141,7 +142,7 @@ def history(
         "last limit": random.choice([1, 2, 5, 1000]),
     }
     weights = dict(random.choice(PROFILES))
-    chance = 0.4 if "tokens in turns" in weights else 0.1
+    chance = 0.4 if "tokens in turns" in weights or "in doubt" in weights else 0.1
     if random.random() < chance:  # used in turns with each client's own to the end
         setting["token"] = _claims(random, world)
     if kills:
@@ -199,6 +200,8 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [("edit", who + 1, *_edit(random, who, world)[2:]), (kind, who, random.choice(world.limits))]
         case "between pages":
             return _between_pages(random, who, world)
+        case "in doubt":
+            return _in_doubt(random, who, world)
         case "start again":
             return _started_again(random, who, world)
         case "return":
@@ -219,6 +222,23 @@ def _at_once(random: Random, who: int, world: World) -> list[Step]:
     fate = random.choice(["whole", "answer lost"])
     steps.append(("at once", who, _claims(random, world), random.choice([*world.limits, 1000]), fate))
     return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), "whole")]])]
+
+
+def _in_doubt(random: Random, who: int, world: World) -> list[Step]:
+    """A client loses a page, often one under new rules or claims, and pushes: it is sent again what it may lack.
+
+    In the middle of that come pages with another token, or other changes.
+    """
+    small = [limit for limit in world.limits if limit < 5] or [1, 2]
+    steps = [_edit(random, each, world) for each in (who, who + 1) for _ in range(random.choice([1, 2]))]
+    steps += [("push", who, "whole"), ("push", who + 1, "whole"), ("pull", who, random.choice(small), "whole")]
+    for kind in random.choice([["rules"], ["rules", "rules"], ["claims"], [], ["other token"]]):
+        steps += _made(random, kind, who, world)
+    steps += [("pull", who, random.choice([*small, 1000]), "answer lost"), _edit(random, who, world)]
+    steps += [("push", who, "whole"), ("pull", who, random.choice(small), "whole")]
+    for kind in random.choice([["other token"], ["other token"], ["other token", "pull", "other token"], ["push"], []]):
+        steps += _made(random, kind, who, world)
+    return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), random.choice(FATES))]])]
 
 
 def _crowd(random: Random, who: int, world: World) -> list[Step]:

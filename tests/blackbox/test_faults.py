@@ -404,6 +404,16 @@ CASES = {
         push(1), pull(0), pull(0), edit(0, "DELETE", "tasks/r1"), push(0), *NINE,
         clients=[("stock", A, -30), ("stock", B, 0)],
     ),
+    "a page with another token comes between the pages of a client that lost one when the rules changed": case(
+        "stock stock", 2,
+        ("rules", 0, 0),
+        edit(1, "UPDATE", "notes/r1", team="a", kind="q", x=1, tick=5),
+        edit(0, "UPDATE", "tasks/r1", team="a", tick=5), push(0), push(1),
+        edit(0, "INSERT", "notes/r1", team="b", tick=5), pull(0, 2), ("rules", 0, 4), ("rules", 0, 9),
+        pull(0, 2, "answer lost"), push(0), pull(0, 2),
+        clients=[("stock", {**B, "team": ["b"], "kinds": ["p", "q"]}, 0), ("stock", B, -30)],
+        limit=5, token={**A, "team": ["a"]},
+    ),
 }  # fmt: skip
 
 
