@@ -1,8 +1,7 @@
 """Compares what the lake has with what staging accepted, for sensors and freshness checks.
 
 `MarkReader` reads the marks in the lake by pyiceberg; a mark says how far a part of the pipeline is with a gateway's
-deltas. `arrival_days` counts the deltas of each UTC day of arrival by the staging store's ledger, the ids of all
-accepted deltas, and finds the days whose deltas an asset should have and lacks.
+deltas.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import msgspec
 import requests
 from pyiceberg.exceptions import NoSuchTableError, RESTError
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,8 +19,7 @@ from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.analysis.marks import HistoryFile, LakeMarks, lags, least_mark, positions
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.model.hlc import start_of, wall_of
-from lakesync.staging.ledger import day_of
+from lakesync.model.hlc import wall_of
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from lakesync.analysis.marks import Follower, Lag, StateTable, Timed
     from lakesync.config import Config
     from lakesync.staging.records import Backlog
-    from lakesync.staging.store.pipeline import FlushStore
 
 _UNREADABLE = (SQLAlchemyError, RESTError, NoSuchTableError, requests.ConnectionError, OSError)
 """Errors of pyiceberg for a catalogue or a file that cannot be read."""
@@ -169,51 +165,3 @@ def _moved(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
         namespace = properties.get(f"{NAMESPACE_PROPERTY}{gateway}")
         if namespace is not None and namespace != lake.namespaces.of(gateway):
             yield gateway
-
-
-class ArrivalDay(msgspec.Struct, frozen=True):
-    """One UTC day of arrival, over all gateways."""
-
-    day: str
-    """`YYYY-MM-DD`."""
-    acknowledged: int
-    """Number of deltas that gateways acknowledged."""
-    flushed: int
-    """Number of these that are in the lake's history."""
-    late: bool
-    """Whether the asset lacks deltas that arrived on the day and should be in it by now."""
-
-
-def arrival_days(store: FlushStore, asset_lags: Sequence[Lag], due_ms: int) -> list[ArrivalDay]:
-    """Return the days of arrival, each with whether an asset is late.
-
-    If the lake's history is late, every asset is, because assets are made from the history.
-
-    Args:
-        store: the staging store, which has the ledger.
-        asset_lags: the asset's lags behind the history, by gateway; empty for the history itself.
-        due_ms: server wall time in milliseconds since 1970. Deltas acknowledged before it should be in the asset.
-    """
-    history = _days_of_history(store, due_ms)
-    late = [lag.since_ms for lag in asset_lags if lag.since_ms < due_ms]
-    if not late:
-        return history
-    first, last = day_of(start_of(min(late))), day_of(start_of(due_ms))
-    return [msgspec.structs.replace(day, late=day.late or first <= day.day <= last) for day in history]
-
-
-def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:
-    """Return the days. One is late if a gateway has unflushed deltas of it, and its oldest arrived before `due_ms`."""
-    overdue = {lag.gateway for lag in lags(store.backlog(), (), ()) if lag.since_ms < due_ms}
-    last = day_of(start_of(due_ms))
-    found: dict[str, ArrivalDay] = {}
-    for gateway in store.gateways():
-        for day in store.ledger(gateway):
-            total = found.get(day.day, ArrivalDay(day.day, 0, 0, late=False))
-            found[day.day] = ArrivalDay(
-                day.day,
-                total.acknowledged + day.count,
-                total.flushed + day.flushed_count,
-                late=total.late or (gateway in overdue and day.flushed_count < day.count and day.day <= last),
-            )
-    return [found[day] for day in sorted(found)]
