@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,8 @@ OPEN_WRITE_SCOPE = (
 
 _GENERATED = ("jwt_secret", "service_token", "secret_key", "spark_token")
 """The generated secrets: for clients' tokens, internal routes, stored connector settings, and Spark Connect."""
+_SECRETS_FILE = "secrets.json"
+"""Name of the file with the generated secrets, in the data folder."""
 
 
 class GatewayConnection:
@@ -308,18 +311,44 @@ def _brief_cause(error: Exception) -> str:
 
 
 def read_secrets(folder: Path) -> dict[str, str]:
-    """Return the secrets in a data folder by name; empty if none were generated."""
-    path = folder / "secrets.json"
-    existing: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return existing
+    """Return the secrets in a data folder by name; empty if none were generated.
+
+    Raises:
+        ConfigurationError: the file is damaged.
+    """
+    path = folder / _SECRETS_FILE
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{path} holds no secrets: {error}. Restore it from a backup: the stored settings of connectors cannot be "
+            "read without its secret_key"
+        ) from None
 
 
 def ensure_secrets(folder: Path) -> dict[str, str]:
-    """Return the secrets in a data folder by name, after generating those that are missing."""
-    existing = read_secrets(folder)
-    complete = {name: existing.get(name) or secrets.token_hex(32) for name in _GENERATED}
-    if complete != existing:
-        descriptor = os.open(folder / "secrets.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(complete, file)
-    return complete
+    """Return the secrets in a data folder by name, after generating those that are missing.
+
+    The file is replaced as a whole: after a crash it has all earlier secrets.
+
+    Raises:
+        ConfigurationError: the file is damaged.
+        OSError: it cannot be written.
+    """
+    known = read_secrets(folder)
+    missing = {name: secrets.token_hex(32) for name in _GENERATED if not known.get(name)}
+    if missing:
+        known |= missing
+        descriptor, scratch = tempfile.mkstemp(dir=folder, prefix=f".{_SECRETS_FILE}-")  # readable by its owner only
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(known))
+                file.flush()
+                os.fsync(descriptor)
+            Path(scratch).replace(folder / _SECRETS_FILE)
+        except BaseException:
+            Path(scratch).unlink(missing_ok=True)
+            raise
+    return known

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -165,6 +166,36 @@ def test_secrets_are_generated_once(tmp_path):
     assert ensure_secrets(tmp_path) == made
     assert len(set(made.values())) == 4
     assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_missing_secret_is_added_to_the_others(tmp_path):
+    (tmp_path / "secrets.json").write_text('{"secret_key": "kept", "of a later version": "kept too"}')
+    made = ensure_secrets(tmp_path)
+    assert (made["secret_key"], made["of a later version"]) == ("kept", "kept too")
+    assert {"jwt_secret", "service_token", "spark_token"} < made.keys()
+    assert ensure_secrets(tmp_path) == made
+    assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
+
+
+def test_secrets_outlive_a_disk_that_is_full(tmp_path, monkeypatch):
+    (tmp_path / "secrets.json").write_text('{"secret_key": "kept"}')
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            ensure_secrets(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["secrets.json"]
+    assert ensure_secrets(tmp_path)["secret_key"] == "kept"
+
+
+def test_damaged_secrets_are_not_replaced(tmp_path):
+    (tmp_path / "secrets.json").write_text('{"secret_key": "ke')
+    with pytest.raises(ConfigurationError, match=r"secrets\.json holds no secrets: .* Restore it from a backup"):
+        ensure_secrets(tmp_path)
+    assert (tmp_path / "secrets.json").read_text() == '{"secret_key": "ke'
 
 
 def test_dagster_accepts_the_generated_files(conf):
