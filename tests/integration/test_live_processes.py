@@ -72,6 +72,7 @@ def test_a_process_with_lost_notices_misses_no_change(pair):
         for n in range(3):
             assert sorted(until(lambda: kill_listeners(staging), "both to listen")) == [True, True]
             alice.push(delta(f"t{n}", {"n": n}, client="alice"))
-            assert [each.row_id for each in bob.broadcast().deltas] == [f"t{n}"]
+            # it is unknown what bob was sent meanwhile, so the row comes as DELETE and INSERT
+            assert {each.row_id for each in bob.broadcast().deltas} == {f"t{n}"}
     lost = [line for line in other.lines() if line["event"].startswith("no notices from Postgres")]
     assert lost

@@ -64,6 +64,8 @@ class Listening:
         self._numbers = count(1)
         self._own: set[int] = set()
         """Commits of this process whose notices are delivered without Postgres."""
+        self._has_listened = False
+        """Whether there was a listening connection before."""
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
         """Add a listener, and return a function that removes it; the first one starts the listening connection."""
@@ -140,7 +142,8 @@ class Listening:
         except BaseException:
             connection.close()
             raise
-        self.notices.tell(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
+        after_loss, self._has_listened = self._has_listened, True
+        self.notices.tell(Notice(gateway, None, after_loss=after_loss) for (gateway,) in gateways)
         return connection
 
     def _deliver(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:
