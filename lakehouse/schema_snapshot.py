@@ -6,7 +6,6 @@ when the registrations have changed.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from lakesync.analysis.marks import StateTable
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.private_files import replace_private_file
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -187,12 +187,7 @@ def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
         snapshot: the new snapshot.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(snapshot)))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_private_file(path, msgspec.json.format(msgspec.json.encode(snapshot)))
 
 
 def snapshot_file(config: Config) -> Path:

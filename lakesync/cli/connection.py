@@ -8,10 +8,8 @@ the same machine read them there, for example to sign a token for a running gate
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +25,7 @@ from lakesync.client.transports.http import HttpTransport, error_from_response
 from lakesync.client.transports.tokens import check_token
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.model.errors import AuthError, ConfigurationError
+from lakesync.model.private_files import replace_private_file
 from lakesync.model.validation import check_address, check_gateway_id
 from lakesync.wire.http_auth import BearerAuth
 
@@ -331,8 +330,6 @@ def read_secrets(folder: Path) -> dict[str, str]:
 def ensure_secrets(folder: Path) -> dict[str, str]:
     """Return the secrets in a data folder by name, after generating those that are missing.
 
-    The file is replaced as a whole: after a crash it has all earlier secrets.
-
     Raises:
         ConfigurationError: the file is damaged.
         OSError: it cannot be written.
@@ -341,14 +338,5 @@ def ensure_secrets(folder: Path) -> dict[str, str]:
     missing = {name: secrets.token_hex(32) for name in _GENERATED if not known.get(name)}
     if missing:
         known |= missing
-        descriptor, scratch = tempfile.mkstemp(dir=folder, prefix=f".{_SECRETS_FILE}-")  # readable by its owner only
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(known))
-                file.flush()
-                os.fsync(descriptor)
-            Path(scratch).replace(folder / _SECRETS_FILE)
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+        replace_private_file(folder / _SECRETS_FILE, msgspec.json.encode(known))
     return known

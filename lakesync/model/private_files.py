@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -29,6 +30,24 @@ def make_private_file(path: Path) -> None:
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _close(path)
+
+
+def replace_private_file(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash or an error it has its earlier content, or all of the new one.
+
+    Raises:
+        OSError: the content cannot be written.
+    """
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
 
 
 def _close(path: Path) -> None:
