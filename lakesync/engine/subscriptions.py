@@ -325,8 +325,8 @@ def _scan_group(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
     # `moved`: clients that other processes sent pages under other claims, without a delivered notice
-    records = view.unnotified_clients(group.clients)
-    moved = {record.client_id for record in records if not _owns_cursors(view, record, access)}
+    records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
+    moved = {name for name, record in records.items() if not _owns_cursors(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | moved
     # a client that wrote to a row of the shared page, or has changes of its own, may lack something else
     others = {
@@ -341,7 +341,7 @@ def _scan_group(
     }
     page = SyncResponse(tuple(shared_page.deltas), after.cursor) if shared_page.deltas else None
     with_other_claims = frozenset(
-        name for name in in_doubt_clients if not _owns_cursors(view, view.client(name), access)
+        name for name in in_doubt_clients if not _owns_cursors(view, records.get(name) or view.client(name), access)
     )
     return ScanResult(shared.setdefault(after.value(), after), page, own_pages, with_other_claims)
 
