@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import wraps
 from typing import Any, TypeVar
 
 import msgspec
@@ -440,17 +441,19 @@ class SyncGateway(ActionGateway, Embedding):
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         """Submit a push that passed `check_push`; a sharded gateway overrides this."""
-        ready, names = request.made_ready(), self.names.of_push()
+        ready = request.made_ready()
+        return self._submit_checked(lambda commit, names: push_work(commit, ready, self.rules, self._limits, names))
 
-        def work(commit: PushCommit) -> PushResult:
-            self.newest_arrival = commit.arrival
-            return push_work(commit, ready, self.rules, self._limits, names)
-
-        return self._submit_checked(work, names)
-
-    def _submit_checked(self, work: Callable[[PushCommit], T], names: PushNames) -> Future[T]:
+    def _submit_checked(self, work: Callable[[PushCommit, PushNames], T]) -> Future[T]:
         """Run `work` in a transaction. The names that it checks become known spellings once the commit is durable."""
-        submitted = self._store.submit(self.gateway_id, work)
+        names = self.names.of_push()
+
+        @wraps(work)  # a store sees the name of the work
+        def recorded(commit: PushCommit) -> T:
+            self.newest_arrival = commit.arrival
+            return work(commit, names)
+
+        submitted = self._store.submit(self.gateway_id, recorded)
         submitted.add_done_callback(names.add_durable)
         return submitted
 

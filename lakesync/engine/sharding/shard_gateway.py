@@ -17,7 +17,6 @@ from lakesync.feed.client_state import current
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.store.feed import ClientView
-from lakesync.staging.store.push import PushCommit
 
 
 class ShardGateway(SyncGateway):
@@ -34,13 +33,8 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
-        request, names = CheckedPush(push, claims, self._wall(), trusted=trusted), self.names.of_push()
-
-        def work(commit: PushCommit) -> None:
-            self.newest_arrival = commit.arrival
-            check_work(commit, request, self.rules, self._limits, names)
-
-        return self._submit_checked(work, names)
+        request = CheckedPush(push, claims, self._wall(), trusted=trusted)
+        return self._submit_checked(lambda commit, names: check_work(commit, request, self.rules, self._limits, names))
 
     def submit_push_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
