@@ -215,9 +215,7 @@ def apply(
         # the short cut for an UPDATE that wins every column and changes no bucket key, in a row that the sender sees
         if len(changes) == 1 and before is not None and delta.op == "UPDATE" and delta.hlc > before.newest:
             columns = shared or intern_names(tuple([column.column for column in delta.columns]))
-            if (
-                columns is not names
-            ):  # deltas of a push mostly have the same columns: `unruled` is computed once for all
+            if columns is not names:  # mostly the same for all deltas of a push
                 names = columns
                 unruled = sender.reindexed and 0 < len(names) <= NARROW and index.columns.isdisjoint(names)
             if unruled and not allowed.isdisjoint(before.keys):
