@@ -4,7 +4,7 @@
 So the gateway learns that a page of a source was received only if the page's response has a cursor of its own, a
 *mark*:
 
-1. The client pulls from a source with cursor 900. It gets page 1 and the mark 899, which stands for 900 in the feed.
+1. The client pulls from a source with cursor 900. It gets page 1 and the mark 899, which means 900 in the feed.
 2. If it sends 899 next, to the source or to the feed, it has page 1, and gets page 2.
 3. If it sends 900 again, the response was lost, and it is sent page 1 again.
 4. If it pushed in between, it sends the push's cursor, which says nothing about page 1. It is sent page 1 again, and
@@ -64,7 +64,7 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
 
 
 def resolve(record: ClientRecord | None, since: int) -> int:
-    """Return the feed cursor that a client's cursor stands for; the cursor itself, if it is no mark of a source.
+    """Return the feed cursor that a client's cursor means; the cursor itself, if it is no mark of a source.
 
     Args:
         record: the client's record; None if it has none.

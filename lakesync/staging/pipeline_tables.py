@@ -219,11 +219,11 @@ class PipelineTables(ABC):
         return True
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None if there is none."""
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
         return self._newest_checkpoint(self._head(gateway))
 
     def _newest_checkpoint(self, head: Head) -> Checkpoint | None:
-        """Return the newest published checkpoint of this head's epoch; None if there is none."""
+        """Return the newest published checkpoint of this head's epoch; None before its first one."""
         found = self._query(_NEWEST_CHECKPOINT, head.gateway, head.epoch)
         return decode_checkpoint(found[0][0]) if found else None
 

@@ -173,7 +173,7 @@ class RemoteStore:
         return self._call("publish_checkpoint", bool, checkpoint=checkpoint)
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None if there is none."""
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
         return self._find("newest_checkpoint", Checkpoint, gateway=gateway)
 
     def marks(self) -> dict[str, str]:

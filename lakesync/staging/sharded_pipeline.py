@@ -103,7 +103,7 @@ class ShardedPipeline:
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish each shard's part of a checkpoint; return False if any shard has this or a later one.
 
-        Each part is valid alone: it is served beside an older part of another shard, because a cursor stands for a
+        Each part is valid alone: it is served beside an older part of another shard, because a cursor means a
         cursor in each shard. A repeat publishes the parts that a crash left out.
 
         Raises:

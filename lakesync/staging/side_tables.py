@@ -78,7 +78,7 @@ _decode_parts = msgspec.json.Decoder(dict[str, int]).decode
 class SharedCursorQueries(SqlQueries):
     """Reads broadcast cursors of a sharded gateway.
 
-    A broadcast to many clients has one cursor, which stands for a cursor in each shard.
+    A broadcast to many clients has one cursor, which means a cursor in each shard.
     """
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
@@ -92,7 +92,7 @@ class SharedCursorQueries(SqlQueries):
         return int(rows[0][0]) if rows else 0
 
     def sent_rows_of_shard(self, shard: str) -> bool:
-        """Return whether any client has a cursor that stands for rows of a shard. It reads all client records."""
+        """Return whether any client has a cursor that means rows of a shard. It reads all client records."""
         parts = self.shared_cursor(self.newest_shared_cursor()) or {}
         if parts.get(shard, 0) > _NO_ROWS:
             return True
@@ -114,7 +114,7 @@ class SharedCursorStatements(SharedCursorQueries):
 
         Args:
             cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it stands for, by shard name.
+            parts: the cursor in each shard that it means, by shard name.
             forget_below: stored broadcast cursors below this are deleted.
         """
         self._query(_FORGET_CURSORS, forget_below)

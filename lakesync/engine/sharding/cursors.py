@@ -1,4 +1,4 @@
-"""The cursors of a sharded gateway: one integer that stands for a vector, a cursor in each shard.
+"""The cursors of a sharded gateway: one integer that means a vector, a cursor in each shard.
 
 Every shard has a feed of its own, so a client's position is a vector. The client's cursor is an integer in the format
 of arrivals (milliseconds since 1970, shifted by 16 bits), higher than its earlier ones. The client's record in the

@@ -48,7 +48,7 @@ _CHUNK = 10_000
 class ShardedGateway(SyncGateway):
     """A gateway each of whose tables belongs to a shard: a store, with a gateway over it.
 
-    Clients see no difference: their cursor stands for a cursor in each shard. Schemas, rules and the write scope are
+    Clients see no difference: their cursor means a cursor in each shard. Schemas, rules and the write scope are
     set in every shard. The default shard is authoritative, and has clients, actions and connectors too.
     """
 
@@ -145,7 +145,7 @@ class ShardedGateway(SyncGateway):
         return run(self._checkpoint(client_id, futures))
 
     def _checkpoint(self, client_id: str, futures: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
-        """Join the shards' checkpoints to one, with a new cursor that stands for their arrivals."""
+        """Join the shards' checkpoints to one, with a new cursor, which means their arrivals."""
         checkpoints: dict[str, Checkpoint] = {}
         for name, future in futures.items():
             checkpoints[name] = yield future

@@ -25,7 +25,7 @@ from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
 def shard_cursors(parts: Mapping[str, ShardGateway], client_id: str, sent: ResolvedCursor) -> Steps[dict[str, int]]:
-    """Return the cursor in each shard that a client's cursor stands for, by shard name.
+    """Return the cursor in each shard that a client's cursor means, by shard name.
 
     Args:
         parts: the gateway of each shard, by shard name.

@@ -1,7 +1,7 @@
 """Subscriptions of WebSocket clients over all shards; see `engine.subscriptions` for one store.
 
 `ShardedGateway` runs `subscribe`, `resume` and `scan` with `steps.run`. A subscriber's state contains its state in each
-shard. A broadcast joins the pages of all shards, under a new cursor that stands for the cursor in each shard.
+shard. A broadcast joins the pages of all shards, under a new cursor that means the cursor in each shard.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ResolvedCursor(NamedTuple):
     requested: int
     """The cursor as the client sent it; it may be the mark of a source's page."""
     feed_cursor: int
-    """The cursor of the gateway's own feed that it stands for."""
+    """The cursor of the gateway's own feed that it means."""
     vector: CursorVector | None
     """The cursor in each shard; None if it is not known."""
     is_broadcast: bool = False
@@ -164,7 +164,7 @@ class Vectors:
 
 
 def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
-    """Return what a cursor that a client sent stands for: a source's mark, its own cursor, or a broadcast cursor."""
+    """Return what a cursor that a client sent means: a source's mark, its own cursor, or a broadcast cursor."""
     record = current(view.client(client_id), view.epoch)
     feed_cursor = sources.resolve(record, cursor)
     vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)

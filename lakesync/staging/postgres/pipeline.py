@@ -117,7 +117,7 @@ class Pipeline:
             return tables.publish_checkpoint(checkpoint)
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None if there is none."""
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
         with self._reading() as tables:
             return tables.newest_checkpoint(gateway)
 

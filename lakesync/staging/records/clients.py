@@ -54,7 +54,7 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     """Position in the current pass over the source, for a client without a cursor or one that never confirms a page.
     None: the pass begins after `confirmed`."""
     marks: tuple[tuple[int, int], ...] = ()
-    """Pairs of a page's cursor and the feed cursor that it stands for, newest first; only the newest few."""
+    """Pairs of a page's cursor and the feed cursor that it means, newest first; only the newest few."""
     tables: tuple[str, ...] = ()
     """Tables of the rows that the client was sent."""
     access_periods: tuple[AccessPeriod, ...] = ()
@@ -62,7 +62,7 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CursorVector(msgspec.Struct, frozen=True, array_like=True):
-    """A cursor of a sharded gateway, with the cursor in each shard that it stands for."""
+    """A cursor of a sharded gateway, with the cursor in each shard that it means."""
 
     cursor: int
     parts: tuple[tuple[str, int], ...]

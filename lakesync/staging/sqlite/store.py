@@ -255,7 +255,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._write(lambda: self._open.pipeline.writing().publish_checkpoint(checkpoint))
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None if there is none."""
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
         return self._read(lambda: self._open.pipeline.newest_checkpoint(gateway))
 
     def marks(self) -> dict[str, str]:

@@ -111,7 +111,7 @@ class FlushJobCommit(FlushJobView, Protocol):
 
 
 class SharedCursorView(Protocol):
-    """Reads the cursors of a sharded gateway, each of which stands for a cursor in each shard."""
+    """Reads the cursors of a sharded gateway, each of which means a cursor in each shard."""
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
         """Return the cursors by shard of a broadcast cursor; None if it is unknown."""
@@ -120,7 +120,7 @@ class SharedCursorView(Protocol):
         """Return the highest broadcast cursor; 0 before the first broadcast."""
 
     def sent_rows_of_shard(self, shard: str) -> bool:
-        """Return whether any client has a cursor that stands for rows of this shard."""
+        """Return whether any client has a cursor that means rows of this shard."""
 
 
 class SharedCursorCommit(SharedCursorView, Protocol):
@@ -131,7 +131,7 @@ class SharedCursorCommit(SharedCursorView, Protocol):
 
         Args:
             cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it stands for, by shard name.
+            parts: the cursor in each shard that it means, by shard name.
             forget_below: stored broadcast cursors below this are deleted.
         """
 

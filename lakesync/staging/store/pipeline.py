@@ -109,7 +109,7 @@ class CheckpointStore(GatewayStore, Protocol):
         """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None if there is none."""
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
 
 
 class PipelineMarks(Protocol):
