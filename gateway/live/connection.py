@@ -228,14 +228,15 @@ class LiveConnection:
         if self._knows_resync or not self.client_name:
             return
         while self.follower is None and self._wire.is_open:
+            claims = self._caller.claims(self.client_name)
             try:
-                cursor = await result_of(self._caller.gateway.submit_resume(self.client_name))
+                cursor = await result_of(self._caller.gateway.submit_resume(self.client_name, claims))
             except TransientError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if cursor is not None and self.follower is None:
                 state = SubscriptionState(cursor, protobuf.DEFAULT_MAX_DELTAS, has_more=True, has_not_pulled=True)
-                self.follower = Follower(self.client_name, self._caller.claims(self.client_name), state)
+                self.follower = Follower(self.client_name, claims, state)
                 self._notify_ready()
             return
 

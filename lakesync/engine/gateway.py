@@ -276,12 +276,16 @@ class SyncGateway(ActionGateway, Embedding):
         now = self._wall()
         return self._store.submit(self.gateway_id, lambda commit: subscribe(commit, newcomers, self.rules, now))
 
-    def submit_resume(self, client_id: str) -> Future[int | None]:
+    def submit_resume(self, client_id: str, claims: Claims) -> Future[int | None]:
         """Return a cursor from which a client can get broadcasts before it pulls; None if it has to pull first.
 
         The client may have all, a part or nothing of what it was sent after that cursor.
+
+        Args:
+            client_id: the client's id.
+            claims: the verified claims of the connection's token.
         """
-        return self._store.submit(self.gateway_id, lambda commit: resume(commit, client_id))
+        return self._store.submit(self.gateway_id, lambda commit: resume(commit, client_id, claims, self.rules))
 
     @property
     def shared(self) -> bool:

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from lakesync.engine.access import RulesCache
+from lakesync.engine.pulling import tell_followers
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.client_state import (
     current,
+    ends_scope,
     find_page,
     follows,
     in_doubt,
@@ -227,26 +229,39 @@ def _subscribe_one(
     )
 
 
-def resume(commit: ClientCommit, client_id: str) -> int | None:
+def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCache) -> int | None:
     """Return a cursor from which a client can get broadcasts before it pulls: the last one that it confirmed.
 
     The client may have all, a part or nothing of what it was sent after that cursor.
 
+    A connection with other claims or rules than the client's last request ends what the client could see until now.
+    Without this, a row that comes later under the old claims would count as possibly sent, and the client would be sent
+    a DELETE with the id of a row that it may never see.
+
     Args:
         commit: the open transaction in the gateway's store.
         client_id: the client's id.
+        claims: the verified claims of the connection's token.
+        rules: the gateway's cache of compiled sync rules.
 
     Returns:
         None if the client's record has no confirmed cursor.
     """
-    record = current(commit.client(client_id), commit.epoch)
-    confirmed = find_page(record, record.seen) if record is not None else None
-    if record is None or confirmed is None:
+    known = current(commit.client(client_id), commit.epoch)
+    if known is None:
         return None
-    newest_sent = max_sent(with_broadcasts(record, commit.arrival).scopes)
-    after, cursor = in_doubt(msgspec.structs.replace(record, followed=True), confirmed, commit.arrival, newest_sent)
-    if after != record:
-        commit.put_client(after)
+    record, cursor = known, None
+    confirmed = find_page(record, record.seen)
+    if confirmed is not None:
+        newest_sent = max_sent(with_broadcasts(record, commit.arrival).scopes)
+        followed = msgspec.structs.replace(record, followed=True)
+        record, cursor = in_doubt(followed, confirmed, commit.arrival, newest_sent)
+    access = rules.access(commit, claims)
+    if ends_scope(record, access):
+        tell_followers(commit, known, live=False)
+        record = with_scope(record, access, commit.arrival)
+    if record != known:
+        commit.put_client(record)
     return cursor
 
 

@@ -388,6 +388,11 @@ CASES = {
         "stock stock", 1,
         edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE,
     ),
+    "a client that pushed before it ever pulled connects with other claims": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "notes/r2", team="c"), push(0), claims(0, team="b"), ("connect", 0),
+        edit(1, "INSERT", "tasks/r1", team="a"), push(1), *NINE,
+    ),
     "a row under earlier claims of its client gets more writers than are kept": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0),

@@ -24,7 +24,7 @@ class Line:
     def __init__(self, gateway, group):
         self.gateway = gateway
         self.claims = {"sub": "ann", "group": group}
-        since = ended(gateway.submit_resume("ann"))
+        since = ended(gateway.submit_resume("ann", self.claims))
         self.state = SubscriptionState(since, 1, has_more=True, has_not_pulled=True)
 
     @property

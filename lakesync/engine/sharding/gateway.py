@@ -126,9 +126,9 @@ class ShardedGateway(SyncGateway):
         """Like `SyncGateway.submit_subscribe`; the states are `ShardedSubscriptionState`."""
         return run(subscriptions.subscribe(self._parts, self._vectors, newcomers))
 
-    def submit_resume(self, client_id: str) -> Future[int | None]:
+    def submit_resume(self, client_id: str, claims: Claims) -> Future[int | None]:
         """Like `SyncGateway.submit_resume`, in every shard."""
-        return run(subscriptions.resume(self._parts, self._vectors, client_id))
+        return run(subscriptions.resume(self._parts, self._vectors, client_id, claims))
 
     def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
         """Like `SyncGateway.submit_scan`."""

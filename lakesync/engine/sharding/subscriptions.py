@@ -74,13 +74,14 @@ def subscribe(
     return states
 
 
-def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str) -> Steps[int | None]:
+def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, claims: Claims) -> Steps[int | None]:
     """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a confirmed one.
 
     Args:
         parts: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
         client_id: the client's id.
+        claims: the verified claims of the connection's token.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.
@@ -88,7 +89,7 @@ def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str) 
     confirmed: dict[str, int] = yield vectors.submit_confirmed(client_id)
     resumed: dict[str, int | None] = {}
     for name, part in parts.items():
-        resumed[name] = yield from of_shard(name, part.submit_resume(client_id))
+        resumed[name] = yield from of_shard(name, part.submit_resume(client_id, claims))
     if all(cursor is None for cursor in resumed.values()):
         return None
     # a shard without a record of the client: its confirmed cursor, or the start of the shard's feed
