@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
 from lakesync.feed import MAX_PAGE_BYTES, pull_page
-from lakesync.feed.positions import NOTHING, Access, Position, SentPeriod
+from lakesync.feed.positions import NO_BASE, Access, Position, SentPeriod
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
 from lakesync.staging.store.feed import ClientView
@@ -43,13 +43,13 @@ class _PeekCursor(NamedTuple):
     """Version of the rules under which it was returned."""
     after: int
     """Everything up to this arrival was returned."""
-    base: int = NOTHING
-    """Where the pages began; `NOTHING` for all rows."""
+    base: int = NO_BASE
+    """The `base` of the pages: the arrival after which they begin; `NO_BASE` if they began with all rows."""
     until: int | None = None
     """The newest arrival when the pages began; None after the last page."""
 
     def text(self) -> str:
-        rest = "" if self.until is None else f"-{self.base - NOTHING}-{self.until}"
+        rest = "" if self.until is None else f"-{self.base - NO_BASE}-{self.until}"
         return f"{self.rules_version}-{self.after}{rest}"
 
     def is_possible(self, access: Access, newest: int) -> bool:
@@ -108,7 +108,7 @@ def _parse(since: str) -> _PeekCursor:
     rules_version, after, base, until = match.groups()
     if base is None:
         return _PeekCursor(int(rules_version), int(after), int(after))
-    return _PeekCursor(int(rules_version), int(after), int(base) + NOTHING, int(until))
+    return _PeekCursor(int(rules_version), int(after), int(base) + NO_BASE, int(until))
 
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:

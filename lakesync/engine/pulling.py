@@ -29,7 +29,7 @@ from lakesync.feed.client_state import (
     with_page_mark,
     with_scope,
 )
-from lakesync.feed.positions import NOTHING, Access, Position, for_full_pull, is_complete_page, locate, restart_position
+from lakesync.feed.positions import NO_BASE, Access, Position, for_full_pull, is_complete_page, locate, restart_position
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
@@ -223,7 +223,7 @@ def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -
     reading = read_page(commit, request, rules)
     client_id, at = request.pull.client_id, reading.at
     known = current(commit.client(client_id), commit.epoch, reading.access.keys)
-    if reading.page.deltas and reading.record is not None and at.base == NOTHING and at.after == 0:
+    if reading.page.deltas and reading.record is not None and at.base == NO_BASE and at.after == 0:
         record = replace(known or reading.record, seen=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
         record = with_scope(record, reading.access, reading.newest)
         record = with_page(record, replace(_page(record, 0, at, at.after, at.rescan), serial=-1))
@@ -262,7 +262,7 @@ def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Ac
     nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
         cursor=0,
         after=0,
-        base=NOTHING,
+        base=NO_BASE,
         until=commit.arrival,
         resync=False,
         base_scope=0,
@@ -301,7 +301,7 @@ def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> 
     """Return the record and cursor after a page with deltas: the client has its old cursor, and may have the page."""
     at, page = reading.at, reading.page
     if request.confirmed:
-        record = replace(record, seen=0 if at.base == NOTHING and at.after == 0 else reading.since)
+        record = replace(record, seen=0 if at.base == NO_BASE and at.after == 0 else reading.since)
         if record.seen == 0:  # it starts from cursor 0: what 0 means until it confirms another cursor
             start = _page(record, 0, at, at.after, at.rescan)
             record = with_page(record, replace(start, serial=-1))

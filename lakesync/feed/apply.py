@@ -1,12 +1,18 @@
 """The write side of the feed: merges a push's deltas into rows, and computes the moves of their feed entries.
 
-`engine.pushing` calls `apply` and `repeated` in the push's commit; a store calls `apply` through the engine to replay
-its log. Beside the merge it decides whether the gateway must send the sender something about its own rows. That is so
-if the sender lost a conflict, may not see the row, or its copy of the row may differ from the merged row (the copy is
-*astray*).
+`engine.pushing` calls `apply` and `repeated` in the transaction of a push. A store calls `apply` through the engine to
+replay its log. `engine.rebuilding`, `feed.reindex` and `feed.pull` use the small functions.
 
-A move is a change of a feed entry, the row's history under one bucket key (see `records.rows`). A change that concerns
-one client alone is a move under that client's own key (`own_bucket`).
+- A *delta* is an INSERT, UPDATE or DELETE of some columns of one row, with the *stamp* (hlc, client id) of its write.
+  The greatest stamp wins each column. The *tombstone* is the stamp of a row's DELETE: columns with smaller or equal
+  stamps are removed.
+- An *arrival* is the gateway's own timestamp of a commit. Each row of a push gets an arrival of its own.
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. A row has one *feed entry* for each
+  bucket key: when it joined the bucket, left it, and last changed in it. A *move* is a change of an entry.
+- The *sender* is the client that pushes. It is not sent its own writes, because it has them. There are three
+  exceptions: it lost a conflict, it may not see the row, or its copy of the row may differ from the merged row (the
+  copy is *astray*). Such a change is a move under the client's own key (`own_bucket`), so that the client's next pull
+  reads the row.
 """
 
 from __future__ import annotations
@@ -48,7 +54,8 @@ class Sender(NamedTuple):
     keys: Collection[str]
     """The bucket keys that the client may see."""
     reindexed: bool
-    """Whether all stored rows have the bucket keys of the active rules, so that no re-index is running."""
+    """Whether all stored rows have the bucket keys of the active rules. False while a re-index is running, which
+    computes the keys again after the rules changed."""
 
 
 class Applied(NamedTuple):
@@ -59,31 +66,35 @@ class Applied(NamedTuple):
 
 
 class _RowEffect:
-    """What the deltas of one push do to one row, collected delta by delta."""
+    """What the deltas of one push do to one row, collected delta by delta.
+
+    "The sender's copy" is the row in the sender's own database, after it applied its deltas there.
+    """
 
     changed = False
     """Whether the row's state changed."""
     voided = False
     """Whether a DELETE advanced the tombstone of a row with columns, so that clients may have to drop columns."""
     contested = False
-    """Whether the sender lost columns to other clients."""
+    """Whether newer values of other clients won columns against the sender, which must be sent these values."""
     stale = False
-    """Whether the sender's own copy cannot be what the row is now."""
+    """Whether the sender's copy certainly differs from the merged row by more than such columns."""
     deleted = False
     """Whether the push deletes the row."""
     inserted = False
     """Whether the push inserts the row, after any DELETE in it."""
     blind = False
-    """Whether the push changes the row before it inserts it: the sender's copy may lack that change."""
+    """Whether the push updates the row before it inserts it. In the sender's copy, that UPDATE may have found no row
+    and changed nothing, while it counts in the merged row."""
     last_op = ""
     """The operation of the last delta."""
 
     def merge(self, state: RowState, delta: RowDelta, at: int) -> None:
-        """Merge one delta into a row's state, and record what it does.
+        """Merge one delta into a row's state, and record its effect here.
 
         Args:
             state: the row's state, which is changed.
-            delta: the delta.
+            delta: the delta; the deltas of a row come in the order of the push.
             at: the row's arrival in this push.
         """
         op, there, tombstone = delta.op, bool(state.cells), state.tombstone
@@ -106,23 +117,31 @@ class _RowEffect:
             self.stale |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
 
     def _contest(self, state: RowState, delta: RowDelta, lost: Iterable[str], at: int) -> None:
-        """Record the columns that a delta lost, to a tombstone or to another client's value."""
+        """Record the columns that a delta lost, to a tombstone or to another client's value.
+
+        Args:
+            state: the row's state after the merge.
+            delta: the delta.
+            lost: the columns whose values the merge did not accept.
+            at: the row's arrival in this push.
+        """
         for column in lost:
             cell = state.cells.get(column)
-            if cell is None:
+            if cell is None:  # a tombstone covers the value, which the sender has in its copy
                 self.stale = True
             elif cell.origin.client_id != delta.client_id:
-                state.touch((column,), at)
+                state.touch((column,), at)  # so that the sender is sent the winning value, as if it had changed now
                 self.contested = True
 
 
 def by_row(deltas: Sequence[RowDelta]) -> PushRows:
-    """Return the deltas of a push by row.
+    """Group the deltas of a push by row; `engine.pushing` calls this before the transaction begins.
 
     Args:
-        deltas: the push's deltas, at least one. No delta has a column twice, so the columns of all deltas in a row are
-            a repetition of the first delta's only if every delta has the same ones.
+        deltas: the push's deltas, at least one. No delta has a column twice.
     """
+    # All columns in one list equal a repetition of the first delta's only if every delta has the same columns in the
+    # same order, because no delta has a column twice. One comparison of lists is faster than one for each delta.
     columns = tuple([cell.column for cell in deltas[0].columns])
     cells = [cell.column for delta in deltas for cell in delta.columns]
     shared = intern_names(columns) if cells == [*columns] * len(deltas) else ()
@@ -138,6 +157,8 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
     """Return each row's arrival in a push: one for each distinct row, in order of first appearance.
 
+    `apply` gives rows the same arrivals; `engine.rebuilding` calls this to restore them from the lake.
+
     Args:
         deltas: the push's deltas.
         last: the push's last arrival, which its log row has.
@@ -148,21 +169,24 @@ def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
 
 
 def own_bucket(client_id: str) -> str:
-    """Return the bucket key of changes that concern one client alone; no rule's key starts with `@`."""
+    """Return the bucket key of changes that concern one client alone. No key of the sync rules starts with `@`."""
     return f"@{client_id}"
 
 
 def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> dict[RowKey, int]:
-    """Return the rows that get new columns in a push and would have too many, with the number of columns.
+    """Return the rows that a push would give too many columns, with the number of columns after the push.
 
-    A row that has too many already may keep them.
+    A row that has too many already may keep them, but gets no further ones. `engine.checks` rejects the push if there
+    is any such row.
 
     Args:
         stored: the rows before the push; rows that do not exist yet are absent.
         rows: the push's deltas, by row.
         most: the most columns that a row may have.
     """
-    shared = rows.shared_columns  # a row whose latest unmerged UPDATE has these columns gets no new one
+    # A cheap upper bound first: most pushes are far below the limit. A row whose latest unmerged UPDATE has exactly the
+    # columns of this push gets no new column; equal names are one tuple object, hence `is`.
+    shared = rows.shared_columns
     grow = [row for row in stored.values() if row.updates is None or row.updates.names is not shared]
     if rows.cells + COLUMNS_WAITING + max([len(row.state.cells) for row in grow], default=0) <= most:
         return {}
@@ -185,15 +209,16 @@ def apply(
 ) -> Applied:
     """Merge a push's deltas into rows, and store rows and feed entries.
 
-    Two common cases are short cuts: an UPDATE with a new hlc of columns that no rule reads, which is merged later
-    (`StoredRow.updated`), and the INSERT of a new row.
+    Two common cases are short cuts, for speed. One is the INSERT of a new row. The other is an UPDATE with a new hlc of
+    columns that no rule reads. It wins every column and moves the row to no other bucket, so that it can be merged
+    later (`StoredRow.updated`).
 
     Args:
         commit: the open transaction that stores the push.
-        rows: the push's deltas, by row.
+        rows: the push's deltas, by row. Deltas that were accepted before are not among them.
         sender: the client that pushes, and what it may see.
         arrival: the push's last arrival.
-        index: the bucket index of the active rules.
+        index: computes the bucket keys of a row by the active rules.
         stored: the rows before the push; None to read them here.
 
     Returns:
@@ -245,6 +270,8 @@ def apply(
 def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:
     """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
+    Such a client must be sent a DELETE of a row that it may not see, or that was deleted since.
+
     Args:
         commit: the open transaction that stores the push.
         deltas: the deltas that were accepted before; the push may also contain new deltas of their rows.
@@ -252,7 +279,7 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
         seen: the newest cursor that the client certainly has.
 
     Returns:
-        Whether the client must be sent something about these rows: it may not see them, or they were deleted since.
+        Whether there is such a row, so that the client must be sent something.
     """
     allowed = frozenset(sender.keys)
     latest = {delta.key: delta for delta in deltas}
@@ -262,14 +289,15 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
         for row in commit.rows(again.keys()).values()
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
     ]
+    # a client that retries the same push again and again causes one move of each row, not one for each retry
     fresh = [row for row in lost if not _is_astray(row, sender.client_id, seen)]
     if fresh:
-        commit.run_alone()  # no log row records what follows, so it cannot be replayed
+        commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
     rows, moves = [], []
     for row, at in zip(fresh, commit.next_arrivals(len(fresh)), strict=True):
         after = row.copy()
         after.note_writer(sender.client_id, at)
-        after.writers[sender.client_id] = Writer(-at, at)  # astray
+        after.writers[sender.client_id] = Writer(-at, at)  # a negative arrival: the client's copy is astray
         rows.append(after)
         moves.append(move(after, own_bucket(sender.client_id), at, "own"))
     if rows:
@@ -278,7 +306,13 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
 
 
 def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:
-    """Return whether the client's copy is astray since its last delta, and the client was sent nothing about it yet."""
+    """Return whether the client's copy is astray since its last delta, and the client may not know that yet.
+
+    Args:
+        row: the stored row.
+        client_id: the client's id.
+        seen: the newest cursor that the client certainly has.
+    """
     writer = row.writers.get(client_id)
     return writer is not None and writer.inserted == -writer.latest and writer.latest > seen
 
@@ -293,7 +327,7 @@ def _applied(
     *,
     reindexed: bool,
 ) -> tuple[StoredRow, Sequence[Move], bool]:
-    """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it.
+    """Merge a push's deltas into one row: the general case of `apply`.
 
     Args:
         before: the row before the push.
@@ -301,8 +335,11 @@ def _applied(
         client_id: the sender's id.
         at: the row's arrival in this push.
         allowed: the bucket keys that the sender may see.
-        index: the bucket index of the active rules.
+        index: computes the bucket keys of a row by the active rules.
         reindexed: whether all stored rows have the bucket keys of the active rules.
+
+    Returns:
+        The row after the push, the moves of its entries, and whether the sender must be sent something about the row.
     """
     row, effect = before.copy(), _RowEffect()
     state, moves = row.state, _NONE
@@ -314,40 +351,42 @@ def _applied(
         # bucket keys are computed only if a column that rules read may have changed
         if effect.voided or not (reindexed and _has_same_keys(before.state, state, index)):
             moves = _moves(effect, row, keys_of(row, index))
-    # `had`, `has`: whether the sender may see the row before and after the push. `stale`: whether its copy is astray.
+    # `had`, `has`: whether the sender may see the row before and after the push. `stale`: whether the sender's own copy
+    # of the row may differ from the merged row by more than columns that others won.
     had = not allowed.isdisjoint(before.keys)
     has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
     stale = effect.stale or not has
-    if effect.inserted:  # a sender that only updated the row before may have a copy that its INSERT did not make
+    if effect.inserted:
+        # `inserted == 0`: the sender has only updated the row so far. Its copy may be an older row that this INSERT did
+        # not create, with columns that the INSERT does not have.
         known = before.writers.get(client_id)
         stale = stale or effect.blind or (not effect.deleted and known is not None and known.inserted == 0)
-    else:  # after its own DELETE, the client's UPDATE finds no row
+    else:  # at the sender, an UPDATE changes nothing if it deleted the row itself or was not sent the row
         stale = stale or effect.deleted or not had
-    if not had:  # a DELETE that the sender was sent may be newer than its INSERT, which it then rejects
+    if not had:
+        # When the row was hidden from the sender, it was sent a DELETE. If that is newer than its INSERT here, a client
+        # that resolves conflicts by stamp has rejected its own INSERT.
         newest = _newest(before.state)
         stale = stale or any(delta.op == "INSERT" and delta.stamp < newest for delta in changes)
     if stale and effect.last_op != "DELETE":
-        row.writers[client_id] = Writer(-at, at)  # astray
-    if not has:
+        row.writers[client_id] = Writer(-at, at)  # a negative arrival: the sender's copy is astray
+    if not has:  # a sender that may not see the row must drop its copy, unless it deleted the row
         return row, moves, effect.last_op != "DELETE" or effect.stale
-    # a sender that comes to see the row needs the columns of others, and its own earlier ones
+    # a sender that may see the row only since this push needs the columns of others, and its own earlier ones
     more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
     return row, moves, stale or effect.contested or more
 
 
 def _newest(state: RowState) -> Stamp:
-    """Return the newest stamp of a row.
-
-    When a client could no longer see the row, it was sent a DELETE, perhaps with this stamp. Such a client rejects an
-    INSERT of its own with an older stamp.
-    """
+    """Return the newest stamp of a row; a DELETE that hid the row from a client has at most this stamp."""
     return max([state.inserted or NO_STAMP, *[cell.origin.stamp for cell in state.cells.values()]])
 
 
 def has_from_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
-    """Return whether a client has the columns of a stamp because it inserted the row with them, or wrote them later.
+    """Return whether a client certainly has the columns of a stamp, because it wrote them with its INSERT or later.
 
-    The client may have lost columns that it wrote before that INSERT, when it could not see the row.
+    Columns that it wrote before its INSERT do not count. It may have lost them with the row, when it could not see the
+    row any more.
 
     Args:
         row: the stored row.
@@ -380,7 +419,7 @@ def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
 
 
 def _has_same_keys(before: RowState, after: RowState, index: BucketIndex) -> bool:
-    """Return whether two states of a row certainly have the same bucket keys by the same rules."""
+    """Return whether two states of a row certainly have the same bucket keys: all columns that rules read are equal."""
     if not (before.visible and after.visible):
         return False
     return not index.columns or all(_value(before, column) == _value(after, column) for column in index.columns)
@@ -394,8 +433,13 @@ def _value(state: RowState, column: str) -> Raw | None:
 def _moves(effect: _RowEffect, row: StoredRow, new: tuple[str, ...]) -> list[Move]:
     """Set a row's new bucket keys, and return the moves from its old keys to them.
 
-    If a DELETE removed columns and the row stayed visible, it leaves all buckets and joins again, so that clients drop
-    those columns.
+    If a DELETE removed columns while the row stayed visible, the row leaves all buckets and joins them again. Clients
+    are then sent DELETE and INSERT, because an UPDATE cannot remove columns.
+
+    Args:
+        effect: what the push did to the row.
+        row: the row after the push, which is changed.
+        new: its bucket keys after the push.
     """
     old = row.keys
     if effect.voided:

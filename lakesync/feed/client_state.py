@@ -1,8 +1,16 @@
 """Changes of a client's record: what the gateway stores about the cursors and rows that it sent to the client.
 
-`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in their commits. All are pure: they
-return a changed `ClientRecord`. `feed.positions` defines the terms: scope, page mark, complete cursor, past key, feed
-position.
+`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in their transactions, and store the
+result. All functions are pure: they return a changed copy of the `ClientRecord`. `feed.positions.locate` later reads
+from the record what a cursor means. The terms, which `feed.positions` defines in full:
+
+- An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the arrival from which a client pulls next.
+- A *scope* is a period in which a client was sent pages under the same claims and rules; a *past key* is a bucket key
+  of a scope that was removed from the record.
+- At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a
+  series of pages; the record stores a `Page` that says what it means.
+- *Broadcasts* are pages that the server sends over a WebSocket without a request. They are not recorded for each
+  client.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import NOTHING, SCOPES_KEPT, Access, later_scopes, max_sent, scope_numbered, scope_of
+from lakesync.feed.positions import NO_BASE, SCOPES_KEPT, Access, later_scopes, max_sent, scope_numbered, scope_of
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
 
@@ -21,7 +29,7 @@ PAGES_KEPT = 16
 PAST_KEPT = 1000
 """The most past keys in a record."""
 _NO_END = MAX_HLC
-"""`PastKey.sent_up_to` of a key whose rows the client may have whenever they came."""
+"""`PastKey.sent_up_to` of a key from before a rebuild: it is unknown until when the client was sent rows under it."""
 
 
 def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -> ClientRecord | None:
@@ -29,8 +37,9 @@ def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -
 
     Args:
         record: the stored record; None if the client has none.
-        epoch: the store's epoch, which a rebuild increases.
-        sees: the bucket keys that the client may see now; they are used if its record was erased or lost.
+        epoch: the store's epoch, which a rebuild of the store from the lake increases.
+        sees: the bucket keys that the client may see now. If its record was erased or lost, these are all that is known
+            of what it was sent.
 
     Returns:
         The record; None for a client that has none.
@@ -49,7 +58,12 @@ def is_blank(record: ClientRecord | None) -> bool:
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     """Return the record with everything up to `newest` as possibly sent, if broadcasts are sent to the client.
 
-    Broadcasts are not recorded. So on other connections, the client may have all of them.
+    Broadcasts are not recorded, so the client may have received all of them on its WebSocket. A request on another
+    connection must take this into account.
+
+    Args:
+        record: the client's record; it is returned unchanged if no broadcasts are sent in its newest scope.
+        newest: the gateway's newest arrival.
     """
     if not record.scopes or not record.scopes[-1].followed:
         return record
@@ -63,13 +77,14 @@ def scope_under(record: ClientRecord, access: Access) -> Scope | None:
 
 
 def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
-    """Return the record with the note that broadcasts are sent to the client in its newest scope.
+    """Record that broadcasts are sent to the client from now on, in its newest scope.
 
-    If that scope has other claims or rules than the access, only the record's own flag is set.
+    If the newest scope has other claims or rules than the connection, only `ClientRecord.followed` is set: the client
+    gets a page of its own before any broadcast.
 
     Args:
         record: the client's record.
-        access: what the client may see on its connection; the bucket keys are added to the scope.
+        access: what the client may see on its WebSocket; the bucket keys are added to the scope.
         loose: whether a page was sent whose cursor the client does not store.
     """
     record = replace(record, followed=True)
@@ -81,28 +96,35 @@ def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> Cli
 
 
 def has_other_access(record: ClientRecord, access: Access) -> bool:
-    """Return whether the client also has a connection with other claims or rules, which gets broadcasts."""
+    """Return whether the client may have another connection, which gets broadcasts under other claims or rules.
+
+    Args:
+        record: the client's record.
+        access: what the client may see by the present request.
+    """
     return record.followed and ends_scope(record, access)
 
 
 def ends_scope(record: ClientRecord, access: Access) -> bool:
-    """Return whether a request with an access ends the newest scope, because its claims or rules differ."""
+    """Return whether a page for `access` begins a new scope, because the newest one has other claims or rules."""
     return bool(record.scopes) and not access.same_as(record.scopes[-1])
 
 
 def owns_cursors(record: ClientRecord, access: Access) -> bool:
-    """Return whether a complete cursor that is sent now belongs to this access: it is that of the newest scope."""
+    """Return whether complete cursors belong to `access`: the newest scope has it, and a complete cursor was sent."""
     scope = record.scopes[-1] if record.scopes else None
     return scope is not None and scope.start >= 0 and access.same_as(scope)
 
 
 def unknown_client(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
-    """Return a record for a client that may have any row that was ever under these keys, and unknown rows.
+    """Return a record for a client that was seen before, while nothing is stored about it in this epoch.
+
+    It may have any row that was ever under the keys, and rows that the gateway never knew.
 
     Args:
         client_id: the client's id.
         epoch: the store's epoch.
-        keys: bucket keys.
+        keys: the bucket keys under which it may have been sent rows.
     """
     past = tuple(PastKey(key, 0, _NO_END) for key in sorted(keys))
     return ClientRecord(client_id, epoch, 0, past=past, wrote=True, may_hold_unknown_rows=True)
@@ -116,7 +138,10 @@ def with_scope(
     upserted_up_to: int = 0,
     older: AbstractSet[str] = frozenset(),
 ) -> ClientRecord:
-    """Return the record after a page: what the client may see is its newest scope, which has the rows that it was sent.
+    """Return the record after a page was sent under `access`: its newest scope has `access` and covers the page.
+
+    The newest scope continues if it has the same claims and rules. Otherwise a new scope begins, and scopes that are
+    too old are removed, with the pages that need them.
 
     Args:
         record: the client's record.
@@ -153,7 +178,7 @@ def with_scope(
 def _with_older(record: ClientRecord, older: AbstractSet[str], upserted_up_to: int) -> tuple[PastKey, ...]:
     """Return the past keys after rows were sent under keys that only earlier scopes have, during a re-index.
 
-    The other keys of these scopes are not added.
+    Only these keys are added, not the other keys of the earlier scopes: the client was sent nothing under those.
 
     Args:
         record: the client's record.
@@ -174,11 +199,15 @@ def _with_older(record: ClientRecord, older: AbstractSet[str], upserted_up_to: i
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
-    """Return the scopes to keep, and those to remove: old scopes in which no stored page was sent.
+    """Return the scopes to keep, and those to remove.
 
-    A scope with stored pages is kept, so that a client can read its pages to their end, however often it is sent pages
-    with other claims meanwhile. There is one exception: if a scope is removed in which the client may have been sent
-    rows without their cursor (see `Access.resets`), no earlier cursor says what the client has.
+    The newest `SCOPES_KEPT` are kept. Of the older ones, those with stored pages are kept too. So a client can read a
+    series of pages to its end, however often it is sent pages with other claims meanwhile. One exception: if a removed
+    scope is one whose pages make earlier cursors useless (see `Access.resets`), the scopes before it are removed too.
+
+    Args:
+        record: the client's record, with its stored pages.
+        scopes: its scopes, oldest first, with the new one.
     """
     with_pages = {number for page in record.pages for number in (page.base_scope, page.scope)}
     kept: list[Scope] = []
@@ -205,10 +234,10 @@ def _sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:
 
 
 def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
-    """Return the record after a complete cursor of its newest scope is sent, and that cursor.
+    """Return the record after a complete cursor of its newest scope was sent, and that cursor.
 
-    The first complete cursor of a scope is a page mark if there are earlier scopes, which may have had the same arrival
-    as a cursor.
+    If there are earlier scopes, the first complete cursor of a scope lies between two arrivals, like a page mark. The
+    arrival itself may have been a cursor of an earlier scope, and would then have two meanings.
 
     Args:
         record: the client's record, with at least one scope.
@@ -224,14 +253,18 @@ def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecor
 
 
 def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[ClientRecord, int]:
-    """Return the record with one page mark more, and the new mark: a cursor between `arrival` and the next arrival.
+    """Create a page mark: a cursor between `arrival` and the next arrival.
 
     Args:
         record: the client's record.
         arrival: the arrival up to which the feed was read.
-        above: a cursor that the mark should exceed, if there is room below the highest hlc.
+        above: a cursor that the mark must exceed, because clients expect their cursor to increase; 0 for none. It is
+            ignored if there is no room below the highest hlc.
+
+    Returns:
+        The record, in which the mark is counted, and the mark.
     """
-    # marks count through the numbers between two arrivals, so that a client's latest 255 marks differ
+    # The marks of a client use the 255 numbers between two arrivals in turn, so that its latest 255 marks differ.
     floor = max(arrival, above) // ARRIVAL_STEP * ARRIVAL_STEP
     cursor = floor + record.marks % (ARRIVAL_STEP - 1) + 1
     if cursor <= above:
@@ -244,7 +277,7 @@ def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[
 def with_page(record: ClientRecord, page: Page) -> ClientRecord:
     """Return the record with a page added; it replaces one with the same cursor.
 
-    Above `PAGES_KEPT`, the oldest pages are removed, but not the one that the client certainly has.
+    Above `PAGES_KEPT`, the oldest pages are removed, but not that of the cursor `seen`, which the client certainly has.
     """
     pages = [each for each in record.pages if each.cursor != page.cursor]
     surplus = len(pages) + 1 - PAGES_KEPT
@@ -255,7 +288,12 @@ def with_page(record: ClientRecord, page: Page) -> ClientRecord:
 
 
 def find_page(record: ClientRecord, cursor: int) -> Page | None:
-    """Return what a cursor means: the stored page of a page mark, or a page made for a complete cursor; else None."""
+    """Return what a cursor means as a page; None if the record does not say.
+
+    Args:
+        record: the client's record.
+        cursor: a page mark, whose page is stored, or a complete cursor, for which a page is made.
+    """
     for page in record.pages:
         if page.cursor == cursor:
             return page
@@ -268,15 +306,21 @@ def find_page(record: ClientRecord, cursor: int) -> Page | None:
 
 
 def is_possible(record: ClientRecord, cursor: int, newest: int) -> bool:
-    """Return whether a client may have been sent a cursor. A cursor above the newest arrival must be a page mark."""
+    """Return whether the client may have been sent a cursor.
+
+    Args:
+        record: the client's record, with the page marks that it was sent.
+        cursor: the cursor in question.
+        newest: the gateway's newest arrival; a cursor above it can only be a page mark.
+    """
     return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
 
 
 def complete_page(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
-    """Return the page of a cursor that means the same as a complete cursor.
+    """Return a page which says that a cursor means the same as a complete cursor.
 
     Args:
-        cursor: the cursor.
+        cursor: the cursor, which may be a page mark.
         complete: the complete cursor.
         scope: the scope of the complete cursor.
         serial: the number of pages with deltas that the client had been sent when it got the cursor; -1 if it may have
@@ -298,19 +342,20 @@ def complete_page(cursor: int, complete: int, scope: Scope, serial: int) -> Page
 
 
 def in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> tuple[ClientRecord, int]:
-    """Return a cursor for a client that was at `seen` and has all, a part or nothing of what it was sent since.
+    """Create the cursor in the response to a push of a client that may not have received what it was sent.
 
-    A pull from this cursor first returns what is new, so that a client that pushes all the time gets it. Then it
-    returns again what the client was sent since `seen`.
+    The client certainly has what `seen` means. Of what it was sent since, it may have all, a part or nothing. A pull
+    from the new cursor first returns what is new, so that a client that pushes all the time gets new changes. Then it
+    sends again what the client was sent since `seen`.
 
     Args:
         record: the client's record.
-        seen: the page that the client certainly has.
+        seen: what the newest cursor means that the client certainly has.
         newest: the gateway's newest arrival.
         sent_up_to: the latest feed position of a row that the client was sent.
 
     Returns:
-        The record, with the cursor as a page mark, and the cursor.
+        The record, in which the cursor is a page mark, and the cursor.
     """
     page = _page_in_doubt(record, seen, newest, sent_up_to)
     for stored in record.pages:
@@ -322,7 +367,10 @@ def in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> 
 
 
 def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> Page:
-    """Return the page for `in_doubt`, without its cursor."""
+    """Return what the cursor of `in_doubt` means, with the same arguments; `cursor` is 0 in the page.
+
+    `serial` is negative, because the client may have more than the page says: no number of pages is then equal to it.
+    """
     seen_scope = scope_numbered(record, seen.scope)
     later = later_scopes(record, seen_scope) if seen_scope is not None else []
     is_transition = seen.base_scope not in (0, seen.scope)
@@ -331,7 +379,7 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
         return Page(
             cursor=0,
             after=0,
-            base=NOTHING,
+            base=NO_BASE,
             until=newest,
             resync=True,
             base_scope=0,
@@ -346,7 +394,7 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
     transition_at, base_scope, scope = seen.transition_at, seen.base_scope, seen.scope
     if later:  # a transition to the later scope, whose rescan begins at 0
         transition_at, base_scope, scope, low = low, seen_scope.number, later[0].number, 0
-    # the rescan continues where the client's last pages stopped, and ends with what they had read
+    # What was sent again last time comes last: the rescan begins where the client's last pages stopped.
     last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last), ())
     continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
     rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])
@@ -364,10 +412,14 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
 
 
 def _past(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey, ...]:
-    """Return the past keys with those of removed scopes.
+    """Return the past keys with those of removed scopes added.
 
-    Of too many, the periods of each key become one; then the keys with the earliest rows are dropped. The feed position
-    of DELETEs that were sent after these rows, or in a scope without keys, is stored under the empty key.
+    Above `PAST_KEPT`, the periods of each key become one; then the keys with the earliest rows are removed. The empty
+    key stores the feed position of DELETEs that were sent after the rows of a scope, or in a scope without keys.
+
+    Args:
+        past: the past keys so far.
+        removed: the scopes that are removed from the record.
     """
     removed = list(removed)
     added = [PastKey(name, scope.at, scope.reached) for scope in removed for name in scope.keys]
@@ -377,7 +429,7 @@ def _past(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey,
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}
         for each in periods:
-            name = (each.key, each.sent_up_to == _NO_END)  # a period without an end says nothing of later ones
+            name = (each.key, each.sent_up_to == _NO_END)  # a joined period would lose the end of the other
             known = joined.get(name, each)
             joined[name] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to))
         periods = list(joined.values())

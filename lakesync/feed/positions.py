@@ -1,17 +1,23 @@
 """Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
 
-`engine.pulling` calls `locate` for every pull; `feed.pull` and `feed.row_presence` read the `Position`. The terms,
-which `docs/feed.md` explains:
+`engine.pulling` calls `locate` for every pull. The result, a `Position`, tells `feed.pull` which part of the feed to
+read, and `feed.row_presence` which rows the client may have. `feed.client_state` uses the small functions on scopes and
+pages. `docs/feed.md` explains the whole; these are its terms:
 
-- An *arrival* is the gateway's own HLC timestamp of a commit, a multiple of `ARRIVAL_STEP`. A row's *feed position* is
-  the arrival of its latest change.
-- A *scope* is a period in which a client was sent rows under the same claims and rules. *Past keys* are the bucket keys
-  of earlier scopes that were dropped from its record.
-- A *complete cursor* is an arrival: the client has exactly what it could see then. It is the *base* of the pages that
-  follow.
-- A *page mark* is a cursor in the middle of such pages, between two arrivals; a stored `Page` has its meaning.
-- A *transition* reads the rows under bucket keys that are active only at the base or only now.
-- A *resync* starts again from cursor 0 with a client that may have any row.
+- An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`.
+- Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims that may see it. The *feed* of a
+  bucket key has its rows in order of their latest change; the arrival of that change is the row's *feed position*.
+- A *page* is one response with changes. A client that lacks many changes is sent several pages.
+- A *scope* is a period in which a client was sent pages under the same claims and rules. *Past keys* are the bucket
+  keys of earlier scopes that were removed from the client's record.
+- A *complete cursor* is an arrival at which the client has exactly what it could see then. It is the *base* of the
+  pages that follow.
+- A *page mark* is a cursor in the middle of these pages. It lies between two arrivals, and a stored `Page` says what it
+  means.
+- A *transition* is a series of pages after the claims or rules changed: it also reads the rows under bucket keys that
+  were active only at the base, or are active only now.
+- A *resync* is a series of pages from cursor 0 for a client that may have any row.
+- A *re-index* computes the bucket keys of all rows again, in the background, after the rules changed.
 """
 
 from __future__ import annotations
@@ -23,11 +29,11 @@ from lakesync.model.types import Claims
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
 
-NOTHING = -1
-"""The base of a client that began without rows, or with unknown ones."""
+NO_BASE = -1
+"""`Position.base` if there is no complete cursor at which the pages began: the client had no rows, or unknown ones."""
 
 SCOPES_KEPT = 8
-"""Number of scopes that a client's record keeps in any case: the newest ones."""
+"""The newest scopes of a client that are always kept. Older ones are kept only while a stored page needs them."""
 
 Range = tuple[int, int]
 """A range of the feed: above the first and up to the second arrival."""
@@ -43,8 +49,8 @@ class Access(NamedTuple):
     rules_version: int
     """Version of the active rules."""
     directly: Callable[[StoredRow], bool] | None = None
-    """Evaluates the active rules for a row's values; set only while a re-index is running, so that rows may be stored
-    with bucket keys of earlier rules."""
+    """Returns whether the active rules show a row, by the row's values. Set only while a re-index is running, because
+    stored rows may then still have the bucket keys of earlier rules. None otherwise: the stored keys suffice."""
 
     def sees(self, row: StoredRow) -> bool:
         """Return whether the client may see the row as it is now, by its bucket keys or its values."""
@@ -59,75 +65,89 @@ class Access(NamedTuple):
         return scope.rules_version == self.rules_version and scope.claims == self.claims
 
     def resets(self, scope: Scope, *, confirmed: bool) -> bool:
-        """Return whether pages that a client was sent in a later scope force it to start again from its cursor.
+        """Return whether a cursor is useless because of pages that the client was sent in a later scope.
 
-        When a client applies a page of another token, it sends that page's cursor in its next request. Until then, the
-        page's rows count as possibly received, and the cursor keeps its meaning. It loses its meaning by pages whose
-        cursors the client does not store (`Scope.loose`), and by pages under other rules: these may have the same token
-        and be sent while a pull is in progress.
+        One client id may be used with several tokens, whose claims differ. A client stores each page together with the
+        page's cursor. So a client that still sends an older cursor has not applied the later page, and the older cursor
+        keeps its meaning. This conclusion is wrong in two cases, in which the client must start again:
+
+        - The later pages had cursors that the client does not store (`Scope.loose`).
+        - The later pages were sent under other rules. They may belong to the same token, and may have been sent while
+          the client's pull was in progress.
 
         Args:
             scope: a scope after that of the cursor, in which the client may have been sent pages.
-            confirmed: whether the client sent the cursor itself. A connection's own cursor covers all pages sent on it.
+            confirmed: whether the client sent the cursor itself. False for the cursor that the server keeps for a
+                connection: it covers every page sent on that connection, so `Scope.loose` does not matter.
         """
         return not self.same_as(scope) and (scope.rules_version != self.rules_version or (confirmed and scope.loose))
 
 
 class SentPeriod(NamedTuple):
-    """A period in which a client was sent rows under one bucket key. All fields are arrivals."""
+    """A period in which a client was sent rows under one bucket key. All fields are arrivals.
+
+    `feed.row_presence` compares it with a row's entry, to see whether the client may have been sent the row.
+    """
 
     at: int
-    """The newest arrival when the client was first sent a row in the period."""
+    """The gateway's newest arrival when the period began."""
     upserted_up_to: int
     """The latest feed position at which an INSERT or UPDATE was sent in the period."""
     ended_at: int
-    """The newest arrival when the client was first sent something under other claims."""
+    """The gateway's newest arrival when the period ended, because the client's claims or the rules changed; `MAX_HLC`
+    if it has not ended."""
 
 
 class Position(NamedTuple):
-    """Where a pull starts, and what its client may have. The first fields are those of the stored `Page`."""
+    """Where a pull starts, and what its client may have. "These pages" are those since the complete cursor `base`.
+
+    `after`, `base`, `until`, `resync`, `base_scope`, `transition_at`, `rescan` and `rescan_first` are stored in the
+    `Page` of a page mark, so that the next pull continues there.
+    """
 
     after: int
     """The feed was read up to this arrival, except for `rescan`."""
     base: int
-    """The complete cursor at which these pages began; `NOTHING` if the client had nothing, or it is unknown what."""
+    """The complete cursor at which these pages began; `NO_BASE` if the client had nothing, or it is unknown what."""
     until: int
-    """The newest arrival when these pages began. A row that has not changed since has had one feed position during
-    them."""
+    """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
+    no earlier page can have sent it at another one."""
     resync: bool
-    """Whether the client may have any row, so that each is sent as DELETE and INSERT."""
+    """Whether the client may have any row. Each row is then sent as DELETE and INSERT, which is right in any case."""
     base_scope: int
-    """Number of the scope at `base`; 0 without a base."""
+    """`Scope.number` of the scope that `base` belongs to; 0 without a base."""
     old_keys: frozenset[str]
     """The bucket keys that were active at `base`."""
     new_keys: frozenset[str]
     """The bucket keys that are active now."""
     sent: Mapping[str, Sequence[SentPeriod]]
-    """What the client may have been sent since `base`, by bucket key; in a resync, what it was ever sent."""
+    """The periods since `base` in which the client may have been sent rows, by bucket key; in a resync, all periods."""
     sent_up_to: int
     """The latest feed position at which a row was sent since `base`, under any key."""
     exact: bool = True
-    """Whether the client was sent nothing beyond this cursor."""
+    """Whether the client was sent nothing after this cursor, so that it certainly has no page that the cursor omits."""
     transition_at: int = 0
     """The transition reads the feed up to this arrival; 0 without a transition."""
     rescan: tuple[Range, ...] = ()
-    """Ranges of the feed to read in addition to what is above `after`."""
+    """Ranges of the feed to read in addition to what is above `after`: for a transition, or because it is unknown
+    whether the client received the pages that were read from them."""
     rescan_first: bool = True
     """Whether `rescan` is read before what is above `after`."""
     may_hold_unknown_rows: bool = False
-    """Whether the client may have rows that the gateway never knew, so that no row is certainly new to it."""
+    """Whether the client may have rows that the gateway never knew, so that no row is certainly new to it.
+    `engine.pulling` sets this field and the two that follow; `locate` leaves their defaults."""
     no_retry: bool = False
     """Whether a change that the client fails to apply is not sent again, as in broadcasts. The client may have missed a
     DELETE, or skipped one because of an edit of its own. So a row that was ever removed is not certainly new to it."""
     own_writes_up_to: int | None = None
-    """The hlc up to which the client says that it has its own writes; later ones are sent back to it, as its database
-    may be restored from a backup. None if it has all of them. `engine.pulling` sets this field and the two before."""
+    """The hlc up to which the client says that it has its own writes. Later ones are sent back to it, because its
+    database may be restored from a backup. None if it has all of them."""
     wrote: bool = False
-    """Whether the client ever pushed; used if there is no base."""
+    """Whether the client ever pushed. Only used without a base: its own writes are then all that it may have."""
 
     @property
     def moved(self) -> bool:
-        """Whether other bucket keys are active than at `base`, so that the pages are a transition between them."""
+        """Whether the pages are a transition: the active bucket keys are not those of `base`. False in a resync."""
         return self.old_keys != self.new_keys and not self.resync
 
 
@@ -137,14 +157,15 @@ def locate(
     """Return the position of a cursor; None if the gateway cannot serve it and the client must start from cursor 0.
 
     Args:
-        record: the client's record in this epoch; None for a client that has nothing.
-        since: the cursor. 0 and 1 belong to clients that never pulled; 1 to one that has pushed.
+        record: the client's record, as `feed.client_state.current` returns it; None for a client that was never sent
+            anything.
+        since: the cursor. Clients that never pulled have 0 or, if they pushed, 1 (`engine.pushing.NEVER_PULLED`).
         newest: the gateway's newest arrival.
         access: the claims and bucket keys that decide what the client may see.
         connection_claims: for a page that the server sends without a request, the claims of the connection that the
             cursor belongs to; None if the client sent the cursor itself.
     """
-    confirmed = connection_claims is None
+    confirmed = connection_claims is None  # the client sent the cursor, so it has applied everything up to it
     if record is None:
         return _at_start(None, newest, access, resync=False) if since == 0 else None
     if since <= 1:
@@ -154,6 +175,7 @@ def locate(
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _at_page_mark(record, page, newest, access, confirmed=confirmed)
+    # below the next arrival: a scope may start at a mark just above `newest`; a higher cursor is not this gateway's
     scope = scope_of(record, since, connection_claims) if since < newest + ARRIVAL_STEP else None
     return _at_complete_cursor(record, scope, since, newest, access, confirmed=confirmed) if scope is not None else None
 
@@ -170,10 +192,15 @@ def restart_position(record: ClientRecord, newest: int, access: Access) -> Posit
 
 
 def for_full_pull(at: Position) -> Position:
-    """Return the position of a client that removes, at the end of a full pull, the rows that it was not sent.
+    """Return the position for a client that removes, at the end of a full pull, the rows that it was not sent.
 
-    Such a client is sent no DELETE under past keys from before a rebuild, whose periods have no end. These keys also
-    cover rows that came into a bucket after the client lost access to it, so their ids must not be sent.
+    Such a client needs no DELETE of rows that it was sent before the store was rebuilt. Of that time only past keys are
+    known, and it is unknown until when the client could see them (`SentPeriod.upserted_up_to` is `MAX_HLC`). They also
+    match rows that came into a bucket after the client lost access to it. A DELETE would reveal the ids of these rows,
+    so the keys are removed from the position.
+
+    Args:
+        at: the position of a resync; any other is returned unchanged.
     """
     if not at.resync:
         return at
@@ -195,7 +222,8 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
             connection_claims.get(name) != value for name, value in scope.claims.items()
         ):
             continue
-        # a scope's first complete cursor, or any later arrival; `start` is -1 if no complete cursor was sent in it
+        # A complete cursor of this scope is its first one, or any later arrival before the next scope took over.
+        # `start` is -1 if no complete cursor was sent in the scope; `end` is 0 if no scope after it was removed.
         if scope.start == cursor or (0 <= scope.start < cursor and cursor % ARRIVAL_STEP == 0):
             return scope if not scope.end or cursor < scope.end else None
     return None
@@ -229,7 +257,7 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
     sent, sent_up_to = _sent_periods(past, scopes, MAX_HLC)
     return Position(
         0,
-        NOTHING,
+        NO_BASE,
         newest,
         resync=resync,
         base_scope=0,
@@ -244,12 +272,21 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
 def _at_complete_cursor(
     record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, confirmed: bool
 ) -> Position:
-    """Return the position at a complete cursor of a scope: the client has exactly what it could see then."""
+    """Return the position at a complete cursor: the client had exactly what it could see then.
+
+    Args:
+        record: the client's record.
+        scope: the scope that the cursor belongs to.
+        since: the cursor.
+        newest: the gateway's newest arrival.
+        access: the claims and bucket keys that decide what the client may see.
+        confirmed: whether the client sent the cursor itself.
+    """
     later = later_scopes(record, scope)
     if any(access.resets(other, confirmed=confirmed) for other in later):
         return restart_position(record, newest, access)
     sent, sent_up_to = _sent_since(record, since, scope)
-    # it was sent nothing beyond this cursor: everything that it lacks is newer
+    # nothing was sent after this cursor, so everything that the client lacks is newer than the cursor
     exact = sent_up_to <= since and not any(other.sent_up_to for other in later)
     old_keys, new_keys = _keys(scope, scope, access)
     moved = old_keys != new_keys
@@ -270,21 +307,31 @@ def _at_complete_cursor(
 
 
 def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access, *, confirmed: bool) -> Position:
-    """Return the position at a page mark: the client has what it had at the base, and what it was sent since."""
+    """Return the position at a page mark: the client has what it had at the base, and what it was sent since.
+
+    If the claims or rules changed since the page was sent, these pages become a transition, or must start again.
+
+    Args:
+        record: the client's record.
+        page: what the page mark means.
+        newest: the gateway's newest arrival.
+        access: the claims and bucket keys that decide what the client may see.
+        confirmed: whether the client sent the cursor itself.
+    """
     page_scope = scope_numbered(record, page.scope)
     base_scope = scope_numbered(record, page.base_scope) if page.base_scope else page_scope
     if page_scope is None or base_scope is None:
         return restart_position(record, newest, access)
     same = access.same_as(page_scope)
-    # claims or rules that change a second time, in the middle of a transition or a resync, start everything again
+    # Claims or rules that change in the middle of a transition or a resync would need a third set of keys: start again.
     changed_again = not same and (page.resync or base_scope is not page_scope)
     later = later_scopes(record, page_scope)
     if any(access.resets(other, confirmed=confirmed) for other in later) or changed_again:
         return restart_position(record, newest, access)
     rescan = page.rescan
     if later and rescan:
-        # The pages of later scopes added their bucket keys to those that are read. Under them, rows that the rescan has
-        # not reached may have a later feed position, up to which the feed was read without these keys.
+        # These pages must now also read the bucket keys of later scopes. Under such a key, a row that the rescan has
+        # not reached may have a feed position that was read already, without the key. So the rescan covers all of it.
         rescan = ((min(low for low, _ in rescan), page.after),)
     if page.resync:
         restarted = restart_position(record, newest, access)
@@ -293,7 +340,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
     begins_transition = not same and old_keys != new_keys
     exact = page.serial == record.pages_sent
     sent, sent_up_to = _sent_since(record, page.base, base_scope)
-    if begins_transition:  # at the position up to which the pages were read under the old keys without a gap
+    if begins_transition:  # up to here, these pages have read the feed under the old keys without a gap
         transition_at = min((low for low, _ in page.rescan), default=page.after)
     else:
         transition_at = page.transition_at
@@ -341,7 +388,7 @@ def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dic
     # removed scopes are older than those that are kept, so all of them ended before the oldest of these began
     removed_ended_at = record.scopes[-SCOPES_KEPT].at if len(record.scopes) >= SCOPES_KEPT else 0
     past = [past for past in record.past if base < max(past.sent_up_to, removed_ended_at) and past.sent_up_to < MAX_HLC]
-    scopes = record.scopes if base == NOTHING else [base_scope, *later_scopes(record, base_scope)]
+    scopes = record.scopes if base == NO_BASE else [base_scope, *later_scopes(record, base_scope)]
     return _sent_periods(past, scopes, removed_ended_at)
 
 

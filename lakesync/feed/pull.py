@@ -1,9 +1,19 @@
 """The read side of the feed: reads one page of what a client lacks.
 
 `engine.pulling` calls `pull_page` for pulls, `engine.subscriptions` for broadcasts, and `engine.explain`, `engine.lag`
-and `engine.peek` to see what a pull would return. The feed consists of entries, one for each row and bucket key, in the
-order of the arrival at which the row last changed under the key. Where a client certainly lacks all rows of a range,
-the store returns them encoded; otherwise entries are read and decided one by one.
+and `engine.peek` to see what a pull would return.
+
+Sync rules put rows into buckets. The feed has one *entry* for each row and bucket key: when the row joined the bucket,
+left it, and last changed in it. A page reads the entries of the client's bucket keys in the order of that last change.
+The time of a change is its *arrival*, the gateway's own timestamp of the commit; it is the row's *feed position*.
+
+Pages are read in one of three ways, the fastest that is right at the client's position:
+
+- The client certainly lacks every row in a range of the feed: the store returns the rows encoded as JSON.
+- One bucket key concerns the client: each row is decided by its only entry.
+- Otherwise, each row is decided by its entries under all bucket keys that concern the client.
+
+`feed.positions` defines the other terms: position, base, transition, resync, re-index.
 """
 
 from __future__ import annotations
@@ -31,9 +41,9 @@ from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 
 _MAX_ENTRIES = 500
-"""The most entries in one read that decides them one by one."""
+"""The most entries in one read of the second or third way."""
 _MIN_ENTRIES = 16
-"""The fewest entries in one read."""
+"""The fewest entries in one read, so that rows which the client has already do not cause many small reads."""
 _MAX_RANGE_ENTRIES = 1000
 """The most entries in one read of an encoded range."""
 _FIRST_ENTRIES = 128
@@ -43,7 +53,7 @@ MAX_PAGE_BYTES = 4 << 20
 
 
 class PulledPage(NamedTuple):
-    """A page without its cursor, with the ranges of the feed that are left to read."""
+    """A page without its cursor, and what the caller must store to continue after it."""
 
     deltas: Sequence[RowDelta]
     has_more: bool
@@ -51,13 +61,14 @@ class PulledPage(NamedTuple):
     after: int
     """The feed was read up to this arrival, except for `rescan`."""
     rescan: tuple[Range, ...]
-    """Earlier ranges of the feed that are still to be read."""
+    """Ranges of the feed up to `after` that are still to be read, as in `Position.rescan`."""
     sent_up_to: int
     """The latest feed position of a row in the page; 0 if it has none."""
     upserted_up_to: int
     """The latest feed position of an INSERT or UPDATE in the page; 0 if it has none."""
     older: frozenset[str] = frozenset()
-    """Bucket keys of rows that were sent although none of their keys is active, because a re-index is running."""
+    """Bucket keys of rows that were sent although the client may not see any of these keys. During a re-index, such a
+    row is visible by the new rules, but is still stored with the keys of the old ones."""
 
 
 def pull_page(
@@ -70,7 +81,7 @@ def pull_page(
     most_reads: int | None = None,
     max_bytes: int = MAX_PAGE_BYTES,
 ) -> PulledPage:
-    """Return what a client lacks: whole rows, at least `limit` deltas if there are so many.
+    """Return a page of what a client lacks. A page has whole rows, so it may exceed both limits by one row.
 
     Args:
         view: a consistent read of the gateway's store.
@@ -78,8 +89,8 @@ def pull_page(
         at: the client's feed position.
         access: the claims and bucket keys that decide what the client may see.
         limit: deltas at which the page is full.
-        writers: a set to which the ids of clients are added that wrote to rows of the page. At the same position, they
-            may lack something else. None if this is not needed.
+        writers: a set to which this function adds the ids of clients that wrote to rows of the page. A broadcast sends
+            one page to many clients; those that wrote to its rows may lack something else. None if not needed.
         most_reads: reads of the store after which the page ends as if it were full; None for no limit.
         max_bytes: encoded bytes of rows at which the page is full; it exceeds that by one row at most.
     """
@@ -133,6 +144,7 @@ class _PageBuilder:
         """Number of deltas in `parts`."""
         self.sent_up_to = self.upserted_up_to = 0
         self.older: set[str] = set()
+        # these three are fields of `PulledPage`
         self.full = False
         """Whether the page ended before the feed did."""
         self.reads_left: int | None = None
@@ -142,12 +154,12 @@ class _PageBuilder:
         self._read_size = _FIRST_ENTRIES
         """The most entries in the next read."""
         self._decided: set[RowKey] = set()
-        """Rows that were sent, or that the client has."""
-        # writers are found only row by row; a transition decides by entries under several keys
+        """Rows that are decided: sent in this page, or not needed by the client. A row may have several entries."""
+        # The writers of a row are read only with its history; a transition compares a row's entries under several keys.
         needs_full_histories = writers is not None or at.moved or at.transition_at > 0
         in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only = in_use[0] if len(in_use) == 1 else None
-        """The only bucket key in use that concerns the client; None if there are several."""
+        """The only bucket key with entries that concerns the client; None if there are several."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
         # at such positions, the client may have rows that their entries do not show
         can_use_ranges = (
@@ -159,7 +171,13 @@ class _PageBuilder:
         """The bucket keys in use, if the client may see every row inside them; empty if ranges cannot be used."""
 
     def rescan(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
-        """Read ranges of the feed again. Up to `transition_at`, only the bucket keys that became active or inactive.
+        """Read ranges of the feed that are not above the cursor: for a transition, or what the client may not have.
+
+        Up to `transition_at` only the bucket keys that became active or inactive are read, because the client has what
+        it could see by the others.
+
+        Args:
+            ranges: the ranges, in the order in which they are read.
 
         Returns:
             The ranges that are left because the page is full.
@@ -203,7 +221,12 @@ class _PageBuilder:
     def _encoded_range(self, cursor: int, high: int) -> FeedRange | None:
         """Return the next entries as an encoded range, if the client certainly lacks their rows; otherwise None.
 
-        That is so only above every feed position that was sent, and below the newest arrival when these pages began.
+        The client certainly lacks rows above every feed position that it was sent, unless a row changed after these
+        pages began: an earlier page may have sent it at its earlier feed position.
+
+        Args:
+            cursor: the arrival after which the range begins.
+            high: the arrival up to which it may extend.
         """
         at, room = self._at, self._limit - self.count
         if not self._shared or self._is_full or not at.sent_up_to <= cursor < at.until:
@@ -213,7 +236,16 @@ class _PageBuilder:
         return self._view.read_range(self._shared, cursor, min(high, at.until), min(room, self._read_size), reader)
 
     def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
-        """Send an encoded range up to the page's limits; return the arrival up to which it was sent."""
+        """Send an encoded range up to the page's limits.
+
+        Args:
+            feed_range: the range.
+            buckets: the bucket keys that it was read from.
+            cursor: the arrival after which it begins.
+
+        Returns:
+            The arrival up to which rows were sent.
+        """
         text, deltas, last = feed_range.text, feed_range.deltas, feed_range.last
         room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:  # send a part of the range, whole rows only
@@ -225,7 +257,14 @@ class _PageBuilder:
         return last
 
     def _read_histories(self, buckets: Sequence[str], low: int, high: int) -> int:
-        """Read the next entries, decide each row by its entries under all bucket keys, and send it at the latest one.
+        """Read the next entries, and decide each row by its entries under all bucket keys.
+
+        A row is sent at the latest of its entries, so that it is sent once.
+
+        Args:
+            buckets: the bucket keys to read.
+            low: the arrival after which to begin.
+            high: the arrival up to which to read.
 
         Returns:
             The arrival up to which entries were read.
@@ -252,6 +291,11 @@ class _PageBuilder:
         A row has one entry there, so its history needs no further read. A second implementation of `_read_histories`,
         for speed: a row of a new client's page takes 6.1 µs of processor time instead of 25 (10,000 rows in SQLite,
         with `State.read_range` returning None). The histories of `tests/property/test_feed_oracle.py` use both.
+
+        Args:
+            bucket: the bucket key.
+            low: the arrival after which to begin.
+            high: the arrival up to which to read.
 
         Returns:
             The arrival up to which entries were read.
@@ -306,7 +350,15 @@ class _PageBuilder:
         self._bytes += len(text)
 
     def _is_feed_position(self, entry: Entry, history: list[Entry]) -> bool:
-        """Return whether the row is sent at this entry: the latest one, in a transition the latest that it reads."""
+        """Return whether the row is sent at this entry, and not at another of its entries.
+
+        A row is sent at its latest entry. In the part of the feed that a transition reads, that is the latest entry
+        under a bucket key that became active or inactive, because entries under other keys are not read there.
+
+        Args:
+            entry: the entry that was read.
+            history: all entries of the row that concern the client.
+        """
         latest = max(known.changed for known in history)
         if entry.changed > self._at.transition_at:
             return entry.changed == latest
@@ -335,16 +387,19 @@ class _PageBuilder:
                 self.older.update(row.keys)
 
     def _visible(self, row: StoredRow) -> bool:
-        """Return whether the client may see the row, and will be sent a DELETE when that ends.
+        """Return whether the client may be sent the row: it may see the row, and will be sent a DELETE when that ends.
 
-        During a re-index, a row may still be under keys of the old rules that this client never had. The row could
-        leave them, and the client would not be sent a DELETE. Such a row is sent once it has its new keys.
+        During a re-index, a row that the new rules show may still be stored under keys that this client never had. If
+        the row then left these keys, the client would not be sent a DELETE. Such a row is sent when it has its new
+        keys.
         """
         access = self._access
         return access.sees_by_keys(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
 
     def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
-        """Return the deltas that the client lacks of one row; `docs/feed.md` proves each case.
+        """Return the deltas that the client lacks of one row.
+
+        The section "What a client has of a row" of `docs/feed.md` explains each case.
 
         Args:
             row: the row.
@@ -355,32 +410,38 @@ class _PageBuilder:
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
         presence = presence_of_visible(row, history, client_id, at)
         if presence is RowPresence.NO:
-            return render.insert(row) if self._access.sees_by_keys(row) else []  # sent once it has its new keys
-        if presence is RowPresence.OWN:  # the columns of others, and its own from before its INSERT
+            return render.insert(row) if self._access.sees_by_keys(row) else []  # sent when the row has its new keys
+        if presence is RowPresence.OWN:  # send the columns of others, and the client's own from before its INSERT
             lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
             if all(self._follows_insert(row, part) for part in lacks):
                 stamps = {part.stamp for part in lacks}
                 return render.update(row, lambda _, stamp: stamp in stamps)
-        if presence is RowPresence.YES:  # the columns of others that changed since the base
+        if presence is RowPresence.YES:  # send the columns of others that changed since the base
             cells = row.state.cells
             updates = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
             if not any(self._is_below_insert(row, delta) for delta in updates):
                 return updates
-        return [render.delete(row), *render.insert(row)]  # right whatever the client has
+        return [render.delete(row), *render.insert(row)]  # leaves the right row, whatever the client had
 
     @staticmethod
     def _is_below_insert(row: StoredRow, delta: RowDelta) -> bool:
-        """Return whether an UPDATE is older than the row's INSERT.
+        """Return whether an UPDATE is older than the row's INSERT, so that the client may reject the UPDATE.
 
-        The client may have been sent a DELETE of an earlier row between the two, and then rejects the UPDATE.
+        Between the two stamps, the client may have been sent a DELETE of the row's earlier life. A client that resolves
+        conflicts by stamp rejects what is older than that DELETE.
         """
         return row.state.inserted is not None and delta.stamp < row.state.inserted
 
     def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
         """Return whether a part of the row came after the client's own INSERT, by stamp and by arrival.
 
-        Before that, the client may have been sent a DELETE of an earlier row, and keep its stamp: then it rejects its
-        own INSERTs and UPDATEs below that stamp.
+        Only such a part can be sent as an UPDATE. Before the INSERT, the client may have been sent a DELETE of the
+        row's earlier life. If it keeps the DELETE's stamp, it rejects INSERTs and UPDATEs below that stamp, even its
+        own.
+
+        Args:
+            row: the row, which the client inserted.
+            part: the columns that one delta wrote.
         """
         inserted = row.state.inserted
         if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:
@@ -390,7 +451,7 @@ class _PageBuilder:
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:
-    """Return each row's entries."""
+    """Group entries by row."""
     histories: dict[RowKey, list[Entry]] = defaultdict(list)
     for entry in entries:
         histories[entry.key].append(entry)

@@ -1,7 +1,9 @@
 """Computes bucket keys of rows outside of a push: after a change of rules, an erasure or a rebuild.
 
-`engine.reindexing` calls `reindex_some` in commits of its own until all rows have the keys of the active rules. Stores
-call `rewrite_rows` through `Engine` for an erasure, and `engine.rebuilding` calls `moves_of`.
+A *bucket key* names a bucket of the sync rules with the claims that may see it. When a row joins or leaves a bucket,
+that is a *move* of its feed entry. `engine.reindexing` calls `reindex_some` in commits of its own until all rows have
+the keys of the active rules. Stores call `rewrite_rows` through `Engine` for an erasure, and `engine.rebuilding` calls
+`moves_of` for rows that it reads from the lake.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from lakesync.staging.store.push import RowCommit
 
 
 def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
-    """Update the next rows to the active rules, each changed row at a new arrival.
+    """Update the bucket keys of the next rows to the active rules, each changed row at a new arrival.
 
-    A commit stores the position of the previous commit, whose rows are durable then. So after a crash, at most the rows
-    of one commit are computed again.
+    A commit stores the position that the previous commit reached, because only that commit's rows are certainly
+    durable. So after a crash, at most the rows of one commit are computed again, which changes nothing.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -61,7 +63,7 @@ def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -
 
 
 def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
-    """Store rows with the bucket keys of their states, and the resulting moves at each row's arrival.
+    """Store rows whose values an erasure changed: compute their bucket keys, and move them at their arrivals.
 
     Args:
         commit: the open transaction in the gateway's store.

@@ -1,7 +1,8 @@
 """Converts a stored row to deltas for a client.
 
-`feed.pull` and `engine.source_pages` send these deltas; checkpoints use `insert`. Columns with the same stamp, the pair
-(hlc, client id) of their write, are one delta. It has its original id if no column of it was overwritten.
+`feed.pull` and `engine.source_pages` send these deltas; checkpoints use `insert`. A stored row has, for each column,
+the value and the *stamp* of the write that it came from: (hlc, client id). Columns with the same stamp become one
+delta. If no column of the original delta was overwritten since, the new delta has its delta id.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lakesync.wire.encoded import NO_STAMP, Group, delta_of, row_deltas, stamp_g
 
 
 def insert(row: StoredRow) -> list[RowDelta]:
-    """Return the whole row: an INSERT with the oldest stamp, then UPDATEs in order of their stamps."""
+    """Return the whole row: an INSERT of the columns with the oldest stamp, then UPDATEs in order of their stamps."""
     return row_deltas(row.table, row.row_id, row.state)
 
 
@@ -36,15 +37,17 @@ def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelt
 
 
 def delete(row: StoredRow) -> RowDelta:
-    """Return a DELETE with the tombstone's stamp or, if the row is visible to others, with the stamp of its INSERT.
+    """Return a DELETE of the row for a client that may have it.
 
-    A client that resolves conflicts by stamp then accepts both DELETE and INSERT, or neither.
+    A row that still exists has no DELETE of its own: it was hidden from the client, or an INSERT of it follows. Such a
+    DELETE has the stamp that `insert` gives the row's INSERT. So a client that resolves conflicts by stamp accepts both
+    or neither. A deleted row's DELETE has the stamp of its tombstone.
     """
     return delta_of("DELETE", row.table, row.row_id, Group(_delete_stamp(row.state), {}, None))
 
 
 def _delete_stamp(state: RowState) -> Stamp:
-    """Return the stamp that a DELETE of the row has."""
+    """Return the stamp of `delete`: the oldest of the row's columns, else that of its INSERT, else its tombstone."""
     if state.live:
         return state.live[0].stamp
     if state.inserted is not None:

@@ -1,9 +1,16 @@
 """Decides whether a client at a feed position has a row, as far as the gateway can know.
 
-`feed.pull` calls it for every row of a page, and sends an INSERT, an UPDATE, a DELETE, or DELETE and INSERT
-accordingly. It decides by the row's entries, one for each bucket key: when the row joined the bucket, left it and last
-changed in it. `feed.positions` defines the other terms; the section "What a client has of a row" of `docs/feed.md` has
-the rules as a table.
+`feed.pull` calls these functions for every row of a page. It sends an INSERT if the client lacks the row, an UPDATE if
+the client has it, and DELETE and INSERT if that is unknown. The gateway stores no list of the rows that it sent to a
+client. It decides by three things:
+
+- The row's *entries*, one for each bucket key: when the row joined the bucket, left it, and last changed in it.
+- The client's `Position`: the complete cursor (the *base*) at which the client had exactly what it could see, and what
+  it may have been sent since.
+- The row's latest *writers*, because a client is not sent its own writes.
+
+All times are arrivals: the gateway's own timestamps of commits. `feed.positions` defines the other terms. The rules are
+a table in `docs/feed.md`, section "What a client has of a row".
 """
 
 from __future__ import annotations
@@ -19,15 +26,16 @@ _ASTRAY = DELETED - 1
 
 
 class RowPresence(Enum):
-    """Whether a client has a row: certainly, certainly not, or unknown.
-
-    `OWN`: it has the row that it inserted itself, and of that only its own columns.
-    """
+    """Whether a client has a row."""
 
     YES = "yes"
+    """The client certainly has the row, except for changes after its base."""
     NO = "no"
+    """The client certainly lacks the row."""
     UNSURE = "unsure"
+    """The client may have the row, or a version of it with other columns."""
     OWN = "own"
+    """The client inserted the row itself after its base, and has only the columns that it wrote."""
 
 
 def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> RowPresence:
@@ -50,22 +58,22 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         else RowPresence.NO
     )
     if presence is RowPresence.YES and row.emptied > at.base:
-        presence = RowPresence.UNSURE  # it came back under another key; an UPDATE cannot remove lost columns
+        presence = RowPresence.UNSURE  # the row lost columns since the base, and an UPDATE cannot remove columns
     written = _written_since(row, client_id, at)
     if written is None:
         in_doubt = at.may_hold_unknown_rows or row.writers_floor > writers_known_from(at)
         in_doubt = in_doubt or (at.no_retry and any(entry.left for entry in history))
         return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
-    if written > 0:  # it inserted the row since
+    if written > 0:  # the client inserted the row since its base
         stayed = not at.moved and all(entry.left <= written for entry in history)
         has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, at)
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
-    # it updated a row that it had (0), deleted it, or its copy may differ
+    # 0: the client updated a row that it had. A negative number: it deleted the row, or its copy may differ.
     return RowPresence.YES if presence is RowPresence.YES and written == 0 else RowPresence.UNSURE
 
 
 def _lost_own_writes(row: StoredRow, client_id: str, at: Position) -> bool:
-    """Return whether the client lost own writes to the row, because its database was restored from a backup."""
+    """Return whether the client lost its own writes to the row, because its database was restored from a backup."""
     if at.own_writes_up_to is None:
         return False
     own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
@@ -86,9 +94,11 @@ def _columns_removed_by_others(row: StoredRow, client_id: str, at: Position) -> 
 
 
 def writers_known_from(at: Position) -> int:
-    """Return the arrival from which a row must name its writers, to decide for a client at a position.
+    """Return the arrival from which a row must store all of its writers, to decide for a client at this position.
 
-    Earlier writes of the client make no difference: the client has them at its base.
+    A row stores only its latest writers: up to `StoredRow.writers_floor`, some may be missing. If that is above the
+    returned arrival, the client may be a writer that is missing. Writes before the base do not matter, because the
+    client had their result at its base.
     """
     if at.base >= 0:
         return at.base
@@ -110,7 +120,7 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     if written is not None and (written != DELETED or at.own_writes_up_to is not None or at.resync):
         return True  # a restored database may be from before the client's own DELETE
     if row.writers_floor > writers_known_from(at) and any(_was_shown(entry, at) for entry in history):
-        return True  # it may be a writer that is no longer among the row's latest, which alone are stored
+        return True  # the client may be a writer that the row no longer stores
     return any(_may_hold(entry, at) for entry in history)
 
 
@@ -121,10 +131,10 @@ def _was_shown(entry: Entry, at: Position) -> bool:
 
 
 def _may_hold(entry: Entry, at: Position) -> bool:
-    """Return whether the client may have the row by one entry alone."""
-    if entry.bucket.startswith("@"):  # the client's own bucket: it wrote to the row
+    """Return whether the client may have the row, as far as one entry shows."""
+    if entry.bucket.startswith("@"):  # an entry under the client's own key exists only if it wrote to the row
         return True
-    if not entry.first:
+    if not entry.first:  # the row never joined this bucket
         return False
     if entry.bucket in at.old_keys and entry.may_be_inside_at(at.base):
         return True
@@ -139,8 +149,8 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
 
     Returns:
         The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_ASTRAY` if
-        its copy may differ from the row since; None if it did not write. A difference from before the base does not
-        count: the client was sent it by then.
+        its copy may differ from the row since then; None if it did not write. A copy that differed before the base does
+        not count, because the client was sent the difference before it reached the base.
     """
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= at.base:
@@ -152,7 +162,14 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
 
 
 def certainly_lacks(entry: Entry, at: Position) -> bool:
-    """Return whether a client that never wrote to a row lacks it, if this is the row's only entry that concerns it."""
+    """Return whether a client certainly lacks a row, by the only entry of the row that concerns the client.
+
+    `feed.pull` uses this for rows that it can send as they are stored, without reading more about them.
+
+    Args:
+        entry: the row's entry under the only bucket key that concerns the client.
+        at: the feed position of a client that never wrote to the row.
+    """
     return (
         not (at.resync or at.may_hold_unknown_rows or (at.no_retry and entry.left))
         and _by_entry(entry, at) is RowPresence.NO
@@ -160,17 +177,23 @@ def certainly_lacks(entry: Entry, at: Position) -> bool:
 
 
 def _of_entry(entry: Entry, row: StoredRow, at: Position) -> RowPresence:
-    """Return whether the client has the row by one entry, considering that the row may have changed since."""
+    """Return what one entry shows about the client, considering that the row may have changed since these pages began.
+
+    Args:
+        entry: one of the row's entries.
+        row: the row as it is now.
+        at: the client's feed position.
+    """
     presence = _by_entry(entry, at)
     if presence is RowPresence.YES and entry.bucket not in at.new_keys and row.arrival > at.until:
-        return RowPresence.UNSURE  # it may have been hidden and removed between these pages
+        return RowPresence.UNSURE  # between two of these pages, the row may have been hidden, and removed at the client
     return presence
 
 
 def _by_entry(entry: Entry, at: Position) -> RowPresence:
-    """Return whether the client has the row by one entry alone."""
+    """Return what one entry alone shows about the client."""
     if not entry.first or entry.bucket.startswith("@"):
-        return RowPresence.NO
+        return RowPresence.NO  # the row never joined the bucket; the client's own key shows nothing about presence
     sent_up_to = max((period.upserted_up_to for period in at.sent.get(entry.bucket, ())), default=0)
     if entry.bucket not in at.old_keys:
         return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, at) else RowPresence.UNSURE
@@ -178,7 +201,7 @@ def _by_entry(entry: Entry, at: Position) -> RowPresence:
 
 
 def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
-    """Return whether the client has the row by an entry under a key that was active at the base.
+    """Return what an entry under a bucket key that was active at the base shows about the client.
 
     Args:
         entry: the entry.
@@ -201,7 +224,11 @@ def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
 
 
 def _not_read_yet(entry: Entry, at: Position) -> bool:
-    """Return whether these pages have not reached the entry's feed position, and it is unchanged since they began."""
+    """Return whether these pages have certainly not sent the row: they have not reached its feed position yet.
+
+    This is known only for a row that has not changed since these pages began. Another may have been sent at an earlier
+    feed position.
+    """
     if entry.changed > at.until:
         return False
     if entry.changed > max(at.sent_up_to, at.transition_at):
