@@ -1,5 +1,6 @@
-"""The values that a staging store contains. Engine, feed and pipeline read and write them.
+"""The values that a staging store contains. A staging store is the database that a push is committed to.
 
+The engine, the feed and the data pipeline read and write these values through the protocols of `staging.store`.
 `clients` has records of clients and actions, `configuration` schemas and rules, `log` log rows, batches and
 checkpoints, `rows` merged rows and feed entries.
 """

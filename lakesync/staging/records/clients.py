@@ -1,8 +1,17 @@
 """What a gateway stores about a client: what it was sent, what it could see then, its cursors, and its actions.
 
-A store keeps one `ClientRecord` for each client. `feed.client_state` changes its scopes and pages, `feed.positions`
-reads a cursor's meaning from them and defines the terms (scope, page mark, complete cursor, feed position),
-`engine.source_positions` changes positions in sources, and `engine.sharding.cursors` the cursors of sharded gateways.
+A store keeps one `ClientRecord` for each client. `feed.client_state` changes its scopes and pages, and `feed.positions`
+reads from them what a cursor means. `engine.source_positions` changes positions in sources, `engine.sharding.cursors`
+the cursors of sharded gateways, and `lakesync.actions` the records of actions.
+
+- A *cursor* is a number that the client stores with each page of changes, and sends to continue after that page. An
+  *arrival* is the gateway's own timestamp of a commit.
+- At a *complete cursor*, which is an arrival, the client has exactly what it could see then. A *page mark* is a cursor
+  in the middle of a series of pages, between two arrivals.
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. The *feed position* of a row is the
+  arrival of its latest change.
+- A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows.
+- A *sharded* gateway keeps its tables in several stores, the shards; each has cursors of its own.
 """
 
 from __future__ import annotations
@@ -14,16 +23,20 @@ from lakesync.rules.model import SyncRules
 
 
 class AccessPeriod(msgspec.Struct, frozen=True, array_like=True):
-    """A period in which a client read a source under certain rules and claims. It may have had others in between."""
+    """The time in which a client read a source under certain rules and claims.
+
+    The client may have had other rules or claims in between. Old periods are stored because a client must be sent a
+    DELETE of rows that it received in one of them and may not see now.
+    """
 
     rules: SyncRules
     claims: Claims
     """The claims that the rules read."""
     first: Position | None = None
-    """The source's newest position when the period began; None if the source was empty. Row versions that were replaced
-    up to here were not sent in the period."""
+    """The source's newest position when the period began; None if the source was empty. Versions of rows that were
+    replaced up to this position were not sent in the period."""
     last: Position | None = None
-    """The position in the source up to which the client was sent rows in the period; None if it was sent none."""
+    """The source's position up to which the client was sent rows in the period; None if it was sent none."""
 
 
 class PendingPage(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +45,7 @@ class PendingPage(msgspec.Struct, frozen=True, array_like=True):
     mark: int
     """The cursor that was sent with the page; a client that sends it back has the page."""
     end: Position | None
-    """The position in the source at which the page ends."""
+    """The position in the source at which the page ends; None if the source had no position."""
     attempts: int
     """How often in a row a page from the same position was sent."""
     start: Position | None = None
@@ -51,14 +64,15 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     pending: PendingPage | None = None
     """The page that is not confirmed; None if there is none."""
     pass_position: Position | None = None
-    """Position in the current pass over the source, for a client without a cursor or one that never confirms a page.
-    None: the pass begins after `confirmed`."""
+    """The position that a client has reached in the current pass over the source, if it cannot confirm pages: it has no
+    cursor yet, or never confirms a page. None: the pass begins after `confirmed`."""
     marks: tuple[tuple[int, int], ...] = ()
-    """Pairs of a page's cursor and the feed cursor that it means, newest first; only the newest few."""
+    """Pairs of a source page's cursor and the cursor of the gateway's own feed that it stands for, newest first; only
+    the newest few."""
     tables: tuple[str, ...] = ()
     """Tables of the rows that the client was sent."""
     access_periods: tuple[AccessPeriod, ...] = ()
-    """The current one is last. Each has other rules or claims, except that the oldest of too many are one."""
+    """One for each pair of rules and claims, the current one last. If there are too many, the oldest become one."""
 
 
 class CursorVector(msgspec.Struct, frozen=True, array_like=True):
@@ -66,14 +80,14 @@ class CursorVector(msgspec.Struct, frozen=True, array_like=True):
 
     cursor: int
     parts: tuple[tuple[str, int], ...]
-    """Shard and cursor there, ordered by shard. For a shard that is missing, because it was added later, the cursor is
-    0."""
+    """Pairs of a shard's name and the cursor in that shard, ordered by name. A shard that was added later is missing;
+    the cursor in it is 0."""
     next_shard: str = ""
     """The shard at which the next page begins, so that a busy shard does not delay the others; empty for any."""
 
 
 class SentCursors(msgspec.Struct, frozen=True, array_like=True):
-    """The newest cursors that a client of a sharded gateway was sent."""
+    """The newest cursors that a client of a sharded gateway was sent, with their vectors."""
 
     highest: int
     """The highest cursor that the client was ever sent."""
@@ -88,7 +102,10 @@ LOST = 0
 
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
-    """A period in which a client was sent rows under the same claims and rules. It ends when the next scope begins."""
+    """A period in which a client was sent pages under the same claims and rules. It ends when the next scope begins.
+
+    Each complete cursor belongs to one scope: what the client could see at that cursor depends on the claims.
+    """
 
     number: int
     """Counts the client's scopes from 1."""
@@ -106,20 +123,24 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     sent_up_to: int
     """The latest feed position at which a row, or a DELETE, was sent in this scope; 0 if none was."""
     end: int = 0
-    """Complete cursors from here on do not belong to this scope, because the next scope was removed before it; 0 if
-    that did not happen."""
+    """Complete cursors from here on do not belong to this scope. It is set when the scope that follows is removed from
+    the record while this one is kept; 0 otherwise."""
     followed: bool = False
-    """Whether broadcasts may be sent in this scope, which are not recorded. Only the newest scope has it."""
+    """Whether broadcasts (pages that the server sends over a WebSocket without a request) may be sent in this scope.
+    They are not recorded for each client. Only the newest scope has it."""
     loose: bool = False
-    """Whether pages were sent in this scope whose cursors the client does not store: it may have their rows at any
-    cursor."""
+    """Whether pages were sent in this scope whose cursors the client does not store. A client at any cursor may have
+    their rows."""
     upserted_up_to: int = -1
     """The latest feed position at which an INSERT or UPDATE was sent in this scope; -1 if only `sent_up_to` is
     known."""
 
     @property
     def reached(self) -> int:
-        """The latest feed position at which a row was sent in this scope that the client may have."""
+        """The latest feed position at which a row was sent in this scope that the client may still have.
+
+        DELETEs do not count, as far as their positions are known separately: they leave nothing with the client.
+        """
         return self.upserted_up_to if self.upserted_up_to >= 0 else self.sent_up_to
 
 
@@ -136,31 +157,32 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     base: int
     """The complete cursor at which these pages began; -1 if the client had nothing then, or it is unknown what."""
     until: int
-    """The newest arrival when these pages began. A row that has not changed since has had one feed position during
-    them."""
+    """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
+    no earlier page can have sent it at another one."""
     resync: bool
-    """Whether these pages began with a client that may have any row."""
+    """Whether these pages began with a client that may have any row, so that each is sent as DELETE and INSERT."""
     base_scope: int
     """Number of the scope at `base`; 0 without a base."""
     scope: int
     """Number of the scope in which these pages are sent."""
     transition_at: int
-    """Up to this arrival, only bucket keys that became active or inactive are read (a transition); 0 without one."""
+    """After a change of claims or rules, these pages are a transition: up to this arrival, only bucket keys are read
+    that were active only before, or only since. 0 if there was no such change."""
     rescan: tuple[tuple[int, int], ...]
-    """Ranges of the feed to read in addition: above the first and up to the second arrival."""
+    """Ranges of the feed to read in addition: above the first and up to the second arrival of each pair."""
     rescan_first: bool
     """Whether `rescan` is read before what is above `after`."""
     serial: int
     """Number of pages with deltas that the client had been sent, this one included. If the record's `pages_sent`
-    differs, the client was sent more since."""
+    differs, the client was sent more since then. Negative if the client may have been sent more already."""
 
 
 class PastKey(msgspec.Struct, frozen=True, array_like=True):
-    """A bucket key of a scope that was removed."""
+    """A bucket key of a scope that was removed from the record. The client may still have rows under it."""
 
     key: str
-    """The bucket key. Empty for DELETEs that were sent in the scope at a later feed position than rows that the client
-    may have."""
+    """The bucket key. The empty key records how far DELETEs were sent in the scope, if that is a later feed position
+    than that of any row that the client may have."""
     at: int
     """The newest arrival when the client was first sent something in the scope."""
     sent_up_to: int
@@ -182,17 +204,17 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     past: tuple[PastKey, ...] = ()
     """The bucket keys of scopes that were removed."""
     marks: int = 0
-    """Number of page marks that were created."""
+    """Number of page marks that were created for the client; the next mark is computed from it."""
     seen: int = 0
-    """The newest cursor that the client certainly has; it may have rows that it was sent after that."""
+    """The newest cursor that the client certainly has, because it sent it. It may have rows that it was sent later."""
     last: int = 0
     """The newest cursor that was sent with deltas."""
     pages_sent: int = 0
-    """Number of pages with deltas that were sent."""
+    """Number of pages with deltas that were sent. It shows whether the client was sent more since a stored page."""
     wrote: bool = False
     """Whether the client ever pushed."""
     followed: bool = False
-    """Whether broadcasts are sent to the client, which are not recorded."""
+    """Whether broadcasts are sent to the client, now or earlier; these are not recorded."""
     sources: tuple[SourcePosition, ...] = ()
     """The client's position in each source that it ever pulled from."""
     sent_cursors: SentCursors | None = None
@@ -203,7 +225,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
-    """The state of a client's action: who executes it, or its result."""
+    """The state of a client's action (a command for a connector): which process executes it, or its result."""
 
     client_id: str
     action_id: str
@@ -212,7 +234,8 @@ class ActionRecord(msgspec.Struct, frozen=True):
     attempts: int
     """Number of attempts to execute the action."""
     claim: str
-    """Identifies the process and attempt that executes the action, or executed it last."""
+    """Identifies the attempt that executes the action, or executed it last. A process may store a result only under the
+    claim that it holds, so that two processes do not both complete an action."""
     lease_ms: int
     """Server wall time, in milliseconds since 1970, until which the claim's process may execute the action; 0 if none
     executes it."""

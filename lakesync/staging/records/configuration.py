@@ -1,6 +1,8 @@
-"""A gateway's configuration that is set at run time: schemas, sync rules and write scope; and the re-index.
+"""A gateway's configuration that admins set at run time (schemas, sync rules, write scope), and the re-index.
 
-The commits of both stores change a configuration with the functions here, and store the result.
+The commits of the SQLite store and of the Postgres store change a configuration with the pure functions here, and store
+the result. Sync rules decide which rows a client may see; each row is stored with the bucket keys that they give it.
+After a change of the rules, a *re-index* computes these keys again for all rows, in the background.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ WriteScope = Literal["any", "visible", "rules"]
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
-    """A registered schema."""
+    """A registered schema of a table, with its version."""
 
     version: int
     """Counts a table's registrations and retirements from 1."""
@@ -41,7 +43,8 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     write_scope: WriteScope | None = None
     """Which rows a client may push to; None if it was not set at run time."""
     retired: dict[str, int] = {}
-    """Table to the version at which its schema was retired; a later schema of the table has a higher version."""
+    """By table, the version at which its schema was retired: pushes to the table are no longer checked. A schema that
+    is registered later has a higher version."""
 
 
 class Reindex(msgspec.Struct, frozen=True):
@@ -50,7 +53,8 @@ class Reindex(msgspec.Struct, frozen=True):
     rules_version: int
     """The rules for which the re-index was started."""
     after: RowKey | None
-    """Rows up to here, in key order, are updated, and so are rows that were pushed since."""
+    """Rows up to this key, in key order, are updated; None if none are yet. Rows that were pushed since the change are
+    updated too, because a push computes the keys of its rows."""
     done: bool
     """Whether all rows are updated."""
 

@@ -1,8 +1,13 @@
 """Values of the log and of its flush to the lake: log rows, batches, the ledger, checkpoints and erasures.
 
-Gateways write the log. The pipeline reads it, confirms batches and erasures, and publishes checkpoints, which gateways
-then serve to new clients. An arrival is the gateway's own HLC timestamp of a commit; times with `_ms` are server wall
-time in milliseconds since 1970.
+Gateways write the *log*: one row for each push. The data pipeline *flushes* it: it copies batches of log rows to the
+lake's Iceberg table `deltas`, and *confirms* a batch to the store after reading it back. Then the store may *trim* the
+log: delete the bodies of log rows. The *ledger* counts the accepted deltas, so that both sides can be compared. The
+pipeline also publishes *checkpoints*, which gateways serve to new clients, and confirms erasures.
+
+An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock). Times with `_ms` are server wall time
+in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the lake begins a new one.
+A *shard* is a store with some of the gateway's tables; without sharding there is one, `main`.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ import msgspec
 from lakesync.model.types import Claims
 
 ARRIVAL_STEP = 256
-"""Arrivals are multiples of this; the numbers between two arrivals are used for page marks."""
+"""Arrivals are multiples of this. The numbers between two arrivals are used for cursors in the middle of a series of
+pages (page marks)."""
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -21,7 +27,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     gateway: str
     shard: str
     epoch: int
-    """Wall time in milliseconds when the gateway's store was created; a rebuild from the lake creates another store."""
+    """Wall time in milliseconds when the gateway was created in its store; a rebuild from the lake creates it again."""
     seq: int
     """Number of the log row: dense within (gateway, shard, epoch), from 1."""
     arrival: int
@@ -35,15 +41,16 @@ class LogEntry(msgspec.Struct, frozen=True):
     count: int
     """Number of deltas."""
     ids: bytes
-    """The output of `wire.log.pack_ids`; it stays when the body is trimmed."""
+    """The deltas' ids, output of `wire.log.pack_ids`. They stay when the body is trimmed, so that a repeated push is
+    recognised."""
     body: bytes | None
     """The encoded deltas, output of `wire.log.encode_body`; None once they are trimmed."""
     claims: Claims
-    """The sender's claims that the rules read; a replay needs them."""
+    """The sender's claims that the rules read. A replay needs them to decide what the sender could see."""
 
 
 class LogSource(msgspec.Struct, frozen=True):
-    """The address from which tasks read committed log rows directly, beside the process that owns the store."""
+    """A JDBC address from which Spark's tasks read committed log rows, beside the process that owns the store."""
 
     url: str
     """A JDBC URL."""
@@ -53,15 +60,19 @@ class LogSource(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A planned flush: a prefix of the unflushed log, fixed before Spark starts."""
+    """A planned flush: a prefix of the unflushed log.
+
+    It is fixed before Spark starts, so that a repeated flush writes the same rows.
+    """
 
     batch_id: str
     gateway: str
     shard: str
     epoch: int
     from_seq: int
+    """`LogEntry.seq` of the first log row of the batch."""
     to_seq: int
-    """The last log row of the batch; both ends are included."""
+    """`LogEntry.seq` of the last log row of the batch, which belongs to it."""
     deltas: int
     """Number of deltas."""
     bytes: int
@@ -79,9 +90,9 @@ class Backlog(msgspec.Struct, frozen=True):
     shard: str
     epoch: int
     flushed_seq: int
-    """The last log row that is confirmed to be in the lake; 0 for none."""
+    """`LogEntry.seq` of the last log row that is confirmed to be in the lake; 0 for none."""
     last_seq: int
-    """The newest log row; 0 for none."""
+    """`LogEntry.seq` of the newest log row; 0 for none."""
     last_arrival: int
     """Arrival of the newest log row; 0 for none."""
     deltas: int
@@ -98,8 +109,8 @@ class Backlog(msgspec.Struct, frozen=True):
     """The Iceberg snapshot of `deltas` in which that batch was read back; None if a flush without a pipeline wrote it.
     """
     rules_without_checkpoint: int | None = None
-    """The active rules version, if the newest checkpoint has an older one: that checkpoint is not served, so a new one
-    is due."""
+    """The active rules version, if the newest checkpoint has an older one. That checkpoint is not served any more, so
+    the pipeline makes a new one. None if the checkpoint is current."""
     checkpoint_arrival: int | None = None
     """Arrival of the newest published checkpoint; None before the first."""
 
@@ -115,9 +126,9 @@ class LedgerDay(msgspec.Struct, frozen=True):
     id_sum: int
     """Sum of their id numbers (`model.delta.id_number`), modulo 2**64."""
     flushed_count: int
-    """Number of deltas that are confirmed to be in the lake."""
+    """Number of these deltas that are confirmed to be in the lake."""
     flushed_id_sum: int
-    """Sum of the id numbers of these deltas, modulo 2**64."""
+    """Sum of the id numbers of the confirmed deltas, modulo 2**64."""
 
 
 class ShardCutPoint(msgspec.Struct, frozen=True):
@@ -166,7 +177,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     tables: tuple[CheckpointTable, ...]
     created_ms: int
     shards: dict[str, ShardCutPoint] = {}
-    """As in the cut point; the store of each shard gets its own part of the checkpoint."""
+    """As in `CutPoint.shards`. The store of each shard is given its own part of the checkpoint."""
 
 
 class Erasure(msgspec.Struct, frozen=True):
@@ -182,7 +193,7 @@ class Erasure(msgspec.Struct, frozen=True):
     client_id: str | None
     """The erased client's id; None for a row."""
     hlc: int
-    """Deltas with an hlc up to this one are erased, later ones are not."""
+    """Deltas with a client's timestamp up to this one are erased, later ones are not."""
     arrival: int
     """Once the lake contains everything up to this arrival, it contains every erased delta."""
     requested_ms: int

@@ -1,9 +1,14 @@
 """Merged rows as staging stores them, and their feed entries.
 
-A row belongs to buckets of the sync rules, each named by a bucket key. A feed entry is the row's history under one
-bucket key: when it joined, left and last changed there. Times are arrivals: the gateway's own HLC timestamps of
-commits. `feed.apply` creates changed rows and the changes of entries (moves), stores keep rows and entries, `feed.pull`
-and `feed.row_presence` read them.
+`feed.apply` creates changed rows and the changes of their entries (moves). Stores keep rows and entries. `feed.pull`
+and `feed.row_presence` read them, to compute what a client lacks.
+
+- The sync rules put a row into *buckets*, each named by a *bucket key*. A *feed entry* is the row's history under one
+  bucket key: when it joined the bucket, left it, and last changed in it.
+- An *arrival* is the gateway's own timestamp of a commit; all times here are arrivals. An *hlc* is the timestamp that
+  the client gave its write, and decides the merge.
+- A *writer* of a row is a client that pushed a delta of it. Its *copy* is the row in the client's own database. A copy
+  is *astray* if it may differ from the merged row in a way that the client is not sent with later changes.
 """
 
 from __future__ import annotations
@@ -20,13 +25,15 @@ WRITERS_KEPT = 8
 """The most writers that a row stores: its latest. For other writers, `row_presence` assumes that they may have the row.
 """
 UPDATES_KEPT = 4
-"""The most unmerged UPDATEs of a row; each keeps its request in memory until it is merged."""
+"""The most unmerged UPDATEs of a row. More would use much memory, because each is a part of the request's bytes, which
+stay in memory until it is merged."""
 NARROW = 16
-"""The most columns of an UPDATE that is not merged at once."""
+"""The most columns of an UPDATE that is merged later. A wider one is merged at once."""
 COLUMNS_WAITING = UPDATES_KEPT * NARROW
-"""The most columns in the unmerged UPDATEs of a row."""
+"""The most columns in the unmerged UPDATEs of a row. `feed.apply.too_wide` adds it to the row's merged columns, as an
+upper bound of the columns that the row has."""
 DELETED = -1
-"""`Writer.inserted` of a client that deleted the row itself."""
+"""`Writer.inserted` of a client that deleted the row itself. No arrival is 1, so no negative arrival equals it."""
 
 MoveKind = Literal["join", "stay", "leave", "own"]
 """The kinds of `Move`."""
@@ -58,7 +65,8 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     delta_id: str
     columns: tuple[ColumnValue, ...]
     names: tuple[str, ...]
-    """The names of its columns, as `intern_names` returns them: equal names are one tuple object."""
+    """The names of its columns, as `model.merge.intern_names` returns them: equal names are one tuple object, so that
+    two UPDATEs are compared by identity."""
     at: int
     """The UPDATE's arrival."""
     before: Update | None
@@ -71,7 +79,7 @@ class StoredRow(msgspec.Struct, gc=False):
     """A merged row, and which clients wrote to it.
 
     A store may return the object that it keeps in memory. So callers change only a `copy()` of a row, and store that.
-    `fold` changes the object itself, but only its form.
+    `fold` changes the object itself, but only its form: the row's values stay the same.
     """
 
     key: RowKey
@@ -88,17 +96,17 @@ class StoredRow(msgspec.Struct, gc=False):
     keys: tuple[str, ...] = ()
     """Bucket keys that the row is inside of, sorted."""
     emptied: int = 0
-    """Arrival at which the row last lost columns, by a DELETE or an erasure: clients that had it before have to drop
-    these columns. Also the latest delta of a writer that is no longer in `writers`, if the writer had inserted or
-    deleted its own copy: such a client cannot be sent an UPDATE either."""
+    """A client that had the row before this arrival cannot be sent an UPDATE, but must be sent DELETE and INSERT. It is
+    the latest of two: when the row lost columns, by a DELETE or an erasure, which the client has to drop; and the last
+    delta of a client that is no longer in `writers` and had inserted or deleted its own copy."""
     updates: Update | None = None
-    """The newest UPDATE that `fold` has not merged yet; None if there is none. Each is newer than everything that the
-    row had before it. So a push of such an UPDATE need not read the row's state, and several of them are merged at
-    once."""
+    """The newest UPDATE that is not merged into `state` yet; None if there is none. Each of them has a higher hlc than
+    everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such an UPDATE
+    need not read the row's state, and `fold` merges several at once."""
 
     @staticmethod
     def of_insert(key: RowKey, delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
-        """Return the row that a first INSERT makes.
+        """Return the row that one INSERT creates, if there was no row before.
 
         Args:
             key: the row's key, with the table's name interned.
@@ -155,13 +163,16 @@ class StoredRow(msgspec.Struct, gc=False):
         return row
 
     def fold(self) -> StoredRow:
-        """Merge the UPDATEs in `updates` into `state`, and return the row. The row's values stay the same."""
+        """Merge the UPDATEs in `updates` into `state`, in place, and return the row.
+
+        The row's values stay the same, so this may be called at any time in the thread that owns the row.
+        """
         update = self.updates
         if update is None:
             return self
         state, newer = self.state.copy(), set[str]()
         while update is not None:
-            if not newer.issuperset(update.names):  # else newer ones overwrote all of it
+            if not newer.issuperset(update.names):  # otherwise, newer UPDATEs have overwritten all of its columns
                 origin = Origin(update.hlc, update.client_id, update.delta_id, len(update.names), update.names)
                 state.overwrite(origin, update.columns, update.at, newer)
                 newer.update(update.names)
@@ -180,21 +191,21 @@ class StoredRow(msgspec.Struct, gc=False):
         """
         writers = self.writers
         known = writers.pop(client_id, None)
-        place = DELETED if deleted else known.inserted if known is not None else 0
-        if inserted and place >= DELETED:
+        place = DELETED if deleted else known.inserted if known is not None else 0  # see `Writer.inserted`
+        if inserted and place >= DELETED:  # not astray before, so the copy is what the INSERT created
             place = at
         elif place == DELETED and not deleted:
-            place = -at  # astray: the client may have created a row from this write alone
+            place = -at  # astray: after its own DELETE, the client may have created a row from this write alone
         writers[client_id] = Writer(place, at)  # last, as writers are ordered by their latest deltas
         if len(writers) > WRITERS_KEPT:
             removed = writers.pop(next(iter(writers)))
             self.writers_floor = max(self.writers_floor, removed.latest)
-            if removed.inserted:  # its own copy may differ from what it was sent, so an UPDATE would not be enough
+            if removed.inserted:  # the removed client's copy may differ from what it was sent; see `emptied`
                 self.emptied = max(self.emptied, removed.latest)
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
-    """The stored form of a row, a JSON array of these fields; see `StoredRow` and, for `touched`, `RowState`."""
+    """The stored form of a row, a JSON array of these fields. See `StoredRow` and, for `touched`, `RowState`."""
 
     table: str
     row_id: str
@@ -212,7 +223,7 @@ _decode = msgspec.json.Decoder(_Encoded).decode
 
 
 def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
-    """Encode a row as compact JSON. Column values keep the JSON text in which they were pushed.
+    """Encode a row for a store, as compact JSON. Column values keep the JSON text in which they were pushed.
 
     Args:
         row: the row, after `fold`: UPDATEs in `updates` would be lost.
@@ -229,7 +240,7 @@ def decode_row(data: bytes) -> StoredRow:
     """Decode the output of `encode_row`. Column values are views into `data`, and keep it in memory.
 
     Raises:
-        msgspec.DecodeError: `data` has another form.
+        msgspec.DecodeError: `data` is not the output of `encode_row`.
     """
     found = _decode(data)
     state, floor, keys, emptied = found.state.state(found.touched), found.writers_floor, found.keys, found.emptied
@@ -275,14 +286,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def left(self) -> int:
-        """When the row last left the bucket."""
+        """When the row last left the bucket; 0 if it never left."""
+        # `since` is 0 in entries under a client's own key, which no row joins or leaves
         return self.left_before if self.inside or not self.since else self.changed
 
     def may_be_inside_at(self, place: int) -> bool:
-        """Return whether the row may have been inside the bucket at an arrival.
+        """Return whether the row may have been inside the bucket at the arrival `place`.
 
-        The entry has the times of the last stay, the end of the one before, and the start of the first. In between, the
-        row may have left and joined any number of times.
+        A row may stay in a bucket several times. The entry has the times of the last stay, the end of the stay before,
+        and the start of the first one. Between these two, the row may have left and joined any number of times, so the
+        result is true there.
         """
         if self.since <= place:
             return self.inside or self.left > place

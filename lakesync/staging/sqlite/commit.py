@@ -1,6 +1,7 @@
 """The SQLite store's `View` and `Commit`: they combine the log (`Journal`) with the rows and feed entries (`State`).
 
-`SqliteStore` creates one for each read or work; the engine and the feed call their methods in the owner thread.
+`SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
+The job, and the feed's functions that it calls, use the methods here. `staging.store` says what each method promises.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from lakesync.staging.sqlite.state import State
 from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
-"""Beginnings of queries that every push makes. Their results do not depend on pushes that wait in memory, so they are
-cached until a job writes to the file."""
+"""Beginnings of queries that every push makes. Their results do not depend on writes of pushes, which wait in memory
+until their transaction commits. So these results are cached until a job writes to the file itself."""
 
 
 class SqliteView(HeadView, SideQueries):
-    """A `View` of one gateway, used in the owner thread between transactions."""
+    """A `View` of one gateway, used in the store's owner thread between transactions."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
         """Create the view.
@@ -118,14 +119,19 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
             state: the store's rows and feed entries.
             gateway: the gateway's id.
             alone: whether the job has a transaction of its own, with all rows written to `state.db` before and after.
-            announcement: collects the notices of the transaction; None if nobody is notified.
+            announcement: collects the notices that listeners get after the commit; None if nobody is notified, as in a
+                replay.
         """
         super().__init__(journal, state, gateway)
         self._alone = alone
         self._announcement = announcement or Announcement()
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement; one that every push makes is cached, any other makes the job use the file itself."""
+        """Run a statement, and return its rows.
+
+        Writes of pushes wait in memory, where SQL does not see them. So before a statement, they are written to the
+        file (`Journal.direct`), except for the cached queries that every push makes.
+        """
         if statement.startswith(_ASKED_BY_EVERY_PUSH):
             ask = super()._query
             return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))
@@ -175,7 +181,12 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
     def run_alone(self) -> None:
         """Require a transaction of its own, with all rows in `state.db` before and after; see `RowCommit.run_alone`.
 
-        A replay of the log computes bucket keys by the active rules. So a job that changes them runs again, alone.
+        A job that is not alone is interrupted here, rolled back, and run again in a transaction of its own. That is
+        needed because a replay of the log computes bucket keys by the active rules: all log rows that it replays must
+        have been pushed under them.
+
+        Raises:
+            MustRunAloneError: the job shares a transaction; `GroupCommit` handles this error.
         """
         if not self._alone:
             raise MustRunAloneError

@@ -1,6 +1,8 @@
 """Group commit of a SQLite store: several jobs share one transaction of `log.db`.
 
-They are acknowledged once it is durable. The owner thread calls `GroupCommit.run` with its queues.
+A *job* is a function that the engine or the pipeline submits to the store. Jobs that wait at the same time form a
+*group*: they run one after another in one transaction, and are acknowledged once it is durable. So the disk is
+synchronised once for all of them. The store's owner thread calls `GroupCommit.run` with its queues.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ waits for all others."""
 
 
 class Job(NamedTuple):
-    """A function that reads or changes the store, for the owner thread."""
+    """A function that reads or changes the store, to be run by the owner thread."""
 
     run: Callable[[bool], Any]
     """The function; its argument says whether it runs alone in its transaction."""
     future: Future[Any]
-    """The future of its result."""
+    """Completed with the function's result or error; for a job that writes, when its transaction is durable."""
     writes: bool
     """Whether it may change something."""
 
@@ -38,7 +40,8 @@ class Job(NamedTuple):
 class GroupCommit:
     """Runs jobs over the log and the rows. Only the thread that owns the store calls its methods.
 
-    A job that fails is rolled back alone. If the commit fails, all jobs of its group are rolled back.
+    A job that raises is rolled back alone. If the commit fails, all jobs of its group are rolled back, and their
+    futures fail with StagingUnavailableError.
     """
 
     def __init__(self, journal: Journal, state: State, behind: WriteBehind, notices: Notices) -> None:
@@ -76,7 +79,14 @@ class GroupCommit:
     # -- groups --------------------------------------------------------------------------------------------------
 
     def _run_group(self, writing: Turns[Job]) -> Job | None:
-        """Run one group of jobs; return a job that must run alone after it."""
+        """Run one group of jobs.
+
+        Args:
+            writing: the queue of jobs that may change something.
+
+        Returns:
+            A job that ended the group because it must run alone, after it; None if there is none.
+        """
         until = monotonic() + _GROUP_SECONDS
         done: list[Outcome] = []
         alone: Job | None = None
@@ -102,7 +112,10 @@ class GroupCommit:
         return alone
 
     def _run_alone(self, job: Job) -> None:
-        """Run a job in a transaction of its own, with all rows written to `state.db` before and after it."""
+        """Run a job in a transaction of its own, with all rows written to `state.db` before and after it.
+
+        So a replay of the log never crosses the job, whose changes the log does not contain.
+        """
         try:
             self._behind.write()
             self._begin(alone=True)
@@ -159,9 +172,9 @@ class GroupCommit:
             self._behind.lose(exc)
 
     def _check_transactions(self) -> None:
-        """Check that the transactions are open: SQLite ends one by itself if the disk is full.
+        """Check that the transactions of both files are open: SQLite ends one by itself if the disk is full.
 
-        Each write would then be committed at once.
+        Without a transaction, each further write would be committed at once and could not be rolled back.
 
         Raises:
             sqlite3.OperationalError: a transaction was ended; the group is lost.
@@ -182,11 +195,14 @@ class GroupCommit:
             future.set_exception(self._shown(exc))
 
     def _shown(self, exc: BaseException, happened: str = "nothing was committed") -> BaseException:
-        """Return the error that callers get: StagingUnavailableError for an error of SQLite or of the disk.
+        """Return the error that the caller of a job gets.
 
         Args:
             exc: the error.
             happened: whether anything was committed, for the message.
+
+        Returns:
+            StagingUnavailableError for an error of SQLite or of the disk; `exc` itself for any other error.
         """
         if not isinstance(exc, sqlite3.Error | OSError):
             return exc

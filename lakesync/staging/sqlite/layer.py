@@ -1,7 +1,11 @@
 """A layer: rows and changes of feed entries in memory that `state.db` does not contain yet.
 
-`LayeredFile` keeps several layers over the file: of the current job, its group, committed groups, and the layer that
-is being written.
+`LayeredFile` keeps several layers over the file: of the current job, of its group (the jobs of one transaction), of
+committed groups, and the layer that is being written. A *feed entry* is a row's history under one bucket key of the
+sync rules: when it joined the bucket, left it, and last changed in it.
+
+Entries are needed more often than rows: a read of the feed writes the layers' entries to the file first, while the rows
+stay in memory. So a layer tracks for its entries separately what the file contains.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ RowChange = tuple[RowKey, str, EntryChange]
 class Layer:
     """The writes of one job, one group, or the commits of some seconds.
 
-    Most changes of entries follow from rows: a row's entries under its bucket keys change at the row's arrival. The
-    others are explicit moves.
+    Most changes of entries follow from rows: a row's entries under its bucket keys change at the row's arrival. They
+    are computed when they are written. The others (a row joins or leaves a bucket) are explicit moves.
     """
 
     __slots__ = ("_moves", "_unlisted", "count", "newest", "rows")
@@ -33,10 +37,10 @@ class Layer:
         self.newest: dict[tuple[str, str], int] = {}
         """The newest arrival of an entry's change, by gateway and bucket key."""
         self._unlisted: dict[str, dict[RowKey, StoredRow]] = {}
-        """By gateway: rows whose own changes of entries may be missing in the file. A gateway that is absent here has
-        all of its rows in this state."""
+        """By gateway: the rows of `rows` whose entries are not yet changed in the file. A gateway is absent while that
+        holds for all of its rows, so that most layers need no second dictionary."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
-        """By gateway: combined explicit moves that the file does not contain."""
+        """By gateway: explicit moves that the file does not contain, those of one entry combined."""
 
     def __bool__(self) -> bool:
         return bool(self.count) or self.has_entries
@@ -48,7 +52,16 @@ class Layer:
         return unlisted or any(any(sums.values()) for sums in self._moves.values())
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
-        """Add rows, each key once, and then moves; return the bucket keys of all of them."""
+        """Add rows, and then moves.
+
+        Args:
+            gateway: the gateway's id.
+            rows: the rows; each row key occurs once.
+            moves: the explicit moves, in order.
+
+        Returns:
+            The bucket keys of all of them.
+        """
         if rows:
             added = {row.key: row for row in rows}
             held = self.rows.setdefault(gateway, added)
@@ -66,7 +79,7 @@ class Layer:
         return newest
 
     def with_later(self, later: Layer) -> Layer:
-        """Return the layer with a later one added. Use only the returned object afterwards."""
+        """Combine the layer with a later one. Use only the returned object afterwards: it reuses parts of both."""
         if not self:
             return later
         for gateway, rows in later.rows.items():
@@ -82,20 +95,27 @@ class Layer:
         return self
 
     def _advance(self, newest: dict[tuple[str, str], int]) -> None:
-        """Update `newest` with later arrivals."""
+        """Raise the arrivals in `newest` to those given, where they are later."""
         held = self.newest
         for place, at in newest.items():
             if at > held.get(place, 0):
                 held[place] = at
 
     def _unlisted_rows(self, gateway: str) -> dict[RowKey, StoredRow]:
-        """Return a gateway's part of `_unlisted`, which is a dictionary of its own from now on."""
+        """Return a gateway's part of `_unlisted`; create it, with all of the gateway's rows, if it is absent."""
         if gateway not in self._unlisted:
             self._unlisted[gateway] = self.rows[gateway].copy()
         return self._unlisted[gateway]
 
     def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
-        """Remove and yield the changes of rows' entries under their own bucket keys."""
+        """Yield the changes of rows' entries under the rows' bucket keys; the caller writes them to the file.
+
+        Changes that were yielded before are skipped.
+
+        Args:
+            gateway: the gateway's id.
+            rows: rows of this layer.
+        """
         unlisted, sums = self._unlisted_rows(gateway), self._moves[gateway]
         for row in rows:
             key = row.key
@@ -104,7 +124,10 @@ class Layer:
                     yield key, bucket, change
 
     def take_all_entries(self) -> dict[str, list[RowChange]]:
-        """Remove and return all changes of entries that the file does not contain, by gateway."""
+        """Return all changes of entries that the file does not contain, by gateway; the caller writes them to it.
+
+        A second call returns only what was added since.
+        """
         found: dict[str, list[RowChange]] = {}
         for gateway in {**self.rows, **self._moves}:
             changes = list(self.take_entries(gateway, list(self._unlisted_rows(gateway).values())))

@@ -1,9 +1,13 @@
 """The layers of rows and entries in memory over `state.db`, and how they are written to the file.
 
-From newest to oldest: writes of the current job, of earlier jobs in its group, of committed groups, and the frozen
-layer, which is being written to the file in parts. Rows are replaced, never changed. So a job is rolled back by
-dropping its layer, and a group by dropping both of its layers. `GroupCommit` and `WriteBehind` call it; `State` adds
-the reads.
+A *job* is a function that the store's owner thread runs in a transaction of `log.db`; the jobs of one transaction are a
+*group*. From newest to oldest, the layers have the writes of the current job, of earlier jobs in its group, and of
+committed groups. The oldest is the *frozen layer*, which is being written to the file in parts. Rows are replaced,
+never changed. So a job is rolled back by dropping its layer, and a group by dropping both of its layers.
+
+The file has one open transaction, which spans many groups. If a read needs rows or entries of an uncommitted group in
+the file, they are written inside a savepoint, so that the group can still be rolled back alone. `GroupCommit` and
+`WriteBehind` call the methods here; `State` adds the reads.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ from lakesync.staging.sqlite.row_file import home_of
 from lakesync.staging.sqlite.state_file import StateFile
 
 _BIT = 128
-"""Rows that one part of the frozen layer has."""
+"""Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
 _GROUP, _WORK = "of_group", "of_work"
 """Names of the savepoints in which the current group, and its current job, write to the file."""
 
 
 class LayeredFile(StateFile):
-    """The file and the layers over it; the base class of `State`."""
+    """The file and the layers over it; the base class of `State`. Only the store's owner thread calls its methods."""
 
     def _reset(self) -> None:
         """Clear all layers, when no transaction is open."""
@@ -66,12 +70,12 @@ class LayeredFile(StateFile):
             self._group = Layer()
 
     def drop_group(self) -> None:
-        """Roll back the writes of the group."""
+        """Roll back the writes of the group, which `log.db` has not committed."""
         self._roll_back_to(_GROUP)
         self._work, self._group = Layer(), Layer()
 
     def _save(self, name: str) -> None:
-        """Set a savepoint, unless it is set."""
+        """Set a savepoint in the file's transaction, unless it is set."""
         if name not in self._savepoints:
             self._begin()
             self.sql.execute(f"SAVEPOINT {name}")
@@ -150,7 +154,7 @@ class LayeredFile(StateFile):
                     pass
 
     def _write_all_entries(self) -> None:
-        """Write all changes of entries to the file; those of the current group in savepoints."""
+        """Write all changes of entries to the file, so that SQL can read the feed; those of the group in savepoints."""
         for layer in (self._frozen, self._committed):
             if layer is not None and layer.has_entries:
                 self._write_entries(layer)
@@ -166,6 +170,9 @@ class LayeredFile(StateFile):
         Args:
             layer: the layer.
             known: the numbers of rows in the file, by gateway, as far as the caller has them; None for none.
+
+        Raises:
+            sqlite3.Error: an entry cannot be written; `intact` is false afterwards.
         """
         self._begin()
         try:
@@ -187,7 +194,8 @@ class LayeredFile(StateFile):
     def _written(self, layer: Layer) -> Iterator[None]:
         """Write a layer; yield after each part of it.
 
-        New rows get their numbers bucket key by bucket key, and within each in order of arrival: pages read them so.
+        New rows get their numbers bucket key by bucket key, and within each in order of arrival. A pull reads rows in
+        that order, so it reads few pages of the file.
         """
         self._begin()
         known: dict[str, dict[RowKey, int]] = {}
@@ -199,10 +207,10 @@ class LayeredFile(StateFile):
                 self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])
                 self.left -= len(part)
                 yield
-        self._write_entries(layer, known)  # under keys that rows have left, and under clients' own keys
+        self._write_entries(layer, known)  # the explicit moves: keys that rows have left, and clients' own keys
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:
-        """Return the bucket keys of a row in memory."""
+        """Return the bucket keys of a row in memory; none if it is in no layer."""
         row = next((rows[key] for rows in self._unwritten(gateway) if key in rows), None)
         return () if row is None else row.keys
 
@@ -213,7 +221,7 @@ class LayeredFile(StateFile):
 
 
 def _by_home(rows: Mapping[RowKey, StoredRow]) -> list[StoredRow]:
-    """Return rows grouped by the bucket key beside whose rows they are stored, in order of arrival."""
+    """Sort rows by the bucket key beside whose rows they are stored (`home_of`); rows of one key stay in order."""
     as_they_came = list(rows.values())
     if len({row.keys for row in as_they_came}) == 1:
         return as_they_came

@@ -1,8 +1,12 @@
 """Rows in `state.db`: their numbers, their two forms, and a cache of decoded rows. `StateFile` creates a `RowFile`.
 
-A row is stored twice: encoded as it is sent, for the feed, and with its merge state. A row that consists of one INSERT
-is stored in the first form only, because that contains everything. A row that has feed entries but was not written yet
-has only its number. Rows under one bucket key get close numbers, so that they are on few pages of the file.
+A row is stored in two tables. `row_state` has it encoded as it is sent to clients, so that a pull need not decode it.
+`row_body` has it with its merge state, so that a push can merge into it. A row that consists of one INSERT is in
+`row_state` only, because the INSERT contains everything; the column `born` has its arrival and bucket keys.
+
+Each row has a number, by which feed entries refer to it. A row that has feed entries but was not written yet has only
+its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that
+a client sees) get close numbers, and a pull of them reads few pages of the file.
 """
 
 from __future__ import annotations
@@ -21,16 +25,23 @@ from lakesync.staging.sqlite import bulk
 from lakesync.wire.json import decode_deltas
 
 _LEASE = 64
-"""Row numbers that are reserved for rows under one bucket key at a time."""
+"""How many row numbers are reserved at a time for rows under one bucket key."""
 _LEASES_KNOWN = 50_000
-"""The most bucket keys with reserved numbers."""
+"""The most bucket keys with reserved numbers; with more, all reservations are dropped, and their numbers stay
+unused."""
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 
 
 def home_of(seen_under: Sequence[str]) -> str:
-    """Return the bucket key beside whose rows a new row is stored; empty if there is none.
+    """Return the bucket key beside whose rows a new row is stored.
 
     It is the longest key, which has the most conditions and so probably the fewest rows.
+
+    Args:
+        seen_under: the row's bucket keys.
+
+    Returns:
+        One of the keys; empty if there is none.
     """
     return seen_under[0] if len(seen_under) == 1 else max(seen_under, key=len, default="")
 
@@ -55,7 +66,12 @@ class RowNumbers:
         }
 
     def new(self, gateway: str, seen_under: Sequence[str]) -> int:
-        """Return a number for a new row under these bucket keys: one that is reserved for one of them."""
+        """Return a number for a new row: the next one that is reserved for one of its bucket keys.
+
+        Args:
+            gateway: the gateway's id.
+            seen_under: the row's bucket keys.
+        """
         place = (gateway, home_of(seen_under))
         number = next(self._leases.get(place, iter(())), None)
         if number is None:
@@ -75,20 +91,20 @@ class RowNumbers:
 
 
 class CachedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of the file; it must not be changed."""
+    """A row of the file, in the cache. Its `row` must not be changed."""
 
     row: StoredRow
     number: int
     """The row's number in the file."""
     size: int
-    """Its stored bytes."""
+    """Number of bytes in which the row is stored."""
 
 
 class RowCache:
     """Caches rows up to about a number of stored bytes; the least recently used ones are dropped first.
 
-    It has two generations. When the young one is full, it becomes the old one, and the old one is dropped. A row that
-    is read becomes young again.
+    It has two generations, because they are cheaper than the exact order of use. When the young one is full, it becomes
+    the old one, and the previous old one is dropped. A row that is read becomes young again.
     """
 
     def __init__(self, stored_bytes: int) -> None:
@@ -159,7 +175,7 @@ class RowFile:
         """Keys that were searched and are not in the file, so new rows are not searched again."""
 
     def forget(self) -> None:
-        """Clear the cache after a rollback. Keys that are known to be absent stay so."""
+        """Clear the cache after a rollback. Keys that are known to be absent stay so: a rollback only removes rows."""
         self._cache.clear()
 
     def get(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
@@ -192,12 +208,26 @@ class RowFile:
         self._absent.update(places)
 
     def scan(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Return rows in key order, after a key."""
+        """Return rows in key order.
+
+        Args:
+            gateway: the gateway's id.
+            after: the row key after which to continue; None for the first rows.
+            limit: the most rows to return.
+        """
         rows = self._sql.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
         return [row for kept in rows if (row := _read(*kept)) is not None]
 
     def put(self, gateway: str, rows: Sequence[StoredRow]) -> list[int]:
-        """Write rows, each key once, and return their numbers; the rows must not be changed afterwards."""
+        """Write rows to the file.
+
+        Args:
+            gateway: the gateway's id.
+            rows: the rows; each row key occurs once. The cache keeps the objects, so they must not be changed later.
+
+        Returns:
+            The rows' numbers, in order.
+        """
         places = [(gateway, row.key) for row in rows]
         known = self.numbers(gateway, [place[1] for place in places if place not in self._absent])
         numbers: list[int] = []
@@ -252,7 +282,12 @@ class RowFile:
 
 
 def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
-    """Return whether a row consists of one INSERT, so that the INSERT and its arrival contain everything."""
+    """Return whether a row consists of one INSERT, so that the INSERT and its arrival contain everything.
+
+    Args:
+        row: the row.
+        live: `row.state.live`.
+    """
     if len(live) != 1 or not live[0].whole or row.state.inserted != live[0].stamp or row.state.tombstone is not None:
         return False
     if row.writers_floor or row.emptied or row.writers != {live[0].client_id: Writer(row.arrival, row.arrival)}:
@@ -261,7 +296,16 @@ def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
 
 
 def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> StoredRow | None:
-    """Decode a row of the file; None if it has only a number."""
+    """Decode a row of the file.
+
+    Args:
+        body: the row with its merge state; None if it is not stored so.
+        born: arrival and bucket keys of a row that consists of one INSERT; None for any other row.
+        encoded: that INSERT, as it is sent; None for any other row.
+
+    Returns:
+        The row; None if the file has only its number.
+    """
     if body is not None:
         return decode_row(body)
     if born is None or encoded is None:

@@ -1,8 +1,9 @@
 """Write-behind: decides when rows and entries in memory are written to `state.db`, and how much at a time.
 
-The owner thread calls it between transactions, `GroupCommit` also while it waits for the disk. Committed rows are in
-memory first; after a crash they are rebuilt from the log. The *frozen layer* is the part of them that is being written
-to the file: no commit changes it, so that it can be written bit by bit.
+The store's owner thread calls it between transactions, and `GroupCommit` also while it waits for the disk. Committed
+rows are in memory first; after a crash they are rebuilt from the log in `log.db`. The *frozen layer* is the part of
+them that is being written to the file. No commit changes it, so that it can be written in small parts, between which
+pushes are served. A *head* has a gateway's counters, among them the number of its last log row.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _SECONDS_AT_A_TIME = 0.1
 _MANY = 0.75
 """The fraction of the allowed rows in memory above which the number of rows is expected to grow further."""
 _EARLY = 1.25
-"""How many times as fast as necessary the frozen layer is written."""
+"""How many times as fast as necessary the frozen layer is written, so that it is done before the limits are reached."""
 
 _log = structlog.get_logger(__name__)
 
 
 class WriteBehindLimits(NamedTuple):
-    """How many committed changes may be missing in `state.db`: about what a restart has to replay."""
+    """How many committed changes may be missing in `state.db`. A restart has to replay about as many from the log."""
 
     seconds: float = 10.0
     """Age of the oldest change."""
@@ -42,7 +43,7 @@ class WriteBehindLimits(NamedTuple):
 
 
 class WriteBehind:
-    """Writes committed rows to `state.db`, and tracks how far it is. Only the owner thread calls its methods."""
+    """Writes committed rows to `state.db`, and tracks how far the file is. Only the owner thread calls its methods."""
 
     def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehindLimits) -> None:
         self._journal = journal
@@ -50,7 +51,7 @@ class WriteBehind:
         self._recovery = recovery
         self._allowed = allowed
         self._moved: set[str] = set()
-        """Gateways with commits that neither the file nor the frozen layer contains."""
+        """Ids of gateways with commits that neither the file nor the frozen layer contains."""
         self._frozen: dict[str, Head] = {}
         """By gateway that the frozen layer changes: the gateway's head when the layer was frozen."""
         self._frozen_bytes = 0
@@ -60,11 +61,13 @@ class WriteBehind:
         self._frozen_at = 0.0
         """The monotonic time when the layer was frozen."""
         self._waited = WriteBehindLimits(0, 0, 0)
-        """The result of `_waits` when a part of the frozen layer was last written."""
+        """The result of `_waits` when `_left_after` was last called; it shows how fast changes come."""
         self._held: dict[Shard, int] = {}
-        """The last log row that the file contains, by gateway and shard; a power cut may undo some of it."""
+        """By gateway and shard, the number of the last log row whose changes the file contains. A power cut may undo
+        the newest of them."""
         self.durable: dict[Shard, int] = {}
-        """The last log row that the file contains even after a power cut, by gateway and shard."""
+        """By gateway and shard, the number of the last log row whose changes the file contains even after a power cut.
+        Only log rows up to here may be trimmed."""
 
     def note(self, gateways: Iterable[str]) -> None:
         """Record that a transaction with changes of these gateways was committed."""
@@ -77,7 +80,7 @@ class WriteBehind:
         return waits.rows > self._allowed.rows or waits.bytes > self._allowed.bytes
 
     def _waits(self) -> WriteBehindLimits:
-        """Return the age, rows and bytes that are in memory beside the frozen layer."""
+        """Return age, rows and bytes of the changes in memory that are not in the frozen layer."""
         size = self._journal.unpacked_bytes - self._frozen_bytes
         return WriteBehindLimits(monotonic() - self._frozen_at, self._state.waiting, size)
 
@@ -95,7 +98,7 @@ class WriteBehind:
         """
         if not self._state.intact:
             self._held = self._recovery.recover()
-            self.durable = {}  # what was read may be only in the system's page cache
+            self.durable = {}  # what the file contains may be only in the system's page cache
             self._frozen = {}
             self._moved = {
                 head.gateway
@@ -104,7 +107,11 @@ class WriteBehind:
             }
 
     def lose(self, exc: Exception) -> None:
-        """Discard the rows in memory after an error; `ensure` rebuilds them."""
+        """Discard the rows in memory after an error; `ensure` rebuilds them from the log.
+
+        Args:
+            exc: the error, which is logged.
+        """
         _log.warning("state lost, it is made again from the journal", error=str(exc))
         self._state.rollback()
 
@@ -118,7 +125,7 @@ class WriteBehind:
             raise
 
     def write(self) -> None:
-        """Write everything that is committed to `state.db`, so that it survives a power cut.
+        """Write everything that is committed to `state.db`, and wait until it would survive a power cut.
 
         Raises:
             sqlite3.Error: the file cannot be written; rows are rebuilt from the log before their next use.
@@ -134,16 +141,29 @@ class WriteBehind:
         self._try(self.write)
 
     def try_write_on(self) -> bool:
-        """Write some rows from memory to the file; return False while the frozen layer has more. Errors are logged."""
+        """Write some rows from memory to the file.
+
+        Returns:
+            False while the frozen layer has more; True if it is written, or after an error, which is only logged.
+        """
         return self._try(self._write_on) is not False
 
     @property
     def may_go_on(self) -> bool:
-        """Whether `write_beside` may write: there is a frozen layer, and the current group has not used the file."""
+        """Whether `write_beside` may write: there is a frozen layer, and the current group has not used the file.
+
+        If the group has used the file, its writes are in savepoints, which other writes must not join.
+        """
         return self._state.frozen and self._state.intact and not self._state.guarded
 
     def write_beside(self, over: Callable[[], bool]) -> None:
-        """Write parts of the frozen layer until `over` returns true; they are committed later. Errors are logged."""
+        """Write parts of the frozen layer while a commit of `log.db` waits for the disk. Errors are only logged.
+
+        The parts are committed to `state.db` later, by `try_write_on` or `write`.
+
+        Args:
+            over: returns whether the commit of `log.db` has ended, so that writing must stop.
+        """
 
         def write() -> None:
             with self._or_lost():
@@ -153,7 +173,11 @@ class WriteBehind:
         self._try(write)
 
     def _write_on(self) -> bool:
-        """Write a part of the frozen layer, freezing one first; return whether all of it is written and committed."""
+        """Write a part of the frozen layer; if there is none, freeze the committed rows first.
+
+        Returns:
+            Whether all of the frozen layer is written and committed.
+        """
         self.ensure()
         with self._or_lost():
             if not self._frozen:
@@ -166,17 +190,18 @@ class WriteBehind:
             while not self._state.write_on():
                 if self._state.left <= until or (monotonic() > pause and not self.full):
                     return False
-            if self._state.wrote_more:  # a read caused more than the frozen layer to be written
+            if self._state.wrote_more:  # a read has written newer rows too, so the file must be committed with these
                 self._write_all()
             else:
                 self._hold(self._frozen)
         return True
 
     def _left_after(self) -> float:
-        """Return how many rows of the frozen layer may be left, to write all of it before the limits are reached again.
+        """Return how many rows of the frozen layer may be left after this part.
 
-        The rate is that at which changes have come since the last part. If the same rows are overwritten again and
-        again, all of them are soon in memory and their number stops growing: then the rows do not count.
+        It is computed from the rate at which changes came since the last part, so that the frozen layer is written
+        before the changes that wait behind it reach a limit. The number of rows is ignored while the same rows are
+        overwritten again and again: all of them are soon in memory, and their number stops growing.
         """
         waited, self._waited = self._waited, self._waits()
         came = [
@@ -189,7 +214,7 @@ class WriteBehind:
         return self._state.left * (1 - _EARLY * max(came))
 
     def _write_all(self) -> None:
-        """Write all layers to the file and commit it."""
+        """Write all layers to the file, and commit it."""
         self._state.write_all()
         heads, self._moved = self._heads(), set()
         self._hold(heads)
@@ -199,7 +224,11 @@ class WriteBehind:
         return {gateway: self._journal.heads[gateway] for gateway in {*self._moved, *self._frozen}}
 
     def _hold(self, heads: dict[str, Head]) -> None:
-        """Commit the file, which was written up to these heads."""
+        """Commit the file.
+
+        Args:
+            heads: by gateway, the head up to whose last log row the file was written.
+        """
         crash_point("staging.before_write_behind")
         self._state.commit((head, head.last_seq) for head in heads.values())
         self._held.update({(head.gateway, head.shard): head.last_seq for head in heads.values()})
