@@ -1,6 +1,7 @@
-"""Inserts and selects many rows with few SQLite statements. The files of a SQLite store use it.
+"""Inserts and selects many rows with few SQLite statements. The modules that write the files of a SQLite store call it.
 
-Each statement releases the interpreter's lock and waits for it again; `executemany` does that once per row.
+Each statement releases the interpreter's lock, and then waits for it again while other threads run. `executemany` does
+that once for each row. So these functions put many rows into one statement.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], co
         into: the table, or `table (columns)`.
         rows: the rows' values; all rows have the same number of values.
         conflict: an `ON CONFLICT` clause; empty for none.
+
+    Raises:
+        sqlite3.Error: the rows cannot be written; those of earlier statements are, in the open transaction.
     """
     if rows:
         insert_flat(sql, into, len(rows[0]), list(chain.from_iterable(rows)), conflict)
@@ -61,13 +65,13 @@ def search(
 
     Args:
         sql: an open connection.
-        query: the statement, with `{}` where the values are listed, after the parameters of `scope`.
+        query: the statement, with `{}` where the placeholders of the values are inserted; no parameter comes after it.
         scope: the values of the parameters before that list.
         wanted: the values to look for.
     """
     for part in parts(wanted, _MAX_ROWS):
         width = next(width for width in _WIDTHS if width >= len(part))
-        filled = [*part, *[part[-1]] * (width - len(part))]
+        filled = [*part, *[part[-1]] * (width - len(part))]  # repeating a value finds no further rows
         yield from sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()
 
 

@@ -1,6 +1,8 @@
 """Feed entries in `state.db`, and the numbers of their bucket keys. `StateFile` creates both classes.
 
-An entry is a row's history under one bucket key, see `records.Entry`. In the file, bucket keys and rows are numbers.
+A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
+one bucket key: when it joined the bucket, left it, and last changed in it (`records.Entry`). The feed of a key is its
+entries in the order of that last change. In the file, bucket keys and rows are numbers, to keep entries small.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _MAX_CACHED = 100_000
 
 
 class BucketNumbers:
-    """Finds and creates the numbers of bucket keys, with a cache. All methods belong to the owner thread."""
+    """Finds and creates the numbers of bucket keys, with a cache. Only the owner thread calls its methods."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
@@ -86,11 +88,12 @@ _AMONG = (
     " WHERE bucket = ? AND number BETWEEN ? AND ? LIMIT ?"
 )
 _MANY = 16
-"""With more buckets than this, each has few of the rows, so its entries in the range of row numbers are read."""
+"""With more bucket keys than this, each probably has few of the rows that are searched. `EntryFile.of` then reads the
+entries of a key by a range of row numbers, instead of naming every row in every statement."""
 
 
 class EntryFile:
-    """Reads and writes entries of the file. All methods belong to the owner thread."""
+    """Reads and writes entries of the file. Only the owner thread calls its methods."""
 
     def __init__(self, sql: sqlite3.Connection, buckets: BucketNumbers, rows: RowFile) -> None:
         self._sql = sql
@@ -98,7 +101,12 @@ class EntryFile:
         self._rows = rows
 
     def put(self, gateway: str, changes: Iterable[tuple[int, str, EntryChange]]) -> None:
-        """Write entry changes, given as the row's number, the bucket key and the change."""
+        """Write changes of entries.
+
+        Args:
+            gateway: the gateway's id.
+            changes: for each change the row's number, the bucket key, and the change.
+        """
         values: list[int] = []
         make = self._buckets.make
         for number, bucket, change in changes:
@@ -107,7 +115,9 @@ class EntryFile:
         bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
-        """Return entries ordered by `changed`: one index range per bucket, merged, and read only as far as needed.
+        """Return entries ordered by `changed`.
+
+        One range of the index is read for each bucket key, and the ranges are merged, only as far as the caller reads.
 
         Args:
             gateway: the gateway's id.
@@ -167,10 +177,17 @@ class EntryFile:
     def _among(
         self, bucket: str, bucket_number: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
     ) -> list[Entry] | None:
-        """Return the entries of some rows under one bucket key, by reading all of its entries in a range of rows.
+        """Return the entries of some rows under one bucket key, by reading its entries in a range of row numbers.
+
+        Args:
+            bucket: the bucket key.
+            bucket_number: its number.
+            rows: the rows' keys, by row number.
+            bounds: the lowest and the highest of these numbers.
 
         Returns:
-            The entries; None if the bucket key has more entries in the range than there are rows.
+            The entries; None if the bucket key has more entries in the range than there are rows, so that a search for
+            each row is cheaper.
         """
         most = len(rows)
         entries = self._sql.execute(_AMONG, (bucket_number, *bounds, most + 1)).fetchall()
@@ -179,7 +196,7 @@ class EntryFile:
         return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]
 
     def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
-        """Return whether any entry under a bucket has `changed > since`."""
+        """Return whether any entry under a bucket key has `changed > since`."""
         number = self._buckets.find(gateway, bucket)
         query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
         return number is not None and self._sql.execute(query, (number, since)).fetchone() is not None

@@ -1,7 +1,9 @@
 """Reads a range of the feed of a SQLite store with one SQL statement, which runs without the interpreter's lock.
 
-`State.read_range` calls it. The statement decides for each row whether the client (the reader) lacks all of it, or
-needs nothing of it. If it cannot decide that for some row, the caller reads the entries one by one.
+The feed has one *entry* for each row and bucket key: when the row joined that bucket of the sync rules, left it, and
+last changed in it. `State.read_range` calls `read_file_range` for a client that pulls, the *reader*. The statement
+decides for each row whether the reader lacks all of it, or needs nothing of it. If it cannot decide that for some row,
+the caller reads the entries one by one.
 
 This is a second implementation of what `feed.pull` decides for each entry, for speed: of a new client's pages over
 10,000 rows (`SyncGateway.handle_pull` with 1,000 deltas, against the same with `State.read_range` returning None), a
@@ -26,8 +28,9 @@ MAX_BUCKETS = 16
 _MAX_DELTAS = 1000
 """The most deltas of a row in a range: one character encodes the number."""
 _UNDECIDED_KIND = _MAX_DELTAS + 1
-_UNDECIDED = chr(_UNDECIDED_KIND)
 """In place of a row's number of deltas: the statement cannot decide what the reader lacks of the row."""
+_UNDECIDED = chr(_UNDECIDED_KIND)
+"""The same as a character: the statement returns one character for each entry."""
 
 # without its LIMIT, SQLite would merge the inner query into the outer one and compute `kind` twice
 _JOINED = """
@@ -87,7 +90,7 @@ class RangeResult(NamedTuple):
     """The result of a statement."""
 
     feed_range: FeedRange | None
-    """None if the statement cannot decide some row, or if there is no entry."""
+    """The encoded range; None if the statement cannot decide some row, or if there is no entry."""
     keys: list[RowKey]
     """The row keys of all entries; empty unless they were requested."""
 
@@ -142,18 +145,18 @@ def read_file_range(
 
 
 def _width(buckets: int) -> int:
-    """Round up the number of buckets, so that there are few different statements."""
+    """Round up the number of bucket keys, so that there are few different statements, which SQLite keeps prepared."""
     return next(wide for wide in (1, 2, 4, 8, MAX_BUCKETS) if wide >= buckets)
 
 
 @cache
 def _statement(wide: int, *, with_keys: bool) -> str:
-    """SQL: reads the range under `wide` bucket keys."""
+    """Return the statement that reads the range under `wide` bucket keys; see `_JOINED` for its columns."""
     several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{index}" for index in range(wide)))
     return _JOINED.format(keys=_KEYS if with_keys else "", entries=several if wide > 1 else _OF_ONE)
 
 
 @cache
 def _ends(wide: int) -> str:
-    """SQL: the arrival at which each bucket key alone reaches its share of the entries."""
+    """Return the statement for the arrival at which each of `wide` bucket keys reaches its share of the entries."""
     return f"SELECT {', '.join(_NTH.format(index=index) for index in range(wide))}"

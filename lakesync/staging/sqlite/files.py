@@ -1,6 +1,7 @@
 """The folder of a SQLite store: its lock, connections to its databases, their migrations, and its replacement's folder.
 
-The other modules of this package open and check the folder with it.
+The other modules of this package open and check the folder with these functions. The *owner* is the one process that
+may have the store open. The *replacement* is the new store that a rebuild from the lake fills in a folder beside it.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ LOCK_FILE = "owner.lock"
 """The file that the owner process locks; it contains the process id."""
 
 _STATEMENTS_CACHED = 256
-"""Prepared statements per connection."""
+"""Number of prepared statements that each connection caches."""
 _CACHE_MIB = 16
-"""Default memory of a connection's page cache."""
+"""Default memory of a connection's page cache, in MiB."""
 
 
 class OwnerLock:
     """The lock of the only process that may write to the folder; the system releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock.
+        """Take the lock, and write this process's id into the lock file, for the message of a process that fails.
 
         Args:
-            folder: the store's folder.
+            folder: the store's folder, which exists.
 
         Raises:
-            StagingUnavailableError: another process has it; the message has its process id.
-            OSError: the disk is full.
+            StagingUnavailableError: another process has the lock; the message has its process id.
+            OSError: the lock file cannot be created or written, for example because the disk is full.
         """
         make_private_file(folder / LOCK_FILE)
         self._file = os.open(folder / LOCK_FILE, os.O_RDWR)
@@ -67,7 +68,9 @@ class OwnerLock:
 
 
 def check_journal(folder: Path) -> None:
-    """Check that `log.db` is not missing from a store with rows: opened without it, the store would delete the rows.
+    """Check that `log.db` is not missing from a store with rows.
+
+    Opened without it, the store would create an empty log, and delete the rows because they do not belong to that log.
 
     Raises:
         IntegrityError: `state.db` has rows, and `log.db` is missing or empty.
@@ -96,6 +99,9 @@ def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
     Args:
         path: the database's file, created if it is missing.
         cache_mib: the most memory of the connection's page cache, in MiB.
+
+    Raises:
+        sqlite3.Error, OSError: the file cannot be created or opened.
     """
     make_private_file(path)
     connection = sqlite3.connect(
@@ -127,6 +133,7 @@ def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
 
     Raises:
         StagingVersionError: a newer LakeSync wrote the database.
+        sqlite3.Error: the database is locked by another connection, or cannot be written.
     """
     connection.execute("BEGIN EXCLUSIVE")
     try:
@@ -142,7 +149,7 @@ def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """Return a script's statements; `executescript` would run them outside of the current transaction."""
+    """Return a script's statements. `sqlite3.executescript` would commit the current transaction first."""
     statements, current = [], ""
     for line in script.splitlines(keepends=True):
         current += line
@@ -153,12 +160,14 @@ def _statements(script: str) -> list[str]:
 
 
 def replacement_folder_of(folder: Path) -> Path:
-    """Return the folder in which a store's replacement is built."""
+    """Return the folder in which a rebuild fills a store's replacement: `FOLDER.rebuilding` beside the store's."""
     return folder.with_name(f"{folder.name}.rebuilding")
 
 
 def check_no_rebuild(folder: Path) -> None:
-    """Check that no rebuild of the folder is running or was interrupted: between its two renames the store is missing.
+    """Check that no rebuild of the folder is running or was interrupted.
+
+    A rebuild ends with two renames, between which the store is missing: a process must not create an empty one then.
 
     Raises:
         StagingUnavailableError: a rebuild is running, or was interrupted.

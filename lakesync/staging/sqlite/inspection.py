@@ -1,4 +1,7 @@
-"""Reads the status of a SQLite store and upgrades its schema, without opening it. `staging.versions` calls it."""
+"""Reads the status of a SQLite store and upgrades its schema, without opening it as a store.
+
+`staging.versions` calls it, for `lakesync staging status` and `lakesync staging upgrade`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgr
 from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, connect, migrate
 
 _DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
+"""Each file's name, and the name of its migrations."""
 
 
 def folder_of(url: str) -> Path:
@@ -29,6 +33,11 @@ def folder_of(url: str) -> Path:
 def status(url: str) -> Status:
     """Read a store's status from its files; a process may have it open.
 
+    The gateways' counters are left out if a newer LakeSync wrote the file, because its tables may differ.
+
+    Args:
+        url: `sqlite:///FOLDER`.
+
     Raises:
         ConfigurationError: there is no store.
         StagingUnavailableError: a file cannot be read.
@@ -44,6 +53,12 @@ def status(url: str) -> Status:
 
 def upgrade(url: str) -> list[Upgrade]:
     """Apply missing migrations to both files, with the store's lock.
+
+    Args:
+        url: `sqlite:///FOLDER`.
+
+    Returns:
+        For each file, its schema version before and after.
 
     Raises:
         ConfigurationError: there is no store.

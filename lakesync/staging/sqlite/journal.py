@@ -1,8 +1,11 @@
 """The transactions of `log.db`, the journal of a SQLite store; every gateway's head (its counters) is in memory.
 
-Works that share a transaction are a group. Writes of pushes wait in memory until their group commits. All other writes
-go to the file at once, in a savepoint of their work. `GroupCommit` begins and commits the groups, `SqliteCommit` reads
-and writes.
+A *job* is a function that the store's owner thread runs; jobs that share a transaction are a *group*. Pushes are
+frequent, so their writes wait in memory until their group commits, and are then written with few statements. All other
+writes of a job go to the file at once, inside a savepoint, so that the job can be rolled back alone.
+
+`GroupCommit` begins and commits the groups. `SqliteCommit` and `Pipeline` read and write. `JournalFile`, the base
+class, has the SQL statements.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class Undo:
         self._steps: list[Callable[[], object]] = []
 
     def mark(self) -> int:
-        """Return the current number of functions, for `take_back`."""
+        """Return the current number of functions; `take_back` with this number undoes what is added later."""
         return len(self._steps)
 
     def add(self, step: Callable[[], object]) -> None:
@@ -74,11 +77,11 @@ class Undo:
 
 
 _REMEMBERED = 4096
-"""The most client records in their cache, and the most entries in each of the other caches."""
+"""The most entries in each of the journal's caches."""
 
 
 class MustRunAloneError(Exception):
-    """A job cannot share a transaction: it is rolled back and must run again, alone."""
+    """Raised inside a job that cannot share a transaction. `GroupCommit` rolls it back and runs it again, alone."""
 
 
 class _Group:
@@ -96,9 +99,11 @@ class _Group:
         self.forget_waiting()
 
     def forget_waiting(self) -> None:
-        """Drop the writes that wait in memory, apart from heads."""
+        """Drop the writes that wait in memory, apart from heads: they were written to the file, or are rolled back."""
         self.entries: list[tuple[LogEntry, int]] = []
+        """Log rows, each with the server's wall time in milliseconds since 1970."""
         self.writers: dict[Client, tuple[int, int]] = {}
+        """By client, the values that `Journal.writer` returns."""
         self.clients: dict[Client, ClientRecord] = {}
 
     @property
@@ -110,8 +115,8 @@ class _Group:
 class Journal(JournalFile):
     """`log.db`, and the writes that wait in memory for it.
 
-    Only the thread that owns the store calls its methods; another thread waits for the disk while the owner has
-    something to do. Changes since a mark can be undone.
+    Only the store's owner thread calls its methods. While a commit waits for the disk in another thread, the owner
+    thread may do something else (`commit`).
     """
 
     def __init__(self, folder: Path, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
@@ -145,7 +150,7 @@ class Journal(JournalFile):
     # -- one group of jobs, and one job in it --------------------------------------------------------------------
 
     def begin(self, *, alone: bool = False) -> None:
-        """Begin a transaction: of a group, or of one job alone."""
+        """Begin a transaction: of a group or, if `alone`, of one job that shares it with no other."""
         self._group = _Group(alone=alone)
         self.sql.execute("BEGIN IMMEDIATE")
 
@@ -158,8 +163,12 @@ class Journal(JournalFile):
         """Make the group durable, and return the gateways whose heads changed.
 
         Args:
-            meanwhile: called while another thread waits for the disk. Its argument is a function that returns whether
-                the commit has ended; it must not use the journal. None to wait in this thread.
+            meanwhile: a function to call while another thread waits for the disk. It must not use the journal. It is
+                given a function that returns whether the commit has ended, and should return soon after that. None to
+                wait in this thread.
+
+        Raises:
+            sqlite3.Error: the commit failed; the caller rolls the group back.
         """
         group = self._group
         self._write()
@@ -178,7 +187,7 @@ class Journal(JournalFile):
         return group.moved
 
     def rollback(self) -> None:
-        """Roll back the group."""
+        """Roll back the group, in the file and in memory."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
         self._forget()
@@ -195,7 +204,7 @@ class Journal(JournalFile):
         return group.work
 
     def take_back(self, mark: int) -> None:
-        """Undo what the current job did since its mark."""
+        """Undo what the current job did since `mark` returned this number."""
         group = self._group
         if group.direct:
             self.sql.execute("ROLLBACK TO work")
@@ -204,11 +213,13 @@ class Journal(JournalFile):
         group.undo.take_back(mark)
 
     def direct(self) -> None:
-        """Write what waits in memory to the file, before statements of the current job that use the file itself.
+        """Prepare the file for SQL statements of the current job: write what waits in memory to it.
+
+        If the job shares the transaction, it gets a savepoint from here on, so that it can be rolled back alone.
 
         Raises:
-            MustRunAloneError: the job has writes that wait in memory beside those of other jobs; in the file, they
-                could not be rolled back alone.
+            MustRunAloneError: the job has writes that wait in memory beside those of other jobs. All of them would be
+                written before the savepoint, so the job could not be rolled back alone.
         """
         group = self._group
         if not (group.alone or group.direct):
@@ -231,7 +242,7 @@ class Journal(JournalFile):
 
         Args:
             question: the key in the cache: statement and values.
-            ask: runs the query.
+            ask: runs the query; called if the result is not cached.
         """
         known = self._answers.get(question)
         if known is None:
@@ -273,7 +284,7 @@ class Journal(JournalFile):
         self._group.moved.add(head.gateway)
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway. Its epoch is the wall time, so that a store that is created again has another one."""
+        """Create a gateway, unless it exists. Its epoch is the wall time, so that a rebuilt store has another one."""
         if gateway in self.heads:
             return
         self.direct()
@@ -309,7 +320,12 @@ class Journal(JournalFile):
         self._group.undo.update(self._group.clients, {(gateway, record.client_id): record})
 
     def writer(self, gateway: str, client_id: str) -> tuple[int, int]:
-        """Return a client's highest accepted hlc (-1 for none), and the widest range of hlcs of one of its pushes."""
+        """Return what makes it fast to recognise a client's repeated deltas.
+
+        Returns:
+            The client's highest accepted hlc, -1 for none; and the greatest difference of hlcs within one of its
+            pushes, which bounds how far the log must be searched for an hlc.
+        """
         place = (gateway, client_id)
         known = self._group.writers.get(place) or self._writers.get(place)
         if known is None:
@@ -320,7 +336,17 @@ class Journal(JournalFile):
         return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, also of waiting ones."""
+        """Return the client's accepted deltas with `low <= hlc <= high`, also those that wait in memory.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
+            low: the lowest hlc.
+            high: the highest hlc.
+
+        Returns:
+            Pairs of hlc and id digest.
+        """
         _, widest = self.writer(gateway, client_id)
         packed = self.stored_ids(gateway, client_id, low, high, widest)
         packed += [
@@ -347,7 +373,7 @@ class Journal(JournalFile):
 
 
 def _remember(known: dict[Client, V], new: Mapping[Client, V]) -> None:
-    """Add values to a cache; a full one is cleared first."""
+    """Add values to a cache; a cache that would exceed `_REMEMBERED` is cleared first."""
     if len(known) + len(new) > _REMEMBERED:
         known.clear()
     known.update(new)

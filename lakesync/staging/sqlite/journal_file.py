@@ -1,4 +1,10 @@
-"""The statements that read and write `log.db`. `JournalFile` is the base class of `Journal`, with its transactions."""
+"""The SQL statements that read and write `log.db`, the journal of a SQLite store.
+
+`JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has each gateway's *head*
+(its counters) and configuration, the clients' records, the *log* (one row for each push), and the *ledger* (count and
+id sum of the accepted deltas of each UTC day). The actions' and the pipeline's tables are in the file too;
+`SideQueries` and `PipelineTables` have their statements.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +53,11 @@ class JournalFile:
     """The connection to `log.db`. Only the thread that owns the store calls its methods, within a transaction."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create `log.db` in a folder.
+        """Open or create `log.db` in a folder, and apply migrations.
 
         Raises:
             StagingVersionError: a newer LakeSync wrote it.
+            sqlite3.Error: it cannot be read or written.
         """
         self.path = folder / LOG_FILE
         self.sql = connect(self.path)
@@ -65,7 +72,7 @@ class JournalFile:
     # -- gateways and their configuration ------------------------------------------------------------------------
 
     def stored_heads(self) -> Iterator[Head]:
-        """Yield every gateway's head."""
+        """Yield every gateway's head, with its configuration."""
         heads = self.sql.execute(_HEADS).fetchall()
         for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
             schemas = self.sql.execute(_SCHEMAS, (gateway,))
@@ -73,7 +80,7 @@ class JournalFile:
             yield Head(gateway, epoch, config, *progress)
 
     def write_gateway(self, gateway: str, epoch: int) -> None:
-        """Insert a gateway."""
+        """Insert a gateway with its epoch; `write_head` adds its counters."""
         self.sql.execute(
             "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
             (gateway, epoch),
@@ -105,7 +112,11 @@ class JournalFile:
     # -- clients -------------------------------------------------------------------------------------------------
 
     def stored_client(self, gateway: str, client_id: str) -> ClientRecord | None:
-        """Return a client's record, or, after a rebuild, that of `ANYONE` for a client without one; None if neither."""
+        """Return a client's record; None if it has none.
+
+        A rebuild from the lake stores one record for all clients that it cannot know, under the id `ANYONE`. A client
+        without a record of its own gets a copy of that record, if there is one.
+        """
         row = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
         return msgspec.structs.replace(decode_client(row[0]), client_id=client_id) if row is not None else None
 
@@ -115,7 +126,7 @@ class JournalFile:
         bulk.insert(self.sql, "client", records, _PUT_CLIENT)
 
     def stored_writer(self, gateway: str, client_id: str) -> tuple[int, int] | None:
-        """Return a client's highest accepted hlc and the widest hlc range of one of its pushes; None without pushes."""
+        """Return the values of `Journal.writer` for a client; None if it never pushed."""
         numbers: tuple[int, int] | None = self.sql.execute(_WRITER, (gateway, client_id)).fetchone()
         return numbers
 
@@ -128,20 +139,24 @@ class JournalFile:
     def stored_ids(self, gateway: str, client_id: str, low: int, high: int, widest: int) -> list[bytes]:
         """Return the packed ids of the client's log rows that may have hlcs from `low` to `high`.
 
-        Such a row ends at `high + widest` at the latest, so this is one bounded range of the index.
+        The highest hlc of such a row is at most `high + widest`, so this reads one bounded range of the index.
 
         Args:
             gateway: the gateway's id.
             client_id: the client's id.
             low: the lowest hlc.
             high: the highest hlc.
-            widest: the widest range of hlcs of one of the client's pushes.
+            widest: the greatest difference of hlcs within one of the client's pushes.
         """
         rows = self.sql.execute(_IDS, (gateway, client_id, low, high + widest, high))
         return [packed for (packed,) in rows]
 
     def write_entries(self, entries: Iterable[tuple[LogEntry, int]]) -> None:
-        """Add log rows, given with the server's wall time in milliseconds since 1970, to the log and the ledger."""
+        """Add log rows to the log and to the ledger.
+
+        Args:
+            entries: the log rows, each with the server's wall time of its push in milliseconds since 1970.
+        """
         rows = [row_of(entry, committed_ms) for entry, committed_ms in entries]
         bulk.insert(self.sql, "log", rows)
         self._count(rows)
@@ -160,7 +175,10 @@ class JournalFile:
         bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 
     def entries_above(self, head: Head, seq: int) -> Iterator[LogEntry]:
-        """Yield a shard's log rows above `seq`, in order, read in chunks."""
+        """Yield a shard's log rows above `seq`, in order; recovery replays them.
+
+        Rows are read in chunks, so that a long log does not fill the memory.
+        """
         while True:
             chunk = self.sql.execute(_ENTRY, (head.gateway, head.shard, head.epoch, seq, _REPLAY_CHUNK)).fetchall()
             for *values, claims in chunk:

@@ -1,7 +1,7 @@
 """The thread that owns both databases of a SQLite store. `SqliteStore` submits all of its jobs to it.
 
-It runs submitted jobs, with gateways in turn, and in between writes rows that are in memory to `state.db`
-(write-behind).
+A *job* is a function that reads or changes the store. The thread runs jobs, with gateways in turn, and in between
+writes rows that are only in memory to `state.db` (*write-behind*).
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ T = TypeVar("T")
 
 
 _IDLE_PART = 60
-"""Rows are written to `state.db` after a pause without jobs: this part (one 60th) of `WriteBehindLimits.seconds`."""
+"""After a pause without jobs, rows are written to `state.db`. The pause is one 60th of `WriteBehindLimits.seconds`."""
 
 
 class Owner:
-    """Runs jobs until `stop`: gateways take turns, and the jobs of one gateway run in order of submission."""
+    """Runs jobs until `stop`: gateways take turns, and the jobs of one gateway run in order of submission.
+
+    Reads and writes have separate queues, so a read may run before a write of its gateway that was submitted earlier.
+    """
 
     def __init__(self, group: GroupCommit, behind: WriteBehind, name: str, allowed: WriteBehindLimits) -> None:
         """Start the thread.
@@ -81,7 +84,11 @@ class Owner:
         self._thread.join()
 
     def _run(self) -> None:
-        """Run jobs, and write rows to `state.db` when they are old or many, or the thread is idle."""
+        """Run jobs until `stop`; write rows to `state.db` when they are old or many, or the thread is idle.
+
+        `due` is the monotonic time at which rows in memory are too old; `inf` if there are none, `-inf` while a part of
+        them is still to be written.
+        """
         due = inf
         while True:
             idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.any else inf
@@ -104,7 +111,10 @@ class Owner:
         return bool(self._writing or self._reading)
 
     def _receive(self, due: float) -> bool:
-        """Sort submitted jobs into the queues; if no job waits, wait for one until the time `due`.
+        """Sort submitted jobs into the queues of writing and of reading jobs; if no job waits, wait for one.
+
+        Args:
+            due: the monotonic time until which to wait; `inf` to wait without limit.
 
         Returns:
             Whether the thread continues; False after `stop`.

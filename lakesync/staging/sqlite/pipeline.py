@@ -1,6 +1,7 @@
-"""The methods of `PipelineStore` on `log.db`: batches, ledger, checkpoints, marks. `SqliteStore` calls them.
+"""What the data pipeline reads and writes in `log.db`: batches, ledger, checkpoints and marks.
 
-`PipelineTables` has the statements; see `staging.store.pipeline` for what each method promises.
+`SqliteStore` calls these methods in its owner thread. `PipelineTables` has the statements, which the Postgres store
+shares; `staging.store.pipeline` says what each method promises and defines the terms.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ class Pipeline(PipelineTables):
     """Batches, ledger, checkpoints and marks in `log.db`. Only the thread that owns the store calls its methods."""
 
     def __init__(self, journal: Journal) -> None:
-        """Create it over the store's journal, `log.db`."""
+        """Use the store's journal, `log.db`, which is open."""
         self._journal = journal
 
     def writing(self) -> Pipeline:
-        """Prepare the journal for a method that writes, and return this object."""
+        """Prepare the file for a method that writes, and return this object; see `Journal.direct`."""
         self._journal.direct()
         return self
 

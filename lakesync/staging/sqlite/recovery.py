@@ -1,6 +1,8 @@
 """Replays log rows that are missing in `state.db`, after a crash or when the file's transaction was lost.
 
-`WriteBehind.ensure` calls it when the store is opened, and whenever the file is not intact.
+`log.db` has a log row for each push. `state.db` has the merged rows and feed entries that follow from them, and may be
+behind. `WriteBehind.ensure` calls `Recovery.recover` when the store is opened, and whenever the rows in memory were
+lost by an error.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from lakesync.staging.store.push import Replayer
 _MAX_ROWS_IN_MEMORY = 100_000
 """Changed rows in memory above which a replay writes them to the file."""
 _NOTHING = Applied(0, 0, 0)
+"""The position of a shard of which the file contains nothing."""
 
 Shard = tuple[str, str]
-"""Gateway and shard."""
+"""A gateway's id and a shard's name."""
 
 
 class Recovery:
@@ -36,10 +39,10 @@ class Recovery:
         self._replayer = replayer
 
     def recover(self) -> dict[Shard, int]:
-        """Apply all log rows that are missing in the file.
+        """Apply all log rows that are missing in the file. If the file belongs to another log, it is emptied first.
 
-        Replayed rows are in memory and become durable with the next write to the file, so that a full disk does not
-        prevent reads.
+        Replayed rows stay in memory, as far as they fit, and are written later, so that a full disk does not prevent
+        reads.
 
         Returns:
             The number of the last log row that the file durably contains, by gateway and shard.
@@ -68,7 +71,15 @@ class Recovery:
         return {shard: each.seq for shard, each in applied.items()}
 
     def _check_bodies(self, head: Head, applied: Applied) -> None:
-        """Check that every log row that has to be replayed still has its body."""
+        """Check that every log row that has to be replayed still has its body.
+
+        Args:
+            head: the gateway's head.
+            applied: the position in the gateway's log up to which the file is written.
+
+        Raises:
+            IntegrityError: bodies that are needed were trimmed.
+        """
         if applied.seq < head.trimmed_seq:
             raise IntegrityError(
                 f"{self._state.path} holds gateway {head.gateway!r} up to log row {applied.seq}, but bodies up to row "
@@ -77,16 +88,18 @@ class Recovery:
             )
 
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
-        """Replay log rows above `applied`, then re-index if rules changed.
+        """Replay a gateway's log rows above `applied`; if the file has rows of older rules, start a re-index.
 
-        Around a change of rules, all rows are written to the file. So all log rows that are replayed here were pushed
-        under the active rules.
+        A change of rules writes all rows to the file before and after it. So all log rows that are replayed here were
+        pushed under the active rules. If the file has rows of older rules nevertheless, the rules were committed in
+        `log.db`, and a crash or an error prevented the write to `state.db` after it. Then the re-index, which computes
+        the rows' bucket keys again, must be started here.
 
         Args:
             head: the gateway's head.
             applied: the position in the gateway's log up to which the file is written.
-            progress: is updated: the position that each gateway has reached in the open transaction, for commits in
-                between.
+            progress: the position that each gateway has reached in the open transaction; this method updates it, and
+                commits it with the rows if there are too many rows in memory.
         """
         stale = applied.rules_version != head.config.rules_version
         commit = SqliteCommit(self._journal, self._state, head.gateway)
@@ -110,6 +123,11 @@ class Recovery:
 
 
 def _is_of_other_log(head: Head, applied: dict[Shard, Applied]) -> bool:
-    """Return whether the file was written from another log: that of another epoch, or one with more log rows."""
+    """Return whether the file was written from another log: its epoch differs, or the log has fewer rows than applied.
+
+    Args:
+        head: a gateway's head, of the present log.
+        applied: the positions in the log up to which the file is written.
+    """
     position = applied.get((head.gateway, head.shard))
     return position is not None and (position.epoch != head.epoch or position.seq > head.last_seq)

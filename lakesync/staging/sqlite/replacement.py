@@ -1,6 +1,6 @@
 """Builds a new SQLite store in a folder beside the store in use, and then gives it the name of that folder.
 
-`staging.replacement` calls it, for a rebuild from the lake.
+`staging.replacement` calls it for a rebuild from the lake. A crash before the rename leaves the old store as it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _RestoringCommit(SqliteCommit, RestoringCommit):
-    """The commit of a store that is being rebuilt."""
+    """The commit of a store that is being rebuilt: it also writes log rows and configuration as they were."""
 
     def _move_head(self, head: Head) -> None:
         self._journal.set_head(head)
@@ -82,14 +82,17 @@ def nested_replacement(
 def replacement_folder(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> Iterator[_ReplacementFolder]:
-    """Yield a new store in a folder beside the URL's; see `staging.replacement.replacement_stores`.
+    """Yield a new store in a folder beside the URL's; when the `with` block ends, it becomes the store of the URL.
+
+    If the block raises, the new store is deleted and the old one stays. `staging.replacement.replacement_stores` calls
+    this.
 
     Args:
         shard: the shard's name.
         url: `sqlite:///FOLDER`.
         wall: returns the server's wall time in milliseconds since 1970.
         replayer: opening a store needs a replayer, although a new store has nothing to replay.
-        replace: whether an existing store may be replaced; it is renamed. Otherwise it is an error.
+        replace: whether an existing store may be replaced: its folder is renamed to `FOLDER.replaced-MILLISECONDS`.
 
     Raises:
         ConfigurationError: a store exists and `replace` is false.

@@ -1,10 +1,13 @@
 """All rows and feed entries of a SQLite store: those in `state.db`, and those in memory that are not written to it yet.
 
-The views and commits of the store read and write through `State`. Commits write to a layer in memory. Reads of rows
-look there first; reads of entries first write the layers' entries to the file's open transaction. `freeze` and
-`write_on` write rows and entries in parts, so that no push waits for long. `commit` ends the transaction. The file then
-contains the rows of one position in the log, and entries of that or a later position, which a replay from there
-produces again.
+The views and commits of the store (`sqlite.commit`) read and write through `State`. A *feed entry* is a row's history
+under one bucket key of the sync rules: when it joined the bucket, left it, and last changed in it.
+
+Commits write to a *layer* in memory. Reads of rows search the layers and then the file. Reads of entries need SQL, so
+they first write the layers' entries to the file's open transaction. `freeze` and `write_on` write rows and entries in
+parts, so that no push waits for long; `commit` ends the transaction. The file then contains the rows of one position in
+the log. Its entries may be those of a later position: a replay of the log from there changes them in the same way
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ __all__ = ["Applied", "State"]
 
 
 class State(LayeredFile):
-    """Rows and entries, in memory or in the file. All methods belong to the owner thread."""
+    """Rows and entries, in memory or in the file. Only the store's owner thread calls its methods."""
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -40,11 +43,26 @@ class State(LayeredFile):
         return found | self._rows.get(gateway, missing)
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
-        """Store rows, which must not be changed afterwards, and feed entries; return the bucket keys of all of them."""
+        """Store rows and changes of feed entries in the current job's layer.
+
+        Args:
+            gateway: the gateway's id.
+            rows: the rows; each row key occurs once. The layer keeps the objects, so they must not be changed later.
+            moves: changes of entries that do not follow from the rows.
+
+        Returns:
+            The bucket keys of all rows and moves.
+        """
         return self._work.put(gateway, rows, moves)
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Return rows in key order, after a key."""
+        """Return rows in key order, after writing all layers to the file, which SQL then reads.
+
+        Args:
+            gateway: the gateway's id.
+            after: the row key after which to continue; None for the first rows.
+            limit: the most rows to return.
+        """
         self.write_all()
         return self._rows.scan(gateway, after, limit)
 
@@ -53,12 +71,12 @@ class State(LayeredFile):
     def entries_after(
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
     ) -> Iterator[Entry]:
-        """Return entries ordered by `changed`, read only as far as needed."""
+        """Return entries ordered by `changed`, read only as far as needed; see `EntryFile.after` for the arguments."""
         self._write_all_entries()
         return self._entries.after(gateway, buckets, since, until, limit)
 
     def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket ordered by `changed`, with their rows."""
+        """Return entries of one bucket key ordered by `changed`, with their rows; see `FeedView.full_rows`."""
         self._write_all_entries()
         full_rows = self._entries.full_rows(gateway, bucket, since, until, limit)
         for rows in reversed(self._unwritten(gateway)):  # the newest layer last, so that its row wins

@@ -22,16 +22,16 @@ from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
 
 _CHECKPOINT_CACHE_MIB = 1
-"""Memory of the page cache of the connection that runs checkpoints."""
+"""Memory of the page cache of the connection that runs checkpoints, in MiB."""
 _CACHE_MIB = 64
-"""Memory of the page cache of the other connection."""
+"""Memory of the page cache of the connection that reads and writes rows, in MiB."""
 _log = structlog.get_logger(__name__)
 
 
 class Checkpointer:
     """Runs SQLite's checkpoints of the file in a thread with its own connection.
 
-    A checkpoint copies SQLite's write-ahead log to the file, which is slow.
+    A checkpoint copies SQLite's write-ahead log to the file. That is slow, so no commit should wait for it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class StateFile:
         self._reset()
 
     def _reset(self) -> None:
-        """Record that no transaction is open, and clear caches."""
+        """Record that no transaction is open and that `restart` was not called, and clear caches."""
         self._restarted = False
         self._begun = False
         self._clear_caches()
@@ -140,7 +140,10 @@ class StateFile:
 
     @property
     def intact(self) -> bool:
-        """Whether `restart` was called and its transaction is still open: SQLite ends one by itself on a full disk."""
+        """Whether the rows in memory and in the open transaction can be used.
+
+        They cannot before `restart`, or if SQLite has ended the transaction by itself, as it does on a full disk.
+        """
         return self._restarted and (self.sql.in_transaction or not self._begun)
 
     def _begin(self) -> None:
@@ -156,7 +159,10 @@ class StateFile:
         power cut the file may be at an earlier commit.
 
         Args:
-                heads: the head of each changed gateway, with the number of the last log row that is applied.
+            heads: the head of each changed gateway, with the number of the last log row that is applied.
+
+        Raises:
+            sqlite3.Error: the file cannot be written.
         """
         self._begin()
         self.sql.executemany(
@@ -188,11 +194,11 @@ class StateFile:
         self._reset()
 
     def restart(self) -> None:
-        """Roll back to the last commit. The caller then replays the log from the positions of `applied()`."""
+        """Roll back to the last commit, and make the file usable. The caller then replays the log from `applied()`."""
         self.rollback()
         self._restarted = True
 
     def applied(self) -> dict[tuple[str, str], Applied]:
-        """Return how far the file contains the log, by gateway and shard."""
+        """Return up to which position of the log the file is written, by gateway and shard."""
         rows = self.sql.execute("SELECT gateway, shard, epoch, applied_seq, rules_version FROM applied")
         return {(gateway, shard): Applied(*rest) for gateway, shard, *rest in rows}

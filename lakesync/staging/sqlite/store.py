@@ -1,6 +1,8 @@
-"""`SqliteStore`: `StagingStore` on a folder of two SQLite files.
+"""`SqliteStore`: a staging store (the database that pushes are committed to) on a folder of two SQLite files.
 
-It creates the parts of the store, and submits all calls to the thread that owns the files (`owner.Owner`).
+`staging.open_store` creates it for a `sqlite://` URL; the engine opens it, and gateways, the pipeline and `lakesync
+staging` call its methods, which `staging.store` describes. It creates the parts of the store, and submits all calls as
+jobs to the thread that owns the files (`owner.Owner`).
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from lakesync.staging.store.push import Replayer
 
 
 def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
-    """Rewrite both files without deleted values, for an erasure. A few gigabytes take a minute, in which no job runs.
+    """Rewrite both files, so that values that an erasure deleted are not left in free pages.
 
-    Call it in the owner thread.
+    Call it in the owner thread. A few gigabytes take a minute, in which no other job runs.
 
     Args:
         journal: the store's `log.db`.
@@ -45,6 +47,7 @@ def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
 
     Raises:
         StagingUnavailableError: another process reads a file, so its write-ahead log cannot be truncated.
+        sqlite3.Error: a file cannot be read or written.
     """
     behind.write()
     _purge(journal.sql, journal.path)
@@ -63,7 +66,7 @@ def _purge(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
-    """Run VACUUM with its copy of the file on disk instead of in memory."""
+    """Run VACUUM with its copy of the file on disk: in memory, a large file would exceed it."""
     connection.execute("PRAGMA temp_store=FILE")
     try:
         connection.execute("VACUUM")
@@ -75,7 +78,7 @@ T = TypeVar("T")
 
 
 class _Opened:
-    """The parts of an open store."""
+    """The parts of an open store. Creating it locks the folder and opens the files; if that fails, all are closed."""
 
     def __init__(
         self,
@@ -108,13 +111,15 @@ class _Opened:
 
 
 class SqliteStore(ErasingStore, CutPointStore):
-    """A store with one owner process. Its log, in `log.db`, is the journal from which everything else can be rebuilt.
+    """A store with one owner process: it is locked while open. Methods may be called from any thread.
 
-    A push waits for `log.db` only; rows and feed entries follow within seconds, and are rebuilt from the log after a
-    crash. Ids are kept forever, 16 bytes per delta, so that a repeated push is recognised however old it is.
+    The log, in `log.db`, is the journal from which rows and feed entries can be rebuilt. A push waits for `log.db`
+    only; rows and feed entries follow within seconds. The ids of deltas are kept forever, 16 bytes each, so that a
+    repeated push is recognised however old it is.
     """
 
     shared = False
+    """No other process uses the store at the same time."""
 
     def __init__(
         self,
@@ -128,7 +133,8 @@ class SqliteStore(ErasingStore, CutPointStore):
         Args:
             folder: the store's folder, created if it is missing.
             wall: returns the server's wall time in milliseconds since 1970.
-            behind: how many changes, and for how long, may be in memory and not in `state.db`; None for the defaults.
+            behind: how many changes, and for how many seconds, may be in memory and not in `state.db`; None for the
+                defaults.
             shard: name of the shard that the store serves; gateways created in it get this name.
         """
         self._shard = shard
@@ -181,7 +187,8 @@ class SqliteStore(ErasingStore, CutPointStore):
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
         """Run `work` in a commit; the future completes when the log contains it durably. See `StagingStore.submit`.
 
-        Work that calls `run_alone` or `put_rules` is run twice: first in a group, then alone.
+        A function that calls `run_alone` or `put_rules` runs twice: first in a group, which it leaves by an error that
+        rolls it back, and then alone.
         """
         opened = self._open
         return opened.owner.submit(
@@ -232,7 +239,10 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._write(lambda: self._open.pipeline.writing().confirm(batch_id, deltas, id_sum, snapshot_id))
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the log bodies of confirmed batches, after writing their rows to `state.db`; return freed bytes."""
+        """Delete the log bodies of confirmed batches, and return the freed bytes; see `PipelineStore.trim`.
+
+        The rows are written to `state.db` first, because a row that is only in memory is rebuilt from the log body.
+        """
         opened = self._open
         self._read(opened.behind.write)
 
@@ -247,7 +257,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._read(lambda: self._open.pipeline.ledger(gateway))
 
     def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested, if anything is unflushed."""
+        """Record that a flush was requested, if anything is unflushed; see `PipelineStore.request_flush`."""
         self._write(lambda: self._open.pipeline.request_flush(gateway))
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
@@ -267,7 +277,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._write(lambda: self._open.pipeline.writing().put_mark(name, body))
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
-        """Return the address of `log.db` for SQLite's JDBC driver, read-only."""
+        """Return the address of `log.db` for SQLite's JDBC driver, read-only; see `PipelineStore.log_source`."""
         path = (self._folder / LOG_FILE).absolute()
         return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})
 
