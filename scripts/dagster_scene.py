@@ -18,7 +18,7 @@ import requests
 
 from lakesync import config
 from lakesync.model.delta import extract_delta
-from lakesync.testing.servers import serving
+from lakesync.testing.servers import serve
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from lakesync.wire import json as wire_json
 
@@ -152,7 +152,7 @@ class Scene:
         for number in range(40):
             site.add_issue("SUP", f"Seat {number} does not recline")
         api = JiraApi(site)
-        with serving(api) as served:
+        with serve(api) as served:
             account = {"domain": "nyc", "baseUrl": served.url, "email": api.email, "apiToken": api.token}
             settings = {"jira": {**account, "includeComments": False}, "ingest": {"intervalMs": 10_000}}
             self._post(f"/admin/connectors/{GATEWAY}", {"name": "desk", "type": "jira", **settings}, "admin")

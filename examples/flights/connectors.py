@@ -20,7 +20,7 @@ from examples.flights.cast import CAST
 from examples.flights.client import Connection
 from examples.flights.lake import Lake
 from examples.flights.system import System
-from lakesync.testing.servers import serving
+from lakesync.testing.servers import serve
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
@@ -82,7 +82,7 @@ def vendors() -> Iterator[Vendors]:
         org.add("Account", Name=f"Airline {airline}", Industry="Transportation", NumberOfEmployees=100 * (number + 1))
     jira, salesforce = JiraApi(site), SalesforceApi(org)
     with ExitStack() as stack:
-        at, there = stack.enter_context(serving(jira)), stack.enter_context(serving(salesforce))
+        at, there = stack.enter_context(serve(jira)), stack.enter_context(serve(salesforce))
         every = {"intervalMs": 2_000}
         yield Vendors(
             site,

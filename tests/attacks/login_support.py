@@ -51,7 +51,7 @@ def sections_of(first: OidcProvider, second: OidcProvider, folder: Path) -> list
     pem.write_bytes(FILE_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return [
         {"issuer": first.issuer, "audience": AUDIENCE, "gateway_claim": "https://lakesync.example.com/gateway"},
-        {"issuer": second.issuer, "jwks_url": second.url + second.shape.jwks_path, "audience": "lakesync"},
+        {"issuer": second.issuer, "jwks_url": second.url + second.vendor.jwks_path, "audience": "lakesync"},
         {"issuer": BACKEND, "keys": str(pem), "role_claim": "role"},
         {"issuer": SHARED, "secret": SHARED_SECRET},
     ]

@@ -25,7 +25,7 @@ from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
 from lakesync.model.types import Action, SyncPull
 from lakesync.staging.remote import RemoteStore
-from lakesync.testing.servers.http import Answer, serving
+from lakesync.testing.servers.http import Response, serve
 from sensors.alerts import Alerts, RunRecovered
 from tests.attacks.rebinding import rebind
 
@@ -76,9 +76,9 @@ class Receiver:
     def now(self):
         return 0
 
-    def answer(self, request):
+    def respond(self, request):
         self.got.append(request)
-        return self.answers.pop(0) if self.answers else Answer(200, {"secret": "of the internal network"})
+        return self.answers.pop(0) if self.answers else Response(200, {"secret": "of the internal network"})
 
 
 def webhook(url):
@@ -109,7 +109,7 @@ def test_a_private_address_is_not_called(url):
 
 def test_connectors_registered_by_an_older_version_are_checked_too():
     receiver = Receiver()
-    with serving(receiver) as served:
+    with serve(receiver) as served:
         with pytest.raises(ConfigurationError, match="allowed_hosts"):
             post(served.url, HostPolicy())
         assert receiver.got == []
@@ -118,7 +118,7 @@ def test_connectors_registered_by_an_older_version_are_checked_too():
 
 def test_a_host_name_is_checked_by_its_resolved_address():
     receiver = Receiver()
-    with serving(receiver) as served:
+    with serve(receiver) as served:
         port = served.url.rpartition(":")[2]
         with pytest.raises(ConfigurationError, match="'localhost'"):
             post(f"http://localhost:{port}/", HostPolicy())
@@ -135,7 +135,7 @@ def test_dns_rebinding_reaches_no_private_address(monkeypatch):
     rebind(monkeypatch, "93.184.215.14", "127.0.0.1")
     monkeypatch.setattr(http_api, "TIMEOUT_S", (0.2, 1))
     receiver = Receiver()
-    with serving(receiver) as served:
+    with serve(receiver) as served:
         api = HttpApi(f"http://rebound.example:{served.url.rpartition(':')[2]}", lambda _: None, attempts=1)
         with pytest.raises(AdapterError):
             api.call("GET", "/")
@@ -148,9 +148,9 @@ def test_dns_rebinding_reaches_no_private_address(monkeypatch):
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(status):
     inner = Receiver()
-    with serving(inner) as private:
-        outer = Receiver(Answer(status, "", headers={"Location": private.url}))
-        with serving(outer) as served, pytest.raises(ValidationError):
+    with serve(inner) as private:
+        outer = Receiver(Response(status, "", headers={"Location": private.url}))
+        with serve(outer) as served, pytest.raises(ValidationError):
             post(served.url, LOOPBACK)
     assert inner.got == []
 
@@ -158,8 +158,8 @@ def test_a_redirect_is_not_followed(status):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_an_answer_above_the_size_limit_is_rejected(compressed):
     body = b"x" * (2 << 20)
-    answer = Answer(200, gzip.compress(body), {"Content-Encoding": "gzip"}) if compressed else Answer(200, body)
-    with serving(Receiver(*[answer] * 3)) as served, pytest.raises(AdapterError, match="more than 1048576 bytes"):
+    answer = Response(200, gzip.compress(body), {"Content-Encoding": "gzip"}) if compressed else Response(200, body)
+    with serve(Receiver(*[answer] * 3)) as served, pytest.raises(AdapterError, match="more than 1048576 bytes"):
         post(served.url, LOOPBACK)
 
 
@@ -182,7 +182,7 @@ def test_passwords_of_the_users_own_netrc_are_not_sent(tmp_path, monkeypatch, as
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login root password hunter2\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     receiver = Receiver()
-    with serving(receiver) as served:
+    with serve(receiver) as served:
         ask(served.url)
     assert receiver.got
     assert all("authorization" not in request.headers for request in receiver.got)
@@ -209,7 +209,7 @@ def test_a_password_in_netrc_does_not_replace_the_token(tmp_path, monkeypatch, a
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login root password hunter2\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     receiver = Receiver()
-    with serving(receiver) as served:
+    with serve(receiver) as served:
         ask(served.url, "a.b.c")
     assert receiver.got[0].headers["authorization"] == "Bearer a.b.c"
 

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from lakesync.auth import MAX_TOKEN_CHARS, keys
 from lakesync.auth.keys import KeysUnavailableError, parse_keys
-from lakesync.testing.servers.oidc import providing
+from lakesync.testing.servers.oidc import serve_oidc
 from tests.attacks.login_support import (
     AUDIENCE,
     BACKEND,
@@ -72,7 +72,7 @@ class World:
 @pytest.fixture(scope="module")
 def world(serve, tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
-    with providing("auth0") as first, providing("keycloak") as second:
+    with serve_oidc("auth0") as first, serve_oidc("keycloak") as second:
         served = serve(issuers=issuers_of(folder, *sections_of(first, second, folder)))
         yield World(first, second, served.url)
 
@@ -321,7 +321,7 @@ def test_an_issuers_clock_may_be_five_seconds_ahead(world, claim):
 
 
 def test_a_new_key_is_found_and_a_withdrawn_one_ends_its_sessions(serve, tmp_path):
-    with providing("supabase") as provider:
+    with serve_oidc("supabase") as provider:
         user = provider.add_user("alice@example.com")
         section = {"issuer": provider.issuer, "audience": "authenticated"}
         served = serve(issuers=issuers_of(tmp_path, section), sole_gateway="gw")
@@ -348,7 +348,7 @@ def test_a_new_key_is_found_and_a_withdrawn_one_ends_its_sessions(serve, tmp_pat
 
 
 def test_an_outage_of_the_provider_ends_no_session_whose_key_is_known(serve, tmp_path):
-    with providing("clerk") as provider:
+    with serve_oidc("clerk") as provider:
         user = provider.add_user("alice@example.com")
         section = {"issuer": provider.issuer}
         served = serve(issuers=issuers_of(tmp_path, section), sole_gateway="gw")
@@ -366,9 +366,9 @@ def test_an_outage_of_the_provider_ends_no_session_whose_key_is_known(serve, tmp
 
 
 def test_tokens_with_unknown_keys_do_not_make_the_gateway_flood_the_provider(serve, tmp_path):
-    with providing("clerk") as provider:
+    with serve_oidc("clerk") as provider:
         user = provider.add_user("alice@example.com")
-        section = {"issuer": provider.issuer, "jwks_url": provider.url + provider.shape.jwks_path}
+        section = {"issuer": provider.issuer, "jwks_url": provider.url + provider.vendor.jwks_path}
         served = serve(issuers=issuers_of(tmp_path, section, cooldown=3600), sole_gateway="gw")
         assert shown_over("HTTP", served.url, provider.token(user)).status_code == 200
         forged = [jwt.encode(payload_of(provider.token(user)), STRANGER, "RS256", {"kid": str(n)}) for n in range(60)]
@@ -396,7 +396,7 @@ def test_an_unresponsive_provider_does_not_delay_others(serve, tmp_path, monkeyp
 
 
 def test_a_provider_that_starts_after_the_gateway_is_used(serve, tmp_path):
-    with providing("auth0", down=True) as provider:
+    with serve_oidc("auth0", down=True) as provider:
         user = provider.add_user("alice@example.com", gateway="gw")
         section = {"issuer": provider.issuer, "audience": AUDIENCE}
         served = serve(issuers=issuers_of(tmp_path, section), sole_gateway="gw")

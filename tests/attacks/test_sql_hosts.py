@@ -18,7 +18,7 @@ from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, LakeSyncError
 from lakesync.model.types import StoredConnector
-from lakesync.testing.servers.http import Answer, serving
+from lakesync.testing.servers.http import Response, serve
 from tests.attacks.rebinding import rebind
 
 DATABASES = {"postgres": (postgres.reader, "postgresql"), "mysql": (mysql.reader, "mysql")}
@@ -209,9 +209,9 @@ class Sending:
     def now(self):
         return 0
 
-    def answer(self, request):
+    def respond(self, request):
         self.got.append(request)
-        return Answer(307, "", headers={"Location": self.elsewhere}) if self.elsewhere else Answer(200, {})
+        return Response(307, "", headers={"Location": self.elsewhere}) if self.elsewhere else Response(200, {})
 
 
 def query(endpoint, *allowed):
@@ -223,11 +223,11 @@ def query(endpoint, *allowed):
 
 def test_a_bigquery_endpoint_is_neither_private_nor_redirects_to_a_private_host():
     inner = Sending()
-    with serving(inner) as private:
+    with serve(inner) as private:
         with pytest.raises(ConfigurationError, match="allowed_hosts"):
             query(private.url, "*")
         outer = Sending(private.url.replace("127.0.0.1", "localhost"))
-        with serving(outer) as served, pytest.raises(ConfigurationError, match="allowed_hosts"):
+        with serve(outer) as served, pytest.raises(ConfigurationError, match="allowed_hosts"):
             query(served.url, "127.0.0.1")
         assert outer.got
     assert inner.got == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakesync.connectors.jira.schemas import comment_row
 from lakesync.connectors.jira.source import JiraSource
 from lakesync.testing import ManualClock
-from lakesync.testing.servers import Answer
+from lakesync.testing.servers import Response
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from tests.integration.vendor_support import Vendor
 
@@ -92,12 +92,12 @@ class Moving:
 
     def __init__(self, desk, chance, changes):
         """Args: changes: those that were before, of two projects."""
-        self.desk, self.chance, self.answer_of = desk, chance, desk.api.answer
+        self.desk, self.chance, self.answer_of = desk, chance, desk.api.respond
         for project in ("SUP", "OPS"):
             desk.site.add_project(project)
         for _ in range(changes):
             shake(desk, chance)
-        desk.api.page_limit, desk.api.answer = 7, self
+        desk.api.page_limit, desk.api.respond = 7, self
         self.calls, self.toggled = 0, -20
         self.missed = set()
         """Issues of a project that was hidden: what changed of them meanwhile, only their next change tells."""
@@ -111,9 +111,9 @@ class Moving:
                 site.index(self.chance.choice(list(site.issues.values())))  # found before older changes of others
         match self.chance.randrange(40):
             case 0:
-                return Answer(503, "down", {"Retry-After": "0"})
+                return Response(503, "down", {"Retry-After": "0"})
             case 1:
-                return Answer(429, None, {"Retry-After": "0"})
+                return Response(429, None, {"Retry-After": "0"})
             case 2 if self.calls >= self.toggled + 20:  # not hidden and shown again between two calls of one question
                 self.toggled = self.calls
                 self.hide(hidden=not site.projects["OPS"].hidden)
@@ -133,7 +133,7 @@ class Moving:
     def rest(self):
         """The site changes by itself no more; what was missed because it was hidden changes once again."""
         site = self.desk.site
-        self.desk.api.answer, self.desk.api.token_ms = self.answer_of, 600_000
+        self.desk.api.respond, self.desk.api.token_ms = self.answer_of, 600_000
         self.hide(hidden=False)
         self.desk.clock.advance(site.index_lag_ms + 1)
         for issue in self.missed & site.issues.keys():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakesync.connectors.salesforce.source import SalesforceSource
 from lakesync.testing import ManualClock
-from lakesync.testing.servers import Answer
+from lakesync.testing.servers import Response
 from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 from tests.integration.vendor_support import Vendor
 
@@ -70,10 +70,10 @@ class Moving:
 
     def __init__(self, acme, chance, changes):
         """Args: changes: those that were before."""
-        self.acme, self.chance, self.answer_of = acme, chance, acme.api.answer
+        self.acme, self.chance, self.answer_of = acme, chance, acme.api.respond
         for _ in range(changes):
             shake(acme, chance)
-        acme.api.batch, acme.api.answer = 5, self
+        acme.api.batch, acme.api.respond = 5, self
         self.missed = set()
         """Records that were hidden: what changed of them meanwhile, only their next change tells."""
         self.gone = set()
@@ -84,7 +84,7 @@ class Moving:
             shake(self.acme, self.chance)
         match self.chance.randrange(30):
             case 0:
-                return Answer(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}], {"Retry-After": "0"})
+                return Response(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}], {"Retry-After": "0"})
             case 1:
                 self.acme.api.results.clear()
             case 2:
@@ -100,7 +100,7 @@ class Moving:
 
     def rest(self):
         """The organisation changes by itself no more; what was missed because it was hidden changes once again."""
-        self.acme.api.answer, self.acme.api.failing_jobs = self.answer_of, 0
+        self.acme.api.respond, self.acme.api.failing_jobs = self.answer_of, 0
         for record in self.acme.org.records.values():
             record.hidden = False
             if record.id in self.missed and not record.deleted:

@@ -16,7 +16,7 @@ from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook import WebhookActions
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import AdapterError, ForbiddenError, NotFoundError, ValidationError
-from lakesync.testing.servers import Answer, serving
+from lakesync.testing.servers import Response, serve
 from tests.integration.action_support import make_action
 from tests.integration.jira_support import desk
 from tests.integration.salesforce_support import company
@@ -146,28 +146,28 @@ class Receiver:
     def now(self):
         return 0
 
-    def answer(self, request):
+    def respond(self, request):
         self.got.append(request)
-        return self.answers.pop(0) if self.answers else Answer(200, {"taken": len(self.got)})
+        return self.answers.pop(0) if self.answers else Response(200, {"taken": len(self.got)})
 
 
 def test_a_webhook_request_is_signed_and_has_the_action_id():
     receiver = Receiver()
-    with serving(receiver) as served:
+    with serve(receiver) as served:
         settings = {"url": f"{served.url}/hook", "secret": "shared by both"}
         config = ConnectorConfig("gw", "hook", "webhook", settings, hosts=HostPolicy(("127.0.0.1",)))
         hook = WebhookActions(config, lambda: 1_700_000_000.5)
-        receiver.answers = [Answer(503, "later")]
+        receiver.answers = [Response(503, "later")]
         assert ask(hook, "send", event="shipped", payload={"order": 7}) == {"taken": 2}
         first, second = receiver.got
         assert first.headers["x-lakesync-action"] == second.headers["x-lakesync-action"]
         signature = hmac.new(b"shared by both", b"1700000000." + second.body, "sha256").hexdigest()
         assert second.headers["x-lakesync-signature"] == f"sha256={signature}"
         assert json.loads(second.body)["payload"] == {"order": 7}
-        receiver.answers = [Answer(401, "who?")]
+        receiver.answers = [Response(401, "who?")]
         with pytest.raises(ForbiddenError, match="check its secret"):
             ask(hook, "send", event="x")
-        receiver.answers = [Answer(422, "bad event")]
+        receiver.answers = [Response(422, "bad event")]
         with pytest.raises(ValidationError, match="bad event"):
             ask(hook, "send", event="x")
 
@@ -201,7 +201,7 @@ def test_no_error_has_the_path_of_a_webhook(monkeypatch, address):
     set_on_retry_hooks([retries.append])
     monkeypatch.setattr("lakesync.connectors.webhook._ATTEMPTS", 2)
     monkeypatch.setattr("lakesync.connectors.webhook.MAX_RESPONSE_BYTES", 10)
-    with serving(Receiver()) as served:
+    with serve(Receiver()) as served:
         settings = {"url": address.format(url=served.url), "secret": "shared by both"}
         config = ConnectorConfig("gw", "hook", "webhook", settings, hosts=HostPolicy(("127.0.0.1",)))
         try:

@@ -12,7 +12,7 @@ from lakesync.cli.app import app
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.config import load
 from lakesync.flush import MemoryFlushQueue, Outlet
-from lakesync.testing.servers.oidc import providing
+from lakesync.testing.servers.oidc import serve_oidc
 from tests.integration.gateway_support import DEADLINE, SECRET, delta
 from tests.integration.openapi_support import set_a_job_aside
 
@@ -137,7 +137,7 @@ def test_the_console_command_reports_that_no_gateway_runs():
 
 def test_an_admin_of_a_login_provider_signs_in_and_a_client_does_not(page, serve, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    with providing("keycloak") as provider:
+    with serve_oidc("keycloak") as provider:
         section = {"issuer": provider.issuer, "audience": "lakesync", "role_claim": "realm_access.roles"}
         issuers = configured_issuers(load({"gateway": {"issuers": [section]}}))
         served = serve(issuers=issuers, sole_gateway="gw")

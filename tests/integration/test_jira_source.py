@@ -12,7 +12,7 @@ from lakesync.model.errors import (
     ForbiddenError,
     RateLimitedError,
 )
-from lakesync.testing.servers import Answer
+from lakesync.testing.servers import Response
 from lakesync.testing.servers.jira.site import fault
 from tests.integration.jira_support import desk, document
 
@@ -185,7 +185,7 @@ def test_issues_hidden_from_the_account_are_not_deleted(acme):
 def test_issues_hidden_or_shown_during_a_census_are_not_deleted(acme, hidden):
     acme.site.add_issue("OPS", "one")
     acme.poll(settings={"includeComments": False})
-    ops, answer = acme.site.projects["OPS"], acme.api.answer
+    ops, answer = acme.site.projects["OPS"], acme.api.respond
     ops.hidden = not hidden
 
     def changing(request):
@@ -198,7 +198,7 @@ def test_issues_hidden_or_shown_during_a_census_are_not_deleted(acme, hidden):
 
     if hidden:
         acme.site.unindex(next(iter(acme.site.issues.values())))
-    acme.api.answer = changing
+    acme.api.respond = changing
     acme.poll(census=True, settings={"includeComments": False})
     assert acme.ids() == {"OPS-1"}
 
@@ -306,7 +306,7 @@ def test_a_failing_table_does_not_stop_the_others(acme):
 
 def test_transient_errors_are_retried(acme):
     acme.site.add_issue("SUP", "one")
-    acme.api.failures.extend([Answer(503, "down"), Answer(0), Answer(429, None, {"Retry-After": "0"})])
+    acme.api.failures.extend([Response(503, "down"), Response(0), Response(429, None, {"Retry-After": "0"})])
     assert acme.poll().error is None
     assert acme.ids() == {"SUP-1"}
     assert 503 in {status for _, _, status in acme.served.calls}
@@ -338,23 +338,23 @@ def test_an_expired_page_token_ends_a_poll_and_the_next_continues(acme):
 
 
 def test_removed_and_forbidden_routes_are_reported(acme):
-    acme.api.failures.append(Answer(410, fault("The requested API has been removed.")))
+    acme.api.failures.append(Response(410, fault("The requested API has been removed.")))
     error = acme.poll().error
     assert isinstance(error, ConfigurationError)
     assert "too old for the site" in str(error)
-    acme.api.failures.append(Answer(403, fault("Forbidden")))
+    acme.api.failures.append(Response(403, fault("Forbidden")))
     assert isinstance(acme.poll().error, ForbiddenError)
 
 
 def test_a_site_that_stays_down_is_reported(acme):
-    acme.api.failures.extend([Answer(502, "bad gateway")] * 99)
+    acme.api.failures.extend([Response(502, "bad gateway")] * 99)
     error = acme.poll().error
     assert isinstance(error, AdapterError)
     assert error.retryable
 
 
 def test_an_address_without_a_jira_site_is_reported(acme):
-    acme.api.failures.extend([Answer(200, "<html>hello</html>")] * 9)
+    acme.api.failures.extend([Response(200, "<html>hello</html>")] * 9)
     assert "is this the address of a Jira site?" in str(acme.poll().error)
 
 

@@ -17,7 +17,7 @@ import lakesync
 from lakesync.auth import TokenRefusedError, TokenVerifier, configured_issuers
 from lakesync.client import Client
 from lakesync.config import load
-from lakesync.testing.servers.oidc import OidcProvider, providing
+from lakesync.testing.servers.oidc import OidcProvider, serve_oidc
 from tests.integration.gateway_support import DEADLINE, Process, sign, until
 
 PAGES = Path(__file__).parents[2] / "docs" / "login"
@@ -34,7 +34,7 @@ def auth0(provider: OidcProvider, email: str) -> SignedIn:
         "grant_type": "password",
         "username": email,
         "password": "correct horse",
-        "audience": provider.shape.audience,
+        "audience": provider.vendor.audience,
     }
     return {"REFRESH_TOKEN": posted(f"{provider.url}/oauth/token", data=form)["refresh_token"]}
 
@@ -51,7 +51,7 @@ def supabase(provider: OidcProvider, email: str) -> SignedIn:
 
 def keycloak(provider: OidcProvider, email: str) -> SignedIn:
     form = {"grant_type": "password", "client_id": "notes-app", "username": email, "password": "correct horse"}
-    return {"REFRESH_TOKEN": posted(provider.url + provider.shape.token_path, data=form)["refresh_token"]}
+    return {"REFRESH_TOKEN": posted(provider.url + provider.vendor.token_path, data=form)["refresh_token"]}
 
 
 def firebase(provider: OidcProvider, email: str) -> SignedIn:
@@ -85,7 +85,7 @@ class Login:
 
     def __init__(self, provider: OidcProvider, served: Process, folder: Path, held: ExitStack) -> None:
         self.provider, self.served, self.folder, self.held = provider, served, folder, held
-        self.name = provider.shape.name
+        self.name = provider.vendor.name
 
     def function(self, email: str, monkeypatch: pytest.MonkeyPatch, **claims: Any) -> Callable[[], str]:
         """Sign somebody up and in; the page's function that renews the token."""
@@ -105,12 +105,12 @@ class Login:
 
 def settings_of(provider: OidcProvider) -> str:
     """The page's settings, of this provider in place of a real one."""
-    text = blocks(provider.shape.name, "toml")[0]
+    text = blocks(provider.vendor.name, "toml")[0]
     declared = tomllib.loads(text)["gateway"]["issuers"][0]
     text = text.replace(f'"{declared["issuer"]}"', f'"{provider.issuer}"')
     if "jwks_url" in declared:
-        text = text.replace(declared["jwks_url"], provider.url + provider.shape.jwks_path)
-    return text.replace('"PROJECT"', f'"{provider.shape.audience}"')
+        text = text.replace(declared["jwks_url"], provider.url + provider.vendor.jwks_path)
+    return text.replace('"PROJECT"', f'"{provider.vendor.audience}"')
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def login(tmp_path, spawn) -> Iterator[Callable[..., Login]]:
     with ExitStack() as held:
 
         def start(name: str, **options: Any) -> Login:
-            provider = held.enter_context(providing(name, **options))
+            provider = held.enter_context(serve_oidc(name, **options))
             (tmp_path / "lakesync.toml").write_text(settings_of(provider))
             (tmp_path / "rules.json").write_text(blocks(name, "json")[-1])
             return Login(provider, spawn(LAKESYNC_CONFIG=str(tmp_path / "lakesync.toml")), tmp_path, held)
@@ -200,7 +200,7 @@ def test_an_app_outlasts_its_tokens_and_an_outage_of_its_provider(login, monkeyp
 def test_each_login_page_lists_the_required_settings(tmp_path, monkeypatch):
     """The settings of a page take its provider's token, and none of them can be left out without saying why."""
     for name in SIGN_IN:
-        with providing(name) as provider:
+        with serve_oidc(name) as provider:
             (tmp_path / "lakesync.toml").write_text(settings_of(provider))
             monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "lakesync.toml"))
             user = provider.add_user("alice@example.com", team="red")

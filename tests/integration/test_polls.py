@@ -15,7 +15,7 @@ from lakehouse.landing.polls import replay_connector
 from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
-from lakesync.testing.servers import Answer
+from lakesync.testing.servers import Response
 from lakesync.testing.servers.jira.site import fault
 from sensors import backoff
 from tests.integration.jira_support import Moving, desk, document
@@ -168,9 +168,9 @@ def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
 
         house.gateway.unregister_connector("desk")
         house.register(made.config())
-        still = made.api.answer
-        made.api.answer = lambda request: (
-            still(request) if "comment" not in request.path else Answer(403, fault("no comments for you"))
+        still = made.api.respond
+        made.api.respond = lambda request: (
+            still(request) if "comment" not in request.path else Response(403, fault("no comments for you"))
         )
         half = house.run("desk")
         assert not half.success

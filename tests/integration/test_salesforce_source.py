@@ -12,7 +12,7 @@ from lakesync.model.errors import (
     ForbiddenError,
     RateLimitedError,
 )
-from lakesync.testing.servers import Answer
+from lakesync.testing.servers import Response
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
 
 
@@ -105,14 +105,14 @@ def test_a_record_hidden_during_a_filter_query_is_not_deleted(acme):
     settings = {**ACCOUNTS_ALONE, "soqlFilter": "Type = 'Customer'"}
     acme.poll(settings=settings)
     record.fields["Type"] = "Former"  # told by no change, and back before the second question
-    answer = acme.api.answer
+    answer = acme.api.respond
 
     def changing(request):
         if "Id IN" in request.query.get("q", "") and "Type" in request.query["q"]:
             record.hidden, record.fields["Type"] = True, "Customer"
         return answer(request)
 
-    acme.api.answer = changing
+    acme.api.respond = changing
     acme.poll(settings=settings, census=True)
     assert acme.ids() == {record.id}
 
@@ -276,8 +276,8 @@ def test_the_daily_limit_is_reported_and_respected(acme):
 
 def test_transient_errors_are_retried(acme):
     acme.org.add("Account", Name="Acme")
-    busy = Answer(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}])
-    acme.api.failures.extend([Answer(0), busy, Answer(0), busy])
+    busy = Response(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}])
+    acme.api.failures.extend([Response(0), busy, Response(0), busy])
     assert acme.poll().error is None
-    acme.api.failures.extend([Answer(500, "<html>oops</html>")] * 99)
+    acme.api.failures.extend([Response(500, "<html>oops</html>")] * 99)
     assert isinstance(acme.poll().error, AdapterError)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.testing.landing import MemoryLanding, poll
-from lakesync.testing.servers import serving
+from lakesync.testing.servers import serve
 
 LOOPBACK = HostPolicy(("127.0.0.1",))
 """Where the vendors of tests listen."""
@@ -55,6 +55,6 @@ class Vendor:
     @contextmanager
     def listening(self):
         """The vendor, as it listens."""
-        with serving(self.api) as served:
+        with serve(self.api) as served:
             self.served, self.url = served, served.url
             yield self

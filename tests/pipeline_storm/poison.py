@@ -17,7 +17,7 @@ from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.scans import all_of, condition
 from lakesync.config import load
 from lakesync.model.hlc import wall_clock
-from lakesync.testing.servers import serving
+from lakesync.testing.servers import serve
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Poison:
         self._site = JiraSite(wall_clock)
         self._site.add_project("SUP")
         self._api = JiraApi(self._site)
-        self._served = closing.enter_context(serving(self._api))
+        self._served = closing.enter_context(serve(self._api))
         for gateway, url in ((self.polled, self._served.url), (self.refused, "http://127.0.0.1:1")):
             system.call("POST", f"/admin/connectors/{gateway}", self._connector(url), gateway, "admin")
         self.issues = 0
@@ -86,7 +86,7 @@ class Poison:
     def add_issue(self) -> None:
         """Change the site that is polled."""
         self.issues += 1
-        self._served.between(lambda: self._site.add_issue("SUP", f"issue {self.issues}"))
+        self._served.change_state(lambda: self._site.add_issue("SUP", f"issue {self.issues}"))
 
     def issues_are_in_the_lake(self) -> bool:
         """Whether the history has every issue of the site."""

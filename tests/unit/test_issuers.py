@@ -24,7 +24,7 @@ from lakesync.auth.issuers import MAX_PATH_CHARS, MAX_PATHS, flatten_claims, rul
 from lakesync.auth.keys import Key, KeySet, KeysUnavailableError, discover_set, fetch_set
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.validation import check_keys_url
-from lakesync.testing.servers import Answer, serving
+from lakesync.testing.servers import Response, serve
 
 SECRET = "a secret of at least thirty-two bytes"
 ISSUER = "https://login.example.com"
@@ -338,8 +338,8 @@ class Place:
     def __init__(self, answer, document=None):
         self.reply, self.document = answer, document
 
-    def answer(self, request):
-        return self.reply if request.path == "/keys" else Answer(200, self.document)
+    def respond(self, request):
+        return self.reply if request.path == "/keys" else Response(200, self.document)
 
     def now(self):
         return int(time.time() * 1000)
@@ -355,17 +355,17 @@ SET = {
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Answer(302, None, {"Location": "http://127.0.0.1:9/keys"}), "status 302"),
-        (Answer(500, SET), "status 500"),
-        (Answer(200, {**SET, "padding": "x" * 300_000}), "more than 262144 bytes"),
-        (Answer(200, "<html>"), "neither a JSON Web Key Set nor public keys"),
-        (Answer(200, [SET]), 'has no list "keys"'),
-        (Answer(200, {"keys": []}), "it has no key"),
-        (Answer(200, {"keys": SET["keys"] * 100}), "at most 64"),
+        (Response(302, None, {"Location": "http://127.0.0.1:9/keys"}), "status 302"),
+        (Response(500, SET), "status 500"),
+        (Response(200, {**SET, "padding": "x" * 300_000}), "more than 262144 bytes"),
+        (Response(200, "<html>"), "neither a JSON Web Key Set nor public keys"),
+        (Response(200, [SET]), 'has no list "keys"'),
+        (Response(200, {"keys": []}), "it has no key"),
+        (Response(200, {"keys": SET["keys"] * 100}), "at most 64"),
     ],
 )
 def test_an_answer_that_is_no_key_set_is_not_used(answer, told):
-    with serving(Place(answer)) as served, pytest.raises(KeysUnavailableError, match=told):
+    with serve(Place(answer)) as served, pytest.raises(KeysUnavailableError, match=told):
         fetch_set(f"{served.url}/keys")
 
 
@@ -393,8 +393,8 @@ def test_a_slow_answer_of_a_provider_times_out(monkeypatch):
 
 
 def test_the_discovery_document_must_be_the_issuers_own():
-    place = Place(Answer(200, SET))
-    with serving(place) as served:
+    place = Place(Response(200, SET))
+    with serve(place) as served:
         issuer, uri = served.url + "/", f"{served.url}/keys"
         for document, told in (
             ({"issuer": served.url, "jwks_uri": uri}, f"names the issuer '{served.url}', not"),

@@ -166,11 +166,11 @@ def _listen(
         as_json: whether to print JSON.
     """
     from lakesync.cli.up.process import check_port
-    from lakesync.testing.servers import serving
+    from lakesync.testing.servers import serve
 
     check_port(port, "127.0.0.1", "--port")
     stop = threading.Event()
-    with serving(api, port=port) as served:
+    with serve(api, port=port) as served:
         body = {"name": kind, "type": kind, kind: {address: served.url, **settings}}
         if as_json:
             print(json.dumps({"url": served.url, "connector": body}), flush=True)
@@ -183,7 +183,7 @@ def _listen(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         while not stop.wait(every or None):
-            served.between(change)
+            served.change_state(change)
 
 
 def _title(rng: random.Random) -> str:

@@ -1,5 +1,9 @@
-"""Servers that speak as the vendors' do, with a state of their own: for tests, demonstrations and users' own suites."""
+"""Fake servers of Jira, Salesforce and OIDC login providers, which keep their state in memory.
 
-from lakesync.testing.servers.http import Answer, Request, Served, Service, serving
+Tests, demonstrations, `lakesync fake` and the test suites of apps run them. Each vendor has a package, which
+implements `Service`; `serve` runs a service on a local port.
+"""
 
-__all__ = ["Answer", "Request", "Served", "Service", "serving"]
+from lakesync.testing.servers.http import Request, Response, RunningServer, Service, serve
+
+__all__ = ["Request", "Response", "RunningServer", "Service", "serve"]

@@ -1,4 +1,7 @@
-"""What the servers of this package share: HTTP with threads, keep-alive and a journal of calls; escapes in texts."""
+"""The HTTP server of this package's fake vendors: threads, keep-alive connections, and a record of all requests.
+
+A vendor's package implements `Service`; tests and `lakesync fake` run it with `serve`.
+"""
 
 from __future__ import annotations
 
@@ -19,69 +22,75 @@ _NAMED = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True)
 class Request:
-    """One request, read whole."""
+    """One HTTP request with its complete body."""
 
     method: str
     path: str
-    """The path without the query, undecoded."""
+    """The path without the query. Percent-escapes are not decoded."""
     query: Mapping[str, str]
+    """Parameter → its last value."""
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """Name in lower case → value."""
     body: bytes
 
     @property
     def json(self) -> Any:
-        """The body as JSON; an empty object for an empty body.
+        """The decoded JSON body; an empty object for an empty body.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: the body is not JSON.
         """
         return json.loads(self.body) if self.body else {}
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is answered: JSON, or text and bytes as they are."""
+class Response:
+    """The response to a request."""
 
     status: int = 200
     body: Any = None
+    """Text and bytes are sent unchanged, other values as JSON; None sends no body."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Service(Protocol):
-    """What a server does with a request. It is called by several threads, one at a time."""
+    """The behaviour of a server. Several threads call it, but never two at the same time."""
 
-    def answer(self, request: Request) -> Answer:
-        """The answer to a request."""
+    def respond(self, request: Request) -> Response:
+        """Process a request and return the response."""
 
     def now(self) -> int:
-        """Its time, in milliseconds since the epoch."""
+        """Return the server's time in milliseconds since 1970. It is sent in the header `Date`."""
 
 
 @dataclass(frozen=True)
-class Served:
-    """A service that listens."""
+class RunningServer:
+    """A service that listens on a port. `serve` returns it."""
 
     url: str
     """`http://127.0.0.1:PORT`, without a slash at the end."""
     calls: list[tuple[str, str, int]]
-    """Method, path and status of every call so far."""
+    """Method, path and status of every request so far."""
     _lock: threading.Lock
 
-    def between(self, change: Callable[[], None]) -> None:
-        """Change the service's state while it answers no request."""
+    def change_state(self, change: Callable[[], None]) -> None:
+        """Call a function that changes the service's state, while no request is processed.
+
+        Args:
+            change: the function. It must not send requests to this server, because these would wait for it.
+        """
         with self._lock:
             change()
 
 
 @contextmanager
-def serving(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[Served]:
+def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[RunningServer]:
     """Serve requests until the block ends.
 
     Args:
-        service: answers them.
+        service: responds to the requests.
         host: address to listen on.
-        port: to listen on; 0 takes a free one.
+        port: port to listen on; 0 chooses a free one.
 
     Raises:
         OSError: the port is in use.
@@ -92,7 +101,7 @@ def serving(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iter
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield Served(f"http://{host}:{server.server_address[1]}", calls, lock)
+        yield RunningServer(f"http://{host}:{server.server_address[1]}", calls, lock)
     finally:
         server.shutdown()
         server.server_close()
@@ -101,14 +110,15 @@ def serving(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iter
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # a client may keep its connection for ever: closing does not wait for it
-    block_on_close = False
+    block_on_close = False  # do not wait for threads at the end: a client may keep its connection open for ever
 
 
 def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threading.Lock) -> type[BaseHTTPRequestHandler]:
+    """Return the handler class for a service. It needs a class of its own, as `http.server` creates the instances."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # one write an answer, sent at once: otherwise Nagle's algorithm and delayed acknowledgement cost 40 ms each
+        # Send a response in one write and at once: Nagle's algorithm with delayed acknowledgement would add 40 ms.
         wbufsize = -1
         disable_nagle_algorithm = True
 
@@ -122,23 +132,23 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
                 self.rfile.read(int(self.headers.get("Content-Length") or 0)),
             )
             with lock:
-                answer = service.answer(request)
-                calls.append((request.method, request.path, answer.status))
-            self._send(answer, gzipped="gzip" in request.headers.get("accept-encoding", ""))
+                response = service.respond(request)
+                calls.append((request.method, request.path, response.status))
+            self._send(response, gzipped="gzip" in request.headers.get("accept-encoding", ""))
 
-        def _send(self, answer: Answer, *, gzipped: bool) -> None:
-            body, kind = _encoded(answer.body)
-            self.send_response(answer.status)
-            headers = {"Content-Type": kind, **answer.headers}
+        def _send(self, response: Response, *, gzipped: bool) -> None:
+            body, kind = _encoded(response.body)
+            self.send_response(response.status)
+            headers = {"Content-Type": kind, **response.headers}
             if gzipped and len(body) > 10_000:
                 body = gzip.compress(body, 1)
                 headers["Content-Encoding"] = "gzip"
             for name, value in headers.items():
                 self.send_header(name, value)
-            if answer.status != 204:
+            if response.status != 204:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if answer.status != 204:
+            if response.status != 204:
                 self.wfile.write(body)
 
         def date_time_string(self, timestamp: float | None = None) -> str:
@@ -153,6 +163,7 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
 
 
 def _encoded(body: Any) -> tuple[bytes, str]:
+    """Return a body's bytes and content type."""
     if body is None:
         return b"", "application/json"
     if isinstance(body, bytes):
@@ -162,6 +173,6 @@ def _encoded(body: Any) -> tuple[bytes, str]:
     return json.dumps(body).encode(), "application/json;charset=UTF-8"
 
 
-def unescaped(text: str) -> str:
-    """Return what a text between quotation marks says."""
+def unescape(text: str) -> str:
+    r"""Replace the escapes in a JQL or SOQL string literal (`\n`, `\'`, `\u00e9`) by the characters they mean."""
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _NAMED.get(found[2], found[2]), text)

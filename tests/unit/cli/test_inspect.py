@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.testing.servers.oidc import providing
+from lakesync.testing.servers.oidc import serve_oidc
 
 SECRET = "a secret that has thirty-two bytes, or more"
 
 
 @pytest.fixture(scope="module")
 def provider():
-    with providing("supabase") as found:
+    with serve_oidc("supabase") as found:
         yield found
 
 

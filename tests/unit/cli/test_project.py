@@ -18,7 +18,7 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing import ManualClock
-from lakesync.testing.servers.oidc import providing
+from lakesync.testing.servers.oidc import serve_oidc
 from lakesync_dagster.definitions import make_definitions
 
 
@@ -76,7 +76,7 @@ def test_each_disabled_section_works_alone_and_with_the_others(run):
 
 
 def test_init_writes_the_section_of_a_login_provider(run):
-    with providing("auth0") as provider:
+    with serve_oidc("auth0") as provider:
         words = ["--auth", "oidc", "--issuer", provider.issuer, "--audience", 'with "quotes" and $dollar']
         result = run("init", "--gateway", "shop", *words)
         assert result.exit_code == 0, result.output

@@ -16,7 +16,7 @@ from lakesync.connectors.source import Table, describe_clock_skew, probes_of
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
 from lakesync.staging import open_store
-from lakesync.testing.servers import Answer
+from lakesync.testing.servers import Response
 from tests.integration.jira_support import desk
 from tests.integration.salesforce_support import company
 
@@ -90,7 +90,7 @@ def test_clock_skew_is_reported(theirs, says):
 
 def test_a_wrong_jira_address_is_reported():
     with desk() as made, made.source() as source:
-        made.api.failures.append(Answer(404, "<html>not here</html>"))
+        made.api.failures.append(Response(404, "<html>not here</html>"))
         with pytest.raises(ConfigurationError, match=r"there is no Jira at this address .* check domain, or baseUrl"):
             next(probe for probe in probes_of(source) if probe.name == "credentials").run()
 

@@ -1,7 +1,7 @@
-"""A Jira Cloud site as its REST API v3 shows itself to one account.
+"""A fake Jira Cloud site with the REST API v3, as one account sees it. Tests and `lakesync fake` run it.
 
-Built from Atlassian's documentation of the platform's REST API v3 (issue search, comments, projects, permissions, rate
-limiting): search that is behind what was written, tokens of pages that expire, no totals, limits of the rate.
+It follows Atlassian's documentation of the API (issue search, comments, projects, permissions, rate limits), also in
+what makes polling hard: the search index lags behind changes, page tokens expire, and results have no total.
 """
 
 from lakesync.testing.servers.jira.api import JiraApi

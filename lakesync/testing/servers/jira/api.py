@@ -1,6 +1,7 @@
-"""The REST API v3 of a Jira site: authentication, rate limit, and routes.
+"""The REST API v3 of the fake Jira site: authentication, rate limit and routes.
 
-The routes are issues by JQL, comments, projects and permissions; creating, commenting, and transitions.
+`JiraApi` is the service that `serve` runs; the functions are its routes. Routes read issues (search by JQL), comments,
+projects and permissions. They create issues and comments, and change an issue's status (a transition).
 """
 
 from __future__ import annotations
@@ -14,54 +15,58 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.http import Request, Response
 from lakesync.testing.servers.jira.jql import JqlError, parse
 from lakesync.testing.servers.jira.site import ABSENT, STATUSES, Comment, Issue, JiraService, JiraSite, Project, fault
 
-_MOST_KEYS = 5_000
-_MOST_FETCHED = 100
+_MAX_KEYS = 5_000
+"""Issues on a page of a search that requests only ids and keys."""
+_MAX_FETCHED = 100
+"""Issues in one request of `bulk_fetch`."""
 
 
-def myself(api: JiraService, _: Request) -> Answer:
+def myself(api: JiraService, _: Request) -> Response:
     """Return the user of the token."""
-    return Answer(200, {**_person("Sync"), "emailAddress": api.email, "timeZone": "Etc/UTC"})
+    return Response(200, {**_person("Sync"), "emailAddress": api.email, "timeZone": "Etc/UTC"})
 
 
-def server_info(api: JiraService, _: Request) -> Answer:
+def server_info(api: JiraService, _: Request) -> Response:
     """Return the site's type and time."""
-    return Answer(200, {"deploymentType": "Cloud", "serverTime": api.site.spelled(api.now()), "serverTitle": "Jira"})
+    return Response(
+        200, {"deploymentType": "Cloud", "serverTime": api.site.time_text(api.now()), "serverTitle": "Jira"}
+    )
 
 
-def my_permissions(api: JiraService, request: Request) -> Answer:
+def my_permissions(api: JiraService, request: Request) -> Response:
     """Return which of the requested permissions the account has."""
     names = [name for name in request.query.get("permissions", "").split(",") if name]
     if not names:
-        return Answer(400, fault("The 'permissions' query parameter is required."))
+        return Response(400, fault("The 'permissions' query parameter is required."))
     browses = any(not (each.hidden or each.deleted) for each in api.site.projects.values())
-    return Answer(200, {"permissions": {name: {"key": name, "havePermission": browses} for name in names}})
+    return Response(200, {"permissions": {name: {"key": name, "havePermission": browses} for name in names}})
 
 
-def search(api: JiraService, request: Request) -> Answer:
+def search(api: JiraService, request: Request) -> Response:
     """Return a page of issues. The last page has no token; no page has a total."""
     asked = request.json if request.method == "POST" else _of_query(request)
     jql = asked.get("jql") or ""
     try:
         query = parse(jql, api.site.utc_offset_minutes)
     except JqlError as error:
-        return Answer(400, fault(str(error)))
+        return Response(400, fault(str(error)))
     if not query.bounded:
-        return Answer(
+        return Response(
             400, fault("Unbounded JQL queries are not allowed here. Please add a search restriction to your query.")
         )
     fields = asked.get("fields") or ["id"]
     narrow = set(fields) <= {"id", "key"}
-    size = min(int(asked.get("maxResults") or 50), _MOST_KEYS if narrow else api.page_limit)
+    size = min(int(asked.get("maxResults") or 50), _MAX_KEYS if narrow else api.page_limit)
     start = 0
     if (token := asked.get("nextPageToken")) is not None:
         passed = _position_of(api, token, jql)
         if passed is None:
-            return Answer(400, fault("The provided next page token is invalid or expired."))
-        # pages are no snapshot: an issue that changes meanwhile moves the positions of the others
+            return Response(400, fault("The provided next page token is invalid or expired."))
+        # A position, as on the real site: if an issue changes between two pages, the positions of others shift.
         start = passed
     seen = query._replace(matches=lambda issue: api.site.sees(issue) and query.matches(issue))
     found = seen.select(api.site.indexed(), start + size + 1)
@@ -72,58 +77,58 @@ def search(api: JiraService, request: Request) -> Answer:
         body["nextPageToken"] = _token(jql, start + size, api.now() + api.token_ms)
     elif api.null_token:
         body["nextPageToken"] = None
-    return Answer(200, body)
+    return Response(200, body)
 
 
-def bulk_fetch(api: JiraService, request: Request) -> Answer:
+def bulk_fetch(api: JiraService, request: Request) -> Response:
     """Return issues by id or key. Unknown and hidden issues are left out."""
     asked = request.json
     names = asked.get("issueIdsOrKeys") or []
-    if not 1 <= len(names) <= _MOST_FETCHED:
-        return Answer(400, fault(f"issueIdsOrKeys must hold 1 to {_MOST_FETCHED}"))
+    if not 1 <= len(names) <= _MAX_FETCHED:
+        return Response(400, fault(f"issueIdsOrKeys must hold 1 to {_MAX_FETCHED}"))
     found = [issue for name in names if (issue := find(api.site, name)) is not None]
     fields = asked.get("fields") or ["id"]
     shown = [_issue(api.site, each, fields, asked.get("properties")) for each in found]
-    return Answer(200, {"issues": shown, "issueErrors": []})
+    return Response(200, {"issues": shown, "issueErrors": []})
 
 
-def issue(api: JiraService, request: Request, name: str) -> Answer:
+def issue(api: JiraService, request: Request, name: str) -> Response:
     """Return an issue."""
     found = find(api.site, name)
     if found is None:
-        return Answer(404, fault(ABSENT))
+        return Response(404, fault(ABSENT))
     fields = request.query.get("fields", "*all").split(",")
-    return Answer(200, _issue(api.site, found, fields, request.query.get("properties", "").split(",")))
+    return Response(200, _issue(api.site, found, fields, request.query.get("properties", "").split(",")))
 
 
-def comments(api: JiraService, request: Request, name: str) -> Answer:
+def comments(api: JiraService, request: Request, name: str) -> Response:
     """Return a page of an issue's comments, oldest first."""
     found = find(api.site, name)
     if found is None:
-        return Answer(404, fault(ABSENT))
+        return Response(404, fault(ABSENT))
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 100)), 100)
     shown = [_comment(api.site, each) for each in found.comments[start : start + size]]
-    return Answer(200, {"startAt": start, "maxResults": size, "total": len(found.comments), "comments": shown})
+    return Response(200, {"startAt": start, "maxResults": size, "total": len(found.comments), "comments": shown})
 
 
-def transitions(api: JiraService, _: Request, name: str) -> Answer:
+def transitions(api: JiraService, _: Request, name: str) -> Response:
     """Return an issue's transitions: to every status except its own."""
     found = find(api.site, name)
     if found is None:
-        return Answer(404, fault(ABSENT))
-    return Answer(
+        return Response(404, fault(ABSENT))
+    return Response(
         200,
         {
             "transitions": [
-                {"id": str(11 + 10 * place), "name": status, "to": {"name": status}}
-                for place, status in enumerate(STATUSES)
+                {"id": transition_id, "name": status, "to": {"name": status}}
+                for transition_id, status in _TRANSITIONS.items()
                 if status != found.fields["status"]
             ]
         },
     )
 
 
-def project_search(api: JiraService, request: Request) -> Answer:
+def project_search(api: JiraService, request: Request) -> Response:
     """Return a page of projects; deleted projects only if `status` names them."""
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 50)), 100)
     asked = set(request.query.get("status", "live").split(","))
@@ -136,7 +141,7 @@ def project_search(api: JiraService, request: Request) -> Answer:
         key=lambda each: each.key,
     )
     page = shown[start : start + size]
-    return Answer(
+    return Response(
         200,
         {
             "startAt": start,
@@ -155,6 +160,7 @@ def find(site: JiraSite, name: str) -> Issue | None:
 
 
 def _of_query(request: Request) -> dict[str, Any]:
+    """Return a GET request's parameters in the form of a POST request's body."""
     asked: dict[str, Any] = dict(request.query)
     for name in ("fields", "properties"):
         if name in asked:
@@ -163,6 +169,7 @@ def _of_query(request: Request) -> dict[str, Any]:
 
 
 def _issue(site: JiraSite, issue: Issue, fields: Sequence[str], properties: Sequence[str] | None) -> dict[str, Any]:
+    """Return an issue as JSON, with the requested fields (`*all` for all) and entity properties."""
     shown: dict[str, Any] = {"id": issue.id, "key": issue.key, "self": f"/rest/api/3/issue/{issue.id}"}
     wanted = set(fields) - {"id", "key"}
     if wanted:
@@ -178,8 +185,8 @@ def _issue(site: JiraSite, issue: Issue, fields: Sequence[str], properties: Sequ
             "reporter": _person(values["reporter"]) if values.get("reporter") else None,
             "labels": values["labels"],
             "project": {"id": project.id, "key": project.key, "name": project.name},
-            "created": site.spelled(issue.created),
-            "updated": site.spelled(issue.updated),
+            "created": site.time_text(issue.created),
+            "updated": site.time_text(issue.updated),
         }
         shown["fields"] = whole if "*all" in wanted else {name: whole[name] for name in whole if name in wanted}
     if properties:
@@ -192,8 +199,8 @@ def _comment(site: JiraSite, comment: Comment) -> dict[str, Any]:
         "id": comment.id,
         "author": _person(comment.author),
         "body": comment.body,
-        "created": site.spelled(comment.created),
-        "updated": site.spelled(comment.updated),
+        "created": site.time_text(comment.created),
+        "updated": site.time_text(comment.updated),
         "properties": [{"key": key, "value": value} for key, value in comment.properties.items()],
     }
 
@@ -214,14 +221,16 @@ def _person(name: str) -> dict[str, Any]:
     return {"accountId": account, "displayName": name, "emailAddress": f"{name.lower()}@example.com", "active": True}
 
 
-def _token(jql: str, place: int, until: int) -> str:
-    return base64.urlsafe_b64encode(json.dumps([_digest(jql), place, until]).encode()).decode()
+def _token(jql: str, position: int, expiry_ms: int) -> str:
+    """Return the token of a next page. It is valid for the same JQL only."""
+    return base64.urlsafe_b64encode(json.dumps([_digest(jql), position, expiry_ms]).encode()).decode()
 
 
 def _position_of(api: JiraService, token: str, jql: str) -> int | None:
+    """Return the position in a page token; None if the token is malformed, expired or of another query."""
     try:
-        of, place, until = json.loads(base64.urlsafe_b64decode(token))
-        return int(place) if of == _digest(jql) and until >= api.now() else None
+        query_digest, position, expiry_ms = json.loads(base64.urlsafe_b64decode(token))
+        return int(position) if query_digest == _digest(jql) and expiry_ms >= api.now() else None
     except (ValueError, TypeError):
         return None
 
@@ -231,9 +240,11 @@ def _digest(jql: str) -> str:
 
 
 _TYPES = ("Task", "Bug", "Story", "Epic")
+_TRANSITIONS = {str(11 + 10 * number): status for number, status in enumerate(STATUSES)}
+"""Id of a transition → the status that it sets."""
 
 
-def create_issue(api: JiraService, request: Request) -> Answer:
+def create_issue(api: JiraService, request: Request) -> Response:
     """Create an issue in a project."""
     asked = request.json
     fields = asked.get("fields") or {}
@@ -248,47 +259,46 @@ def create_issue(api: JiraService, request: Request) -> Answer:
     if kind not in _TYPES:
         errors["issuetype"] = "Specify a valid issue type"
     if errors:
-        return Answer(400, fault(**errors))
+        return Response(400, fault(**errors))
     more = {name: fields[name] for name in ("description", "labels") if fields.get(name) is not None}
     if fields.get("priority"):
         more["priority"] = fields["priority"].get("name")
     made = api.site.add_issue(
         key, fields["summary"], issuetype=kind, reporter="Sync", properties=_properties(asked), **more
     )
-    return Answer(201, {"id": made.id, "key": made.key, "self": f"/rest/api/3/issue/{made.id}"})
+    return Response(201, {"id": made.id, "key": made.key, "self": f"/rest/api/3/issue/{made.id}"})
 
 
-def add_comment(api: JiraService, request: Request, name: str) -> Answer:
+def add_comment(api: JiraService, request: Request, name: str) -> Response:
     """Add a comment to an issue."""
     asked, issue = request.json, find(api.site, name)
     if issue is None:
-        return Answer(404, fault(ABSENT))
+        return Response(404, fault(ABSENT))
     body = asked.get("body")
     if not isinstance(body, dict) or body.get("type") != "doc":
-        return Answer(400, fault(comment="Comment body is not valid!"))
+        return Response(400, fault(comment="Comment body is not valid!"))
     made = api.site.add_comment(issue, body, "Sync", properties=_properties(asked))
-    return Answer(201, {"id": made.id, "body": body, "created": api.site.spelled(made.created)})
+    return Response(201, {"id": made.id, "body": body, "created": api.site.time_text(made.created)})
 
 
-def transition(api: JiraService, request: Request, name: str) -> Answer:
+def transition(api: JiraService, request: Request, name: str) -> Response:
     """Change the status of an issue."""
     issue = find(api.site, name)
     if issue is None:
-        return Answer(404, fault(ABSENT))
+        return Response(404, fault(ABSENT))
     asked = str((request.json.get("transition") or {}).get("id"))
-    places = {str(11 + 10 * place): status for place, status in enumerate(STATUSES)}
-    target = places.get(asked)
+    target = _TRANSITIONS.get(asked)
     if target is None or target == issue.fields["status"]:
-        return Answer(400, fault(f"Transition id '{asked}' is not valid for this issue."))
+        return Response(400, fault(f"Transition id '{asked}' is not valid for this issue."))
     api.site.edit(issue, status=target)
-    return Answer(204)
+    return Response(204)
 
 
 def _properties(asked: dict[str, Any]) -> dict[str, Any]:
     return {each["key"]: each["value"] for each in asked.get("properties") or ()}
 
 
-Route = Callable[..., Answer]
+Route = Callable[..., Response]
 
 _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
     (method, re.compile(f"/rest/api/3/{pattern}"), route)
@@ -308,42 +318,44 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
         ("POST", "issue/([^/]+)/transitions", transition),
     )
 )
-_GONE = re.compile(r"/rest/api/[23]/search")
+_REMOVED = re.compile(r"/rest/api/[23]/search")
+"""Path of the earlier search, which Atlassian has removed."""
 
 
 class JiraApi(JiraService):
-    """Answers requests to a site."""
+    """The service of a site, for `serve`."""
 
-    def answer(self, request: Request) -> Answer:
-        """Return the answer to a request."""
-        headers = self._spend()
+    def respond(self, request: Request) -> Response:
+        """Respond to a request: with a planned failure, an error of rate limit or access, or a route's response."""
+        headers = self._count_request()
         if self.failures and (failure := self.failures.popleft()).status:
             return failure
         if headers.get("Retry-After"):
-            return Answer(429, fault("Rate limit exceeded."), headers)
-        if not self._signed_in(request):
+            return Response(429, fault("Rate limit exceeded."), headers)
+        if not self._is_authenticated(request):
             message = "Client must be authenticated to access this resource."
-            return Answer(401, {"message": message, "status-code": 401}, {"WWW-Authenticate": "OAuth realm=jira"})
+            return Response(401, {"message": message, "status-code": 401}, {"WWW-Authenticate": "OAuth realm=jira"})
         if any(re.fullmatch(path, request.path) for path in self.forbidden):
-            return Answer(403, fault("You do not have permission to perform this operation."))
-        if _GONE.fullmatch(request.path):
-            return Answer(
+            return Response(403, fault("You do not have permission to perform this operation."))
+        if _REMOVED.fullmatch(request.path):
+            return Response(
                 410, fault("The requested API has been removed. Please migrate to the /rest/api/3/search/jql API.")
             )
         for method, pattern, route in _ROUTES:
             if method == request.method and (found := pattern.fullmatch(request.path)):
                 try:
-                    answer = route(self, request, *map(unquote, found.groups()))
+                    response = route(self, request, *map(unquote, found.groups()))
                 except ValueError:
-                    return Answer(400, fault("Invalid request payload. Refer to the REST API documentation."))
-                return Answer(answer.status, answer.body, {**headers, **answer.headers})
-        return Answer(404, fault("null for uri: " + request.path))
+                    return Response(400, fault("Invalid request payload. Refer to the REST API documentation."))
+                return Response(response.status, response.body, {**headers, **response.headers})
+        return Response(404, fault("null for uri: " + request.path))
 
-    def _signed_in(self, request: Request) -> bool:
+    def _is_authenticated(self, request: Request) -> bool:
         expected = base64.b64encode(f"{self.email}:{self.token}".encode()).decode()
         return request.headers.get("authorization") == f"Basic {expected}"
 
-    def _spend(self) -> dict[str, str]:
+    def _count_request(self) -> dict[str, str]:
+        """Count a request in the rate limit, and return the limit's headers; `Retry-After` if it is exceeded."""
         now, limits = self.now(), self.limits
         while self.spent and self.spent[0] <= now - limits.window_ms:
             self.spent.popleft()

@@ -1,4 +1,7 @@
-"""As much of JQL as connectors and users' filters need: comparisons, AND, OR, NOT, brackets, ORDER BY."""
+"""A parser and evaluator of JQL for the fake Jira site's search.
+
+It supports what connectors and users' filters need: comparisons, IN, AND, OR, NOT, brackets and ORDER BY.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers.http import unescaped
+from lakesync.testing.servers.http import unescape
 from lakesync.testing.servers.jira.site import Issue
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|>=|<=|[=<>(),])|([^\s=<>!(),"']+))""")
@@ -42,58 +45,67 @@ _ORDERS: dict[str, Callable[[Issue], Any]] = {
     "id": lambda issue: int(issue.id),
 }
 
-_AS_UPDATED = ((_ORDERS["updated"], False), (_ORDERS["key"], False))
+_UPDATED_THEN_KEY = ((_ORDERS["updated"], False), (_ORDERS["key"], False))
+"""The order of the search index, in which matching issues need no sort."""
 
 Test = Callable[[Issue], bool]
-Bounded = tuple[Test, int]
-"""A test, and the time before which no issue that passes was updated."""
+"""Whether an issue matches a condition."""
+Condition = tuple[Test, int]
+"""A test, and a lower bound: no issue that was updated before this time (in milliseconds since 1970) passes the test.
+0 if there is no bound."""
 
 
 class JqlError(ValueError):
-    """What the API says of a query that it does not take."""
+    """A query that the API rejects. The message is the one that Jira sends."""
 
 
 class Query(NamedTuple):
-    """A query that was read."""
+    """A parsed query."""
 
     matches: Test
     bounded: bool
-    """Whether it restricts the search at all."""
+    """Whether the query has a condition. Jira rejects a search without one."""
     order: tuple[tuple[Callable[[Issue], Any], bool], ...]
-    """What to sort by, and whether downwards."""
+    """The sort keys of ORDER BY, each with whether it is descending."""
     since: int
-    """No issue that was updated before matches."""
+    """No issue that was updated before this time matches, in milliseconds since 1970; 0 if there is no bound."""
 
-    def select(self, issues: Sequence[Issue], most: int) -> list[Issue]:
-        """Return the first of the issues that match, in order.
+    def select(self, issues: Sequence[Issue], limit: int) -> list[Issue]:
+        """Return the first matching issues in the order of ORDER BY.
 
         Args:
-            issues: by when they were updated, then by key.
-            most: the most issues.
+            issues: the search index, sorted by time of update, then by key.
+            limit: the maximal number of issues.
         """
         rest = issues[bisect_left(issues, self.since, key=_TIMES["updated"]) :]
         matching = filter(self.matches, rest)
-        if self.order == _AS_UPDATED:
-            return list(islice(matching, most))
-        if not any(down for _, down in self.order):
-            orders = [by for by, _ in self.order]
-            return heapq.nsmallest(most, matching, key=lambda issue: (*[by(issue) for by in orders], int(issue.id)))
+        if self.order == _UPDATED_THEN_KEY:
+            return list(islice(matching, limit))
+        if not any(descending for _, descending in self.order):
+            keys = [key for key, _ in self.order]
+            return heapq.nsmallest(limit, matching, key=lambda issue: (*[key(issue) for key in keys], int(issue.id)))
         found = sorted(matching, key=lambda issue: int(issue.id))
-        for by, down in reversed(self.order):
-            found.sort(key=by, reverse=down)
-        return found[:most]
+        for key, descending in reversed(self.order):
+            found.sort(key=key, reverse=descending)
+        return found[:limit]
 
 
 def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
-    """Read a query; a time without a zone is one of the account's own.
+    """Parse a query.
+
+    Args:
+        jql: the query. A time in it has no zone; it is in the account's zone.
+        utc_offset_minutes: the account's time zone.
 
     Raises:
-        JqlError: it is not of the language, or names a field that is not known.
+        JqlError: the syntax is wrong, or the query names an unknown field.
     """
     return _Parser(jql, timezone(timedelta(minutes=utc_offset_minutes))).query()
 
 
 class _Parser:
+    """A recursive descent parser: `_any` parses OR, `_all` AND, `_one` NOT, brackets and comparisons."""
+
     def __init__(self, jql: str, zone: timezone) -> None:
         self._tokens = _tokens(jql)
         self._at = 0
@@ -110,6 +122,7 @@ class _Parser:
         return Query(test or (lambda _: True), test is not None, order, since)
 
     def _word(self) -> str:
+        """Return the next token in upper case without consuming it; empty at the end."""
         return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
@@ -118,7 +131,7 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _any(self) -> Bounded:
+    def _any(self) -> Condition:
         parts = [self._all()]
         while self._word() == "OR":
             self._take()
@@ -130,7 +143,7 @@ class _Parser:
             else (lambda issue: any(test(issue) for test in tests), min(b for _, b in parts))
         )
 
-    def _all(self) -> Bounded:
+    def _all(self) -> Condition:
         parts = [self._one()]
         while self._word() == "AND":
             self._take()
@@ -142,7 +155,7 @@ class _Parser:
             else (lambda issue: all(test(issue) for test in tests), max(b for _, b in parts))
         )
 
-    def _one(self) -> Bounded:
+    def _one(self) -> Condition:
         if self._word() == "NOT":
             self._take()
             negated, _ = self._one()
@@ -155,7 +168,7 @@ class _Parser:
             return inner
         return self._comparison()
 
-    def _comparison(self) -> Bounded:
+    def _comparison(self) -> Condition:
         field = self._take().lower()
         if field not in _TEXTS and field not in _TIMES:
             raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
@@ -189,6 +202,7 @@ class _Parser:
                 raise JqlError(f"Error in the JQL Query: Expecting ',' but got '{end}'.")
 
     def _moment(self, text: str) -> int:
+        """Return a time in milliseconds since 1970. It is given as such a number, or as date and time."""
         if re.fullmatch(r"-?\d+", text):
             return int(text)
         for form in ("%Y-%m-%d %H:%M", "%Y/%m/%d %H:%M", "%Y-%m-%d", "%Y/%m/%d"):
@@ -208,10 +222,10 @@ class _Parser:
             field = self._take().lower()
             if field not in _ORDERS:
                 raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
-            down = self._word() == "DESC"
+            descending = self._word() == "DESC"
             if self._word() in ("ASC", "DESC"):
                 self._take()
-            order.append((_ORDERS[field], down))
+            order.append((_ORDERS[field], descending))
             if self._word() != ",":
                 return tuple(order)
             self._take()
@@ -229,7 +243,7 @@ def _tokens(jql: str) -> list[str]:
 
 
 def _unquoted(token: str) -> str:
-    return unescaped(token[1:-1]) if token[:1] in "\"'" and len(token) > 1 else token
+    return unescape(token[1:-1]) if token[:1] in "\"'" and len(token) > 1 else token
 
 
 def _texts(field: str, issue: Issue) -> set[str]:

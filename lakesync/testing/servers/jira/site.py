@@ -1,6 +1,7 @@
-"""The data of a Jira site, and the state of its REST API: settings, account and limits. Route handlers use both.
+"""The data of the fake Jira site (`JiraSite`), and the settings and counters of its REST API (`JiraService`).
 
-A site holds projects, issues, comments, and a search index that lags behind them.
+A site has projects, issues, comments, and a search index that lags behind them. The routes in `api` read and change it;
+tests change it directly, for example to hide an issue.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 from typing import Any, Literal
 
-from lakesync.testing.servers.http import Answer
+from lakesync.testing.servers.http import Response
 
 Status = Literal["To Do", "In Progress", "Done"]
 STATUSES: tuple[Status, ...] = ("To Do", "In Progress", "Done")
@@ -24,7 +25,7 @@ ABSENT = "Issue does not exist or you do not have permission to see it."
 
 @dataclass
 class Project:
-    """A project; `deleted` is in the trash, which only those who may administer it see."""
+    """A project. A deleted project is in the trash: only administrators see it, and its issues are not visible."""
 
     id: str
     key: str
@@ -33,12 +34,12 @@ class Project:
     lead: str = "Ada"
     deleted: bool = False
     hidden: bool = False
-    """Whether the account that asks may not browse it."""
+    """Whether the account lacks the permission to browse the project."""
 
 
 @dataclass
 class Comment:
-    """A comment; `body` is a document of Atlassian's format."""
+    """A comment. `body` is a document in Atlassian's format; times are in milliseconds since 1970."""
 
     id: str
     author: str
@@ -50,7 +51,7 @@ class Comment:
 
 @dataclass
 class Issue:
-    """An issue; times in milliseconds since the epoch, by the site's clock."""
+    """An issue. Times are in milliseconds since 1970, by the site's clock."""
 
     id: str
     project: str
@@ -61,33 +62,39 @@ class Issue:
     comments: list[Comment] = field(default_factory=list)
     properties: dict[str, Any] = field(default_factory=dict)
     hidden: bool = False
-    """Whether a security level keeps it from the account that asks."""
+    """Whether a security level hides the issue from the account."""
 
 
 @dataclass
 class JiraSite:
-    """The state of a site, changed by these methods or over its API.
-
-    Its clock is its own: what skew it has against the caller's is the caller's to choose.
-    """
+    """The state of a site. Tests change it by these methods, requests by the API."""
 
     clock: Callable[[], int]
-    """Milliseconds since the epoch."""
+    """Returns the site's time in milliseconds since 1970. It may differ from the caller's, to test clock skew."""
     index_lag_ms: int = 0
-    """How long after a change the search finds it; the API's other routes show it at once."""
+    """Milliseconds after which the search finds a change. Other routes return the change at once."""
     utc_offset_minutes: int = 0
-    """Of the account's time zone, in which times are spelled."""
+    """Time zone of the account, in which the API writes times."""
     projects: dict[str, Project] = field(default_factory=dict)
     issues: dict[str, Issue] = field(default_factory=dict)
-    """By id."""
+    """Id → issue."""
     _ids: Iterator[int] = field(default_factory=lambda: count(10_000))
     _numbers: dict[str, Iterator[int]] = field(default_factory=dict)
     _index: dict[str, Issue] = field(default_factory=dict)
-    _waiting: list[tuple[int, str, Issue | None]] = field(default_factory=list)
+    """Id → the issue as the search finds it, a copy."""
+    _pending: list[tuple[int, str, Issue | None]] = field(default_factory=list)
+    """Changes that the index lacks: when it gets them, issue id, and the changed copy (None: deleted)."""
     _ordered: list[Issue] | None = None
+    """The index in the order of `indexed`; None after a change."""
 
     def add_project(self, key: str, name: str | None = None, **more: Any) -> Project:
-        """A new project."""
+        """Create a project.
+
+        Args:
+            key: prefix of its issues' keys, such as `OPS`.
+            name: display name; None for a generated one.
+            more: other fields of `Project`.
+        """
         made = Project(str(next(self._ids)), key, name or f"Project {key}", **more)
         self.projects[key] = made
         self._numbers.setdefault(key, count(1))
@@ -96,7 +103,14 @@ class JiraSite:
     def add_issue(
         self, project: str, summary: str, *, properties: dict[str, Any] | None = None, **fields: Any
     ) -> Issue:
-        """A new issue of a project, with the next number as its key."""
+        """Create an issue in a project. Its key is the project's key with the next number.
+
+        Args:
+            project: the project's key.
+            summary: the issue's title.
+            properties: entity properties, by key.
+            fields: other fields of the issue, such as `status`.
+        """
         now = self.clock()
         made = Issue(
             str(next(self._ids)),
@@ -108,7 +122,7 @@ class JiraSite:
             properties=properties or {},
         )
         self.issues[made.id] = made
-        self._written(made)
+        self._schedule_indexing(made)
         return made
 
     def edit(self, issue: Issue, **fields: Any) -> None:
@@ -117,7 +131,14 @@ class JiraSite:
         self._touch(issue)
 
     def add_comment(self, issue: Issue, body: Any, author: str = "Ada", **more: Any) -> Comment:
-        """A new comment; like every change of comments it changes when the issue was updated."""
+        """Add a comment to an issue. As every change of comments, it sets the issue's time of update.
+
+        Args:
+            issue: the issue.
+            body: a document in Atlassian's format.
+            author: name of the user.
+            more: other fields of `Comment`.
+        """
         now = self.clock()
         made = Comment(str(next(self._ids)), author, body, now, now, **more)
         issue.comments.append(made)
@@ -125,51 +146,55 @@ class JiraSite:
         return made
 
     def edit_comment(self, issue: Issue, comment: Comment, body: Any) -> None:
-        """Change a comment."""
+        """Replace a comment's body."""
         comment.body, comment.updated = body, self.clock()
         self._touch(issue)
 
     def delete_comment(self, issue: Issue, comment: Comment) -> None:
-        """Remove a comment for good."""
+        """Delete a comment permanently."""
         issue.comments.remove(comment)
         self._touch(issue)
 
     def move(self, issue: Issue, project: str) -> None:
-        """Give an issue to another project: its id stays, its key does not."""
+        """Move an issue to another project. Its id stays; it gets a key of the other project."""
         issue.project, issue.key = project, f"{project}-{next(self._numbers[project])}"
         self._touch(issue)
 
     def delete(self, issue: Issue) -> None:
         """Delete an issue and its comments, so that no route returns them."""
         del self.issues[issue.id]
-        self._waiting.append((self.clock() + self.index_lag_ms, issue.id, None))
+        self._pending.append((self.clock() + self.index_lag_ms, issue.id, None))
 
     def delete_project(self, key: str) -> None:
-        """Put a project into the trash: its issues are nowhere to be seen."""
+        """Move a project to the trash. No route returns its issues then."""
         self.projects[key].deleted = True
 
     def index(self, issue: Issue) -> None:
-        """Let the search find an issue's current values before older changes of other issues."""
-        self._unwait(issue)
+        """Update an issue in the search index now, before older changes of other issues."""
+        self._drop_pending(issue)
         self._index[issue.id] = copy.deepcopy(issue)
 
     def unindex(self, issue: Issue) -> None:
-        """Let the search find a hidden or deleted issue until it changes again."""
-        self._unwait(issue)
+        """Remove an issue from the search index until the issue changes again."""
+        self._drop_pending(issue)
         self._index.pop(issue.id, None)
 
     def sees(self, issue: Issue) -> bool:
-        """Return whether the account may browse an issue, in the search or by its id."""
+        """Return whether the account may browse an issue, in the search or by id.
+
+        Args:
+            issue: an issue, or the copy in the search index. Permissions are those of the issue itself, because a
+                change of permissions applies at once, also to the search.
+        """
         project = self.projects[issue.project]
-        # what may be seen holds at once, also for what the search knows of an issue
         return not (self.issues.get(issue.id, issue).hidden or project.hidden or project.deleted)
 
     def indexed(self) -> list[Issue]:
-        """The issues as the search knows them now, hidden ones too, by when they were updated, then by key."""
+        """Return the issues in the search index, hidden ones too, sorted by time of update, then by key."""
         now = self.clock()
-        due = [entry for entry in self._waiting if entry[0] <= now]
+        due = [entry for entry in self._pending if entry[0] <= now]
         if due:
-            self._waiting = [entry for entry in self._waiting if entry[0] > now]
+            self._pending = [entry for entry in self._pending if entry[0] > now]
             self._ordered = None
         for _, name, issue in due:
             if issue is None:
@@ -177,68 +202,76 @@ class JiraSite:
             else:
                 self._index[name] = issue
         if self._ordered is None:
-            self._ordered = sorted(self._index.values(), key=lambda each: (each.updated, *_number(each), int(each.id)))
+            self._ordered = sorted(
+                self._index.values(), key=lambda each: (each.updated, *_sort_key(each), int(each.id))
+            )
         return self._ordered
 
-    def spelled(self, ms: int) -> str:
-        """A time as the API spells it: ISO 8601 with milliseconds, in the account's time zone."""
+    def time_text(self, ms: int) -> str:
+        """Return a time as the API writes it: ISO 8601 with milliseconds, in the account's time zone."""
         zone = timezone(timedelta(minutes=self.utc_offset_minutes))
         at = datetime.fromtimestamp(ms // 1000, zone)
         return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}{at:%z}"
 
-    def _unwait(self, issue: Issue) -> None:
-        self._waiting = [entry for entry in self._waiting if entry[1] != issue.id]
+    def _drop_pending(self, issue: Issue) -> None:
+        self._pending = [entry for entry in self._pending if entry[1] != issue.id]
         self._ordered = None
 
     def _touch(self, issue: Issue) -> None:
         issue.updated = max(self.clock(), issue.updated)
-        self._written(issue)
+        self._schedule_indexing(issue)
 
-    def _written(self, issue: Issue) -> None:
-        self._waiting.append((self.clock() + self.index_lag_ms, issue.id, copy.deepcopy(issue)))
+    def _schedule_indexing(self, issue: Issue) -> None:
+        """Let the search find an issue's current values when the index lag has passed."""
+        self._pending.append((self.clock() + self.index_lag_ms, issue.id, copy.deepcopy(issue)))
 
 
-def _number(issue: Issue) -> tuple[str, int]:
-    """A key in its order."""
+def _sort_key(issue: Issue) -> tuple[str, int]:
+    """Return the value by which keys are sorted: `OPS-9` before `OPS-10`."""
     return issue.project, int(issue.key.rpartition("-")[2])
 
 
 @dataclass
 class Limits:
-    """Rate limit: `requests` in `window_ms`."""
+    """Rate limit: at most `requests` in the last `window_ms` milliseconds."""
 
     requests: int = 10_000
     window_ms: int = 60_000
     near: float = 0.2
-    """`X-RateLimit-NearLimit` is sent below this share."""
+    """The header `X-RateLimit-NearLimit` is sent if less than this share of the requests is left."""
 
 
 @dataclass
 class JiraService:
-    """Settings and counters of the API. Its one account signs in by Basic authentication: address and token."""
+    """Settings and counters of the API. It has one account, with Basic authentication by e-mail address and token."""
 
     site: JiraSite
     email: str = "sync@example.com"
     token: str = "jira-token"  # noqa: S105 a server for tests
     limits: Limits = field(default_factory=Limits)
     page_limit: int = 100
-    """Issues on a page if fields are requested."""
+    """Maximal number of issues on a page if fields are requested."""
     token_ms: int = 600_000
     """Milliseconds for which the token of a next page is valid."""
     null_token: bool = False
     """Whether the last page has a null token instead of no token. Real sites have answered in both ways."""
     forbidden: set[str] = field(default_factory=set)
     """Patterns of paths that the account may not request."""
-    failures: deque[Answer] = field(default_factory=deque)
-    """Answers for the next requests, one each. An answer of status 0 lets the request be answered normally."""
+    failures: deque[Response] = field(default_factory=deque)
+    """Responses to the next requests, one each, in place of a route's. Status 0 lets the route respond."""
     spent: deque[int] = field(default_factory=deque)
-    """When each request of the current window arrived, in milliseconds."""
+    """Times of the requests in the current window, in milliseconds since 1970."""
 
     def now(self) -> int:
-        """Return the site's time, in milliseconds."""
+        """Return the site's time in milliseconds since 1970."""
         return self.site.clock()
 
 
 def fault(*messages: str, **errors: str) -> dict[str, Any]:
-    """Return the body of an error: messages for the whole request, and by field."""
+    """Return the body of an error response.
+
+    Args:
+        messages: errors of the request as a whole.
+        errors: field name → its error.
+    """
     return {"errorMessages": list(messages), "errors": errors}

@@ -1,11 +1,11 @@
-"""Login providers: an OpenID Connect server whose routes and tokens have the shapes of five vendors.
+"""A fake login provider: an OpenID Connect server with the routes and tokens of one of five vendors.
 
-They are Auth0 (access tokens of an API), Clerk (session tokens), Supabase Auth, Keycloak (access tokens of a realm) and
-Firebase Authentication (ID tokens). The claims of Clerk, Supabase and Firebase were compared with the vendors' pages;
-nothing was compared with a real account.
+The vendors are Auth0 (access tokens of an API), Clerk (session tokens), Supabase Auth, Keycloak (access tokens of a
+realm) and Firebase Authentication (ID tokens). The claims of Clerk, Supabase and Firebase were compared with the
+vendors' documentation; nothing was compared with a real account.
 """
 
-from lakesync.testing.servers.oidc.provider import OidcProvider, User, providing
-from lakesync.testing.servers.oidc.shapes import SHAPES, Shape
+from lakesync.testing.servers.oidc.provider import OidcProvider, User, serve_oidc
+from lakesync.testing.servers.oidc.vendors import VENDORS, Vendor
 
-__all__ = ["SHAPES", "OidcProvider", "Shape", "User", "providing"]
+__all__ = ["VENDORS", "OidcProvider", "User", "Vendor", "serve_oidc"]

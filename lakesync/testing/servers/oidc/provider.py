@@ -1,4 +1,8 @@
-"""The provider: its users, its keys, and the routes by which it gives tokens out."""
+"""A fake login provider (OpenID Connect): users, signing keys, and the routes that sign in and issue tokens.
+
+Tests of logins run it with `serve_oidc`. `vendors` has what differs between Auth0, Clerk, Supabase, Keycloak and
+Firebase. Other words: JWKS (the set of public keys with which tokens are verified), `kid` (the id of a key in it).
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,28 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from lakesync.testing.servers.http import Answer, Request, serving
-from lakesync.testing.servers.oidc.shapes import SHAPES, Shape, User
+from lakesync.testing.servers.http import Request, Response, serve
+from lakesync.testing.servers.oidc.vendors import VENDORS, User, Vendor
 
-__all__ = ["OidcProvider", "SigningKey", "User", "providing"]
+__all__ = ["OidcProvider", "SigningKey", "User", "serve_oidc"]
 
 
 class SigningKey(NamedTuple):
     """A key that signs tokens."""
 
     kid: str
+    """The key's id in the key set and in the header of tokens."""
     algorithm: str
+    """RS256, ES256 or EdDSA."""
     private: Any
 
     @staticmethod
     def generate(algorithm: str) -> SigningKey:
-        """Make a key of RS256, ES256 or EdDSA."""
+        """Generate a key.
+
+        Args:
+            algorithm: RS256, ES256 or EdDSA.
+        """
         kid = secrets.token_urlsafe(16)
         if algorithm == "RS256":
             return SigningKey(kid, algorithm, rsa.generate_private_key(public_exponent=65537, key_size=2048))
@@ -41,7 +51,7 @@ class SigningKey(NamedTuple):
 
     @property
     def public(self) -> dict[str, Any]:
-        """Return its public part as the key set has it."""
+        """The public key as a JSON Web Key, for the key set."""
         algorithms: dict[str, Any] = {"RS256": RSAAlgorithm, "ES256": ECAlgorithm, "EdDSA": OKPAlgorithm}
         found: dict[str, Any] = algorithms[self.algorithm].to_jwk(self.private.public_key(), as_dict=True)
         found.pop("key_ops", None)
@@ -50,141 +60,144 @@ class SigningKey(NamedTuple):
 
 @dataclass
 class OidcProvider:
-    """Answers as a vendor's server: discovery document, key set, sign-in and renewal. Times are this machine's."""
+    """Behaves as a vendor's server: discovery document, key set, sign-in and token renewal. Uses the real clock."""
 
-    shape: Shape
+    vendor: Vendor
     url: str = ""
-    """Where it listens, without a slash at the end."""
+    """The provider's URL without a slash at the end; `serve_oidc` sets it."""
     lifetime: float | None = None
-    """Seconds that a token is good for; None: as long as the vendor's are."""
+    """Seconds for which a token is valid; None: the vendor's default."""
     audience: str | None = None
-    """In place of the one that the vendor has."""
+    """The claim `aud` of tokens; None: the vendor's default."""
     users: dict[str, User] = field(default_factory=dict)
-    """By e-mail address."""
+    """E-mail address → user."""
     down: bool = False
-    """Whether every call is answered by 503."""
+    """Whether the provider responds to every request with 503."""
     keys: list[SigningKey] = field(default_factory=list)
-    """In the key set; the last one signs."""
+    """The keys in the key set. The last one signs new tokens."""
     calls: list[tuple[str, str, int]] = field(default_factory=list)
-    """Method, path and status of every call so far."""
+    """Method, path and status of every request so far."""
     _sessions: dict[str, User] = field(default_factory=dict)
+    """Renewal code → user."""
 
     def __post_init__(self) -> None:
-        """Make the first key."""
+        """Generate the first key, unless keys were given."""
         if not self.keys:
             self.rotate()
 
     @property
     def issuer(self) -> str:
-        """The `iss` of its tokens."""
-        return self.url + self.shape.issuer_path
+        """The claim `iss` of tokens."""
+        return self.url + self.vendor.issuer_path
 
     def add_user(self, email: str, password: str = "correct horse", **claims: Any) -> User:  # noqa: S107 a test's
-        """Sign a user up.
+        """Create a user.
 
         Args:
-            email: the address.
-            password: for the sign-in.
-            claims: what the operator says of the user; a token has it where the vendor puts such claims.
+            email: the address with which the user signs in.
+            password: the user's password.
+            claims: custom claims about the user. Tokens contain them where the vendor puts custom claims.
         """
-        user = User(self.shape.user_id(), email, password, claims)
+        user = User(self.vendor.user_id(), email, password, claims)
         self.users[email] = user
         return user
 
     def rotate(self) -> SigningKey:
-        """Sign with a new key from now on; the older ones stay in the key set."""
-        self.keys.append(SigningKey.generate(self.shape.algorithm))
+        """Generate and return a new key, which signs from now on. Older keys stay in the key set."""
+        self.keys.append(SigningKey.generate(self.vendor.algorithm))
         return self.keys[-1]
 
     def withdraw(self, kid: str) -> None:
-        """Take a key out of the key set."""
+        """Remove a key from the key set, so that its tokens cannot be verified."""
         self.keys = [key for key in self.keys if key.kid != kid]
 
     def token(self, user: User, *, key: SigningKey | None = None, **changes: Any) -> str:
-        """Return a token for a user.
+        """Issue a token for a user.
 
         Args:
-            user: a user.
-            key: signs it; None: the newest one.
-            changes: claims in place of those that the vendor's token has; None leaves one out.
+            user: the user.
+            key: the key that signs; None for the newest.
+            changes: claims that replace the vendor's; a claim with value None is left out.
         """
         key = key or self.keys[-1]
         now = int(time.time())
-        lifetime = self.shape.lifetime if self.lifetime is None else self.lifetime
-        claims = self.shape.claims(user, self.issuer, self.audience or self.shape.audience)
+        lifetime = self.vendor.lifetime if self.lifetime is None else self.lifetime
+        claims = self.vendor.claims(user, self.issuer, self.audience or self.vendor.audience)
         claims = {"iss": self.issuer, "iat": now, "exp": now + lifetime, **claims, **changes}
-        held = {name: value for name, value in claims.items() if value is not None}
-        return jwt.encode(held, key.private, key.algorithm, {"kid": key.kid, **self.shape.header})
+        present = {name: value for name, value in claims.items() if value is not None}
+        return jwt.encode(present, key.private, key.algorithm, {"kid": key.kid, **self.vendor.header})
 
-    def answer(self, request: Request) -> Answer:
-        """The answer to a request."""
+    def respond(self, request: Request) -> Response:
+        """Respond to a request."""
         if self.down:
-            return Answer(503, {"error": "temporarily_unavailable"})
-        place = request.path
-        if (
-            request.method == "GET"
-            and place == self.shape.issuer_path.rstrip("/") + "/.well-known/openid-configuration"
-        ):
-            return Answer(200, self._discovery())
-        if request.method == "GET" and place == self.shape.jwks_path:
-            return Answer(200, {"keys": [*self.shape.other_keys, *(key.public for key in self.keys)]})
+            return Response(503, {"error": "temporarily_unavailable"})
+        discovery_path = self.vendor.issuer_path.rstrip("/") + "/.well-known/openid-configuration"
+        if request.method == "GET" and request.path == discovery_path:
+            return Response(200, self._discovery())
+        if request.method == "GET" and request.path == self.vendor.jwks_path:
+            return Response(200, {"keys": [*self.vendor.other_keys, *(key.public for key in self.keys)]})
         if request.method == "POST":
-            for path, route in self.shape.routes.items():
-                if path == place or (path.endswith("/") and place.startswith(path)):
+            for path, route in self.vendor.routes.items():
+                if path == request.path or (path.endswith("/") and request.path.startswith(path)):
                     return route(self, request, _form(request))
-        return Answer(404, {"error": "not_found", "error_description": f"{request.method} {place}"})
+        return Response(404, {"error": "not_found", "error_description": f"{request.method} {request.path}"})
 
     def now(self) -> int:
-        """Its time, in milliseconds since the epoch."""
+        """Return this machine's time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
-    def signed_in(self, email: str, password: str) -> User | None:
-        """Return the user with this address and password."""
+    def authenticate(self, email: str, password: str) -> User | None:
+        """Return the user with this address and password; None if the address is unknown or the password wrong."""
         user = self.users.get(email)
         return user if user is not None and secrets.compare_digest(user.password, password) else None
 
     def open_session(self, user: User) -> str:
-        """Return what renews the tokens of a user, once."""
+        """Return a code with which the user's token can be renewed (a refresh token or session id)."""
         name = uuid.uuid4().hex
         self._sessions[name] = user
         return name
 
     def session(self, name: str, *, keep: bool = False) -> User | None:
-        """Return whose session it is."""
+        """Return the user of a renewal code; None if the code is unknown or used.
+
+        Args:
+            name: the code.
+            keep: whether the code stays valid after this call.
+        """
         return self._sessions.get(name) if keep else self._sessions.pop(name, None)
 
     def seconds(self) -> int:
-        """How long tokens are good for."""
-        return int(self.shape.lifetime if self.lifetime is None else self.lifetime)
+        """Return the lifetime of tokens in seconds."""
+        return int(self.vendor.lifetime if self.lifetime is None else self.lifetime)
 
     def _discovery(self) -> dict[str, Any]:
         return {
             "issuer": self.issuer,
-            "jwks_uri": self.url + self.shape.jwks_path,
-            "token_endpoint": self.url + self.shape.token_path,
+            "jwks_uri": self.url + self.vendor.jwks_path,
+            "token_endpoint": self.url + self.vendor.token_path,
             "authorization_endpoint": f"{self.url}/authorize",
             "response_types_supported": ["code", "id_token"],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": [self.shape.algorithm],
+            "id_token_signing_alg_values_supported": [self.vendor.algorithm],
         }
 
 
 @contextmanager
-def providing(shape: str, **options: Any) -> Iterator[OidcProvider]:
-    """A provider that listens on a free port until the block is left.
+def serve_oidc(vendor: str, **options: Any) -> Iterator[OidcProvider]:
+    """Run a provider on a free port until the block ends.
 
     Args:
-        shape: `auth0`, `clerk`, `supabase`, `keycloak` or `firebase`.
+        vendor: `auth0`, `clerk`, `supabase`, `keycloak` or `firebase`.
         options: other fields of `OidcProvider`.
     """
-    provider = OidcProvider(SHAPES[shape], **options)
-    with serving(provider) as served:
+    provider = OidcProvider(VENDORS[vendor], **options)
+    with serve(provider) as served:
         provider.url, provider.calls = served.url, served.calls
         yield provider
 
 
 def _form(request: Request) -> Mapping[str, str]:
-    """The fields of a body, as JSON or as a form."""
+    """Return the fields of a request's body, which is JSON or a form."""
     if "json" in request.headers.get("content-type", ""):
         found = json.loads(request.body or b"{}")
         return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}

@@ -1,7 +1,8 @@
-"""A Salesforce organisation as its REST API and its Bulk API 2.0 show themselves to one connected app.
+"""A fake Salesforce organisation with REST API and Bulk API 2.0, as one connected app sees it.
 
-Built from Salesforce's documentation of the REST API, SOQL, OAuth flows and the Bulk API 2.0: cursors that expire,
-deleted records that `queryAll` alone shows, sessions that end, a daily budget of calls.
+Tests and `lakesync fake` run it. It follows Salesforce's documentation of the REST API, SOQL, OAuth flows and the
+Bulk API 2.0, also in what makes polling hard: query locators expire, only `queryAll` returns deleted records, sessions
+expire, and calls per day are limited.
 """
 
 from lakesync.testing.servers.salesforce.api import SalesforceApi

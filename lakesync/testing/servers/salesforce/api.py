@@ -1,6 +1,7 @@
-"""The REST API and Bulk API 2.0 of a Salesforce organisation: sign-in, the daily limit, and routes.
+"""The REST API and Bulk API 2.0 of the fake Salesforce organisation: sign-in, daily limit and routes.
 
-The routes are queries, limits, records, and query jobs, whose result is CSV in pieces that a locator names.
+`SalesforceApi` is the service that `serve` runs; the functions are its routes: queries, limits, records, and query jobs
+of the Bulk API. A job's result is CSV, which the client fetches in parts; each part's locator names the next.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.http import Request, Response
 from lakesync.testing.servers.salesforce.org import (
     EXTERNAL_IDS,
     FIELDS,
@@ -24,25 +25,26 @@ from lakesync.testing.servers.salesforce.org import (
     SalesforceOrg,
     SalesforceService,
     error,
-    spelled,
+    time_text,
     unknown,
 )
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
-_KEPT_MS = 30 * 86_400_000
+_DELETES_KEPT_MS = 30 * 86_400_000
+"""Milliseconds for which the route `deleted` returns a deleted record's id."""
 
 
-def query(api: SalesforceService, request: Request) -> Answer:
+def query(api: SalesforceService, request: Request) -> Response:
     """Return the first page of a query, without deleted records."""
     return _first(api, request, deleted=False)
 
 
-def query_all(api: SalesforceService, request: Request) -> Answer:
+def query_all(api: SalesforceService, request: Request) -> Response:
     """Return the first page of a query, with records in the recycle bin."""
     return _first(api, request, deleted=True)
 
 
-def query_more(api: SalesforceService, _: Request, locator: str) -> Answer:
+def query_more(api: SalesforceService, _: Request, locator: str) -> Response:
     """Return the next page of a query's result, which was selected when the query was sent."""
     until, fields, rest = api.results.pop(locator, (0, (), []))
     if until < api.now():
@@ -50,26 +52,28 @@ def query_more(api: SalesforceService, _: Request, locator: str) -> Answer:
     return _page(api, fields, rest, None)
 
 
-def limits(api: SalesforceService, _: Request) -> Answer:
-    """What is left of the day's budget."""
-    return Answer(200, {"DailyApiRequests": {"Max": api.daily_limit, "Remaining": max(api.daily_limit - api.used, 0)}})
+def limits(api: SalesforceService, _: Request) -> Response:
+    """Return the daily limit of requests and how many are left."""
+    return Response(
+        200, {"DailyApiRequests": {"Max": api.daily_limit, "Remaining": max(api.daily_limit - api.used, 0)}}
+    )
 
 
-def deleted(api: SalesforceService, request: Request, kind: str) -> Answer:
+def deleted(api: SalesforceService, request: Request, kind: str) -> Response:
     """Return the ids of an object's deleted records in a time range, purged ones included, for 30 days."""
     start, end = (int(datetime.fromisoformat(request.query[name]).timestamp() * 1000) for name in ("start", "end"))
-    earliest = api.now() - _KEPT_MS
+    earliest = api.now() - _DELETES_KEPT_MS
     if kind not in FIELDS or kind in api.no_access:
         raise SoqlError("INVALID_TYPE", f"sObject type '{kind}' is not supported.")
     if start < earliest - 60_000 or end <= start:
         raise SoqlError("INVALID_REPLICATION_DATE", "startDate before org replication enabled date")
     found = [
-        {"id": record_id, "deletedDate": spelled(at)}
+        {"id": record_id, "deletedDate": time_text(at)}
         for at, of, record_id in api.org.log
         if of == kind and start <= at < end
     ]
-    body = {"deletedRecords": found, "earliestDateAvailable": spelled(earliest), "latestDateCovered": spelled(end)}
-    return Answer(200, body)
+    body = {"deletedRecords": found, "earliestDateAvailable": time_text(earliest), "latestDateCovered": time_text(end)}
+    return Response(200, body)
 
 
 def shown(org: SalesforceOrg, record: Record, fields: Sequence[str]) -> dict[str, Any]:
@@ -85,17 +89,17 @@ def shown(org: SalesforceOrg, record: Record, fields: Sequence[str]) -> dict[str
     return row
 
 
-def _first(api: SalesforceService, request: Request, *, deleted: bool) -> Answer:
+def _first(api: SalesforceService, request: Request, *, deleted: bool) -> Response:
     asked = parse(request.query.get("q", ""), api.org)
     if asked.kind in api.no_access:
         raise SoqlError("INVALID_TYPE", f"sObject type '{asked.kind}' is not supported.")
     found = asked.select(api.org, deleted=deleted)
     if not asked.fields:
-        return Answer(200, {"totalSize": len(found), "done": True, "records": []})
+        return Response(200, {"totalSize": len(found), "done": True, "records": []})
     return _page(api, asked.fields, found, len(found))
 
 
-def _page(api: SalesforceService, fields: tuple[str, ...], found: list[Record], total: int | None) -> Answer:
+def _page(api: SalesforceService, fields: tuple[str, ...], found: list[Record], total: int | None) -> Response:
     page, rest = found[: api.batch], found[api.batch :]
     body: dict[str, Any] = {
         "totalSize": len(found) if total is None else total,
@@ -106,19 +110,19 @@ def _page(api: SalesforceService, fields: tuple[str, ...], found: list[Record], 
         locator = f"0r8{secrets.token_hex(8)}-{api.batch}"
         api.results[locator] = (api.now() + api.locator_ms, fields, rest)
         body["nextRecordsUrl"] = f"/services/data/v62.0/query/{locator}"
-    return Answer(200, body)
+    return Response(200, body)
 
 
-def create(api: SalesforceService, request: Request, kind: str) -> Answer:
+def create(api: SalesforceService, request: Request, kind: str) -> Response:
     """Create a record."""
     fields: dict[str, Any] = request.json
     if (wrong := _validation_error(kind, fields, REQUIRED.get(kind, ()))) is not None:
         return wrong
     made = api.org.add(kind, **fields)
-    return Answer(201, {"id": made.id, "success": True, "errors": []})
+    return Response(201, {"id": made.id, "success": True, "errors": []})
 
 
-def update(api: SalesforceService, request: Request, kind: str, name: str) -> Answer:
+def update(api: SalesforceService, request: Request, kind: str, name: str) -> Response:
     """Update a record."""
     fields: dict[str, Any] = request.json
     if (wrong := _validation_error(kind, fields, ())) is not None:
@@ -127,10 +131,10 @@ def update(api: SalesforceService, request: Request, kind: str, name: str) -> An
     if record is None or record.deleted or record.kind != kind or record.hidden:
         return error(404, "NOT_FOUND", "Provided external ID field does not exist or is not accessible: " + name)
     api.org.edit(record, **fields)
-    return Answer(204)
+    return Response(204)
 
 
-def upsert(api: SalesforceService, request: Request, kind: str, field: str, value: str) -> Answer:
+def upsert(api: SalesforceService, request: Request, kind: str, field: str, value: str) -> Response:
     """Update the record with an external id, or create it."""
     fields: dict[str, Any] = request.json
     if field not in EXTERNAL_IDS.get(kind, ()):
@@ -140,14 +144,15 @@ def upsert(api: SalesforceService, request: Request, kind: str, field: str, valu
     found = [each for each in api.org.visible(kind, deleted=False) if each.fields.get(field) == value]
     if found:
         api.org.edit(found[0], **fields)
-        return Answer(200, {"id": found[0].id, "success": True, "errors": [], "created": False})
+        return Response(200, {"id": found[0].id, "success": True, "errors": [], "created": False})
     if (wrong := _validation_error(kind, fields, REQUIRED.get(kind, ()))) is not None:
         return wrong
     made = api.org.add(kind, **fields, **{field: value})
-    return Answer(201, {"id": made.id, "success": True, "errors": [], "created": True})
+    return Response(201, {"id": made.id, "success": True, "errors": [], "created": True})
 
 
-def _validation_error(kind: str, fields: Any, required: tuple[str, ...]) -> Answer | None:
+def _validation_error(kind: str, fields: Any, required: tuple[str, ...]) -> Response | None:
+    """Return the error of unknown or missing fields; None if the fields are valid."""
     if kind not in FIELDS:
         return unknown()
     undefined = [name for name in fields if name not in FIELDS[kind]]
@@ -162,7 +167,7 @@ def _validation_error(kind: str, fields: Any, required: tuple[str, ...]) -> Answ
     return None
 
 
-def create_job(api: SalesforceService, request: Request) -> Answer:
+def create_job(api: SalesforceService, request: Request) -> Response:
     """Create a job. Its result is selected now."""
     asked = request.json
     if asked.get("operation") not in ("query", "queryAll"):
@@ -183,16 +188,16 @@ def create_job(api: SalesforceService, request: Request) -> Answer:
     )
     api.failing_jobs = max(api.failing_jobs - 1, 0)
     api.jobs[job.id] = job
-    return Answer(200, _job_json(api, job) | {"state": "UploadComplete"})
+    return Response(200, _job_json(api, job) | {"state": "UploadComplete"})
 
 
-def job_state(api: SalesforceService, _: Request, name: str) -> Answer:
+def job_state(api: SalesforceService, _: Request, name: str) -> Response:
     """Return the state of a job."""
     job = api.jobs.get(name)
-    return unknown() if job is None else Answer(200, _job_json(api, job))
+    return unknown() if job is None else Response(200, _job_json(api, job))
 
 
-def job_results(api: SalesforceService, request: Request, name: str) -> Answer:
+def job_results(api: SalesforceService, request: Request, name: str) -> Response:
     """Return a part of a result. The header `Sforce-Locator` names the next part, or is null."""
     job = api.jobs.get(name)
     if job is None:
@@ -215,12 +220,12 @@ def job_results(api: SalesforceService, request: Request, name: str) -> Answer:
         "Sforce-Locator": str(following) if following < len(job.found) else "null",
         "Sforce-NumberOfRecords": str(len(piece)),
     }
-    return Answer(200, written.getvalue(), headers)
+    return Response(200, written.getvalue(), headers)
 
 
-def delete_job(api: SalesforceService, _: Request, name: str) -> Answer:
+def delete_job(api: SalesforceService, _: Request, name: str) -> Response:
     """Delete a job."""
-    return unknown() if api.jobs.pop(name, None) is None else Answer(204)
+    return unknown() if api.jobs.pop(name, None) is None else Response(204)
 
 
 def _state(api: SalesforceService, job: BulkJob) -> str:
@@ -231,7 +236,7 @@ def _state(api: SalesforceService, job: BulkJob) -> str:
 
 def _job_json(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
     state = _state(api, job)
-    shown = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": state}
+    shown = {"id": job.id, "operation": job.operation, "createdDate": time_text(job.created), "state": state}
     match state:
         case "JobComplete":
             return shown | {"numberRecordsProcessed": len(job.found)}
@@ -241,11 +246,13 @@ def _job_json(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
 
 
 def _version(request: Request) -> str:
+    """Return the API version in the request's path, such as `62.0`."""
     found = re.search(r"/v([0-9.]+)/", request.path)
     return found[1] if found else ""
 
 
 def _text(value: Any) -> str:
+    """Return a value as the Bulk API writes it in CSV. Numbers always have a decimal point."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -253,7 +260,7 @@ def _text(value: Any) -> str:
     return str(float(value)) if isinstance(value, int | float) else str(value)
 
 
-Route = Callable[..., Answer]
+Route = Callable[..., Response]
 
 _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
     (method, re.compile(f"/services/data/v[0-9.]+/{pattern}"), route)
@@ -275,10 +282,10 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
 
 
 class SalesforceApi(SalesforceService):
-    """Answers requests to an organisation."""
+    """The service of an organisation, for `serve`."""
 
-    def answer(self, request: Request) -> Answer:
-        """Return the answer to a request."""
+    def respond(self, request: Request) -> Response:
+        """Respond to a request: with a planned failure, an error of session or limit, or a route's response."""
         if self.failures and (failure := self.failures.popleft()).status:
             return failure
         if request.path == "/services/oauth2/token" and request.method == "POST":
@@ -293,34 +300,34 @@ class SalesforceApi(SalesforceService):
         for method, pattern, route in _ROUTES:
             if method == request.method and (found := pattern.fullmatch(request.path)):
                 try:
-                    answer = route(self, request, *map(unquote, found.groups()))
+                    response = route(self, request, *map(unquote, found.groups()))
                 except SoqlError as fault:
                     return error(400, fault.code, str(fault))
                 except ValueError as fault:
                     return error(400, "JSON_PARSER_ERROR", str(fault))
-                return Answer(answer.status, answer.body, {**headers, **answer.headers})
+                return Response(response.status, response.body, {**headers, **response.headers})
         return unknown()
 
-    def _sign_in(self, request: Request) -> Answer:
+    def _sign_in(self, request: Request) -> Response:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
 
-        def refused(code: str, words: str) -> Answer:
-            return Answer(400, {"error": code, "error_description": words})
+        def rejected(code: str, message: str) -> Response:
+            return Response(400, {"error": code, "error_description": message})
 
         if form.get("client_id") != self.client_id:
-            return refused("invalid_client_id", "client identifier invalid")
+            return rejected("invalid_client_id", "client identifier invalid")
         if form.get("client_secret") != self.client_secret:
-            return refused("invalid_client", "invalid client credentials")
+            return rejected("invalid_client", "invalid client credentials")
         match form.get("grant_type"):
             case "client_credentials":
                 pass
             case "password":
                 if (form.get("username"), form.get("password")) != (self.username, self.password):
-                    return refused("invalid_grant", "authentication failure")
+                    return rejected("invalid_grant", "authentication failure")
             case _:
-                return refused("unsupported_grant_type", "grant type not supported")
+                return rejected("unsupported_grant_type", "grant type not supported")
         token = secrets.token_urlsafe(16)
         self.sessions[token] = self.now() + self.session_ms
         url = self.url or f"http://{request.headers['host']}"
         body: dict[str, Any] = {"access_token": token, "instance_url": url, "token_type": "Bearer"}
-        return Answer(200, {**body, "issued_at": str(self.now())})
+        return Response(200, {**body, "issued_at": str(self.now())})

@@ -1,6 +1,7 @@
-"""The data of a Salesforce organisation, and the state of its API: settings, sessions, results and jobs.
+"""The data of the fake Salesforce organisation (`SalesforceOrg`), and the settings and state of its API.
 
-The data are records of four objects and its users; deleted records are kept until purged. Route handlers use both.
+An organisation has users and the records of four objects (Salesforce's word for tables). Deleted records stay in the
+recycle bin until they are purged. The routes in `api` read and change the data; tests change them directly.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
-from lakesync.testing.servers.http import Answer
+from lakesync.testing.servers.http import Response
 
 
 def _fields(names: str) -> frozenset[str]:
@@ -49,7 +50,7 @@ _PREFIX = {"Account": "001", "Contact": "003", "Opportunity": "006", "Lead": "00
 
 @dataclass
 class Record:
-    """One record; times in milliseconds since the epoch, of whole seconds as Salesforce keeps them."""
+    """A record. Times are in milliseconds since 1970, always whole seconds, as Salesforce stores no fractions."""
 
     kind: str
     id: str
@@ -58,17 +59,17 @@ class Record:
     modified: int
     deleted: bool = False
     hidden: bool = False
-    """Whether sharing keeps it from the user who asks."""
+    """Whether sharing rules hide the record from the user."""
 
     def value(self, name: str) -> Any:
-        """A field's value as the API gives it."""
+        """Return a field's value as the API returns it; None if the field is not set."""
         match name:
             case "Id":
                 return self.id
             case "IsDeleted":
                 return self.deleted
             case _ if name in TIMES:
-                return spelled(TIMES[name](self))
+                return time_text(TIMES[name](self))
         return self.fields.get(name)
 
 
@@ -77,24 +78,29 @@ TIMES: dict[str, Callable[[Record], int]] = {
     "LastModifiedDate": attrgetter("modified"),
     "SystemModstamp": attrgetter("modified"),
 }
-"""The fields of every object that are moments, in milliseconds."""
+"""The time fields that every object has → function that returns the time in milliseconds since 1970."""
 
 
 @dataclass
 class SalesforceOrg:
-    """The state of an organisation, changed by these methods or over its API."""
+    """The state of an organisation. Tests change it by these methods, requests by the API."""
 
     clock: Callable[[], int]
-    """Milliseconds since the epoch."""
+    """Returns the organisation's time in milliseconds since 1970."""
     records: dict[str, Record] = field(default_factory=dict)
-    """By id, those in the recycle bin included."""
+    """Id → record, also records in the recycle bin."""
     users: dict[str, str] = field(default_factory=lambda: {"005000000000001AAA": "Ada", "005000000000002AAA": "Grace"})
     log: list[tuple[int, str, str]] = field(default_factory=list)
-    """What was deleted: when, object, id."""
+    """The deleted records: time in milliseconds since 1970, object and record id. Purged records stay in it."""
     _made: int = 0
 
     def add(self, kind: str, **fields: Any) -> Record:
-        """A new record."""
+        """Create a record.
+
+        Args:
+            kind: the object, such as `Account`.
+            fields: field values; the owner defaults to the first user.
+        """
         self._made += 1
         now = self._now()
         owner = {"OwnerId": next(iter(self.users)), "CreatedById": next(iter(self.users))}
@@ -109,23 +115,28 @@ class SalesforceOrg:
         record.modified = self._now()
 
     def delete(self, record: Record) -> None:
-        """Put a record into the recycle bin."""
+        """Move a record to the recycle bin."""
         record.deleted, record.modified = True, self._now()
         self.log.append((self._now(), record.kind, record.id))
 
     def restore(self, record: Record) -> None:
-        """Take a record out of the recycle bin."""
+        """Restore a record from the recycle bin."""
         record.deleted, record.modified = False, self._now()
         self.log = [entry for entry in self.log if entry[2] != record.id]
 
     def purge(self, record: Record) -> None:
-        """Delete a record for good: `queryAll` does not show it, the log of deletes still does."""
+        """Delete a record permanently. `queryAll` does not return it; the route `deleted` does."""
         if not record.deleted:
             self.delete(record)
         del self.records[record.id]
 
     def visible(self, kind: str, *, deleted: bool) -> list[Record]:
-        """Return the records of an object that a query selects from."""
+        """Return the records from which a query selects.
+
+        Args:
+            kind: the object, such as `Account`.
+            deleted: whether to include the recycle bin (`queryAll`).
+        """
         return [
             each
             for each in self.records.values()
@@ -133,7 +144,12 @@ class SalesforceOrg:
         ]
 
     def field_of(self, record: Record, name: str) -> Any:
-        """A field's value, of the record or of one that it refers to (`Account.Name`)."""
+        """Return a field's value.
+
+        Args:
+            record: the record.
+            name: a field of the record, or of one that it refers to, such as `Account.Name`.
+        """
         relation, dot, rest = name.partition(".")
         if not dot:
             return record.value(name)
@@ -147,14 +163,14 @@ class SalesforceOrg:
         return self.clock() // 1000 * 1000
 
 
-def spelled(ms: int) -> str:
-    """A time as the API spells it."""
+def time_text(ms: int) -> str:
+    """Return a time (milliseconds since 1970) as the API writes it."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}.000+0000"
 
 
 @dataclass
 class BulkJob:
-    """A query job."""
+    """A query job of the Bulk API."""
 
     id: str
     operation: str
@@ -163,8 +179,9 @@ class BulkJob:
     fields: tuple[str, ...]
     found: list[Record]
     version: str
-    """Version of the API that created it. Calls of another version cannot read it."""
+    """API version of the request that created the job. Requests of other versions cannot read the result."""
     fails: bool
+    """Whether the job ends with an error."""
 
 
 @dataclass
@@ -189,12 +206,12 @@ class SalesforceService:
     """Number of the next bulk jobs that fail."""
     no_access: set[str] = field(default_factory=set)
     """Objects that the user may not read."""
-    failures: deque[Answer] = field(default_factory=deque)
-    """Answers for the next requests, one each. An answer of status 0 lets the request be answered normally."""
+    failures: deque[Response] = field(default_factory=deque)
+    """Responses to the next requests, one each, in place of a route's. Status 0 lets the route respond."""
     url: str = ""
-    """Its own URL, which sign-in returns; empty: the URL of the request."""
+    """The service's URL, which sign-in returns; empty: the host of the request."""
     used: int = 0
-    """Calls so far today."""
+    """Requests so far today."""
     sessions: dict[str, int] = field(default_factory=dict)
     """Access token → when it expires, in milliseconds."""
     results: dict[str, tuple[int, tuple[str, ...], list[Record]]] = field(default_factory=dict)
@@ -202,15 +219,15 @@ class SalesforceService:
     jobs: dict[str, BulkJob] = field(default_factory=dict)
 
     def now(self) -> int:
-        """Return the organisation's time, in milliseconds."""
+        """Return the organisation's time in milliseconds since 1970."""
         return self.org.clock()
 
 
-def error(status: int, code: str, message: str, **more: Any) -> Answer:
+def error(status: int, code: str, message: str, **more: Any) -> Response:
     """Return an error in the API's form: a list of one."""
-    return Answer(status, [{"message": message, "errorCode": code, **more}])
+    return Response(status, [{"message": message, "errorCode": code, **more}])
 
 
-def unknown() -> Answer:
+def unknown() -> Response:
     """Return the error of an unknown resource."""
     return error(404, "NOT_FOUND", "The requested resource does not exist")

@@ -1,4 +1,7 @@
-"""As much of SOQL as connectors and users' filters need: SELECT, WHERE, ORDER BY, LIMIT, COUNT()."""
+"""A parser and evaluator of SOQL for the fake Salesforce organisation's queries.
+
+It supports what connectors and users' filters need: SELECT, COUNT(), WHERE, ORDER BY and LIMIT.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers.http import unescaped
+from lakesync.testing.servers.http import unescape
 from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
 
 _TOKEN = re.compile(
@@ -27,10 +30,11 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 Test = Callable[[Record], bool]
+"""Whether a record matches a condition."""
 
 
 class SoqlError(ValueError):
-    """What the API says of a query that it does not take."""
+    """A query that the API rejects, with the error code and message that Salesforce sends."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -38,34 +42,51 @@ class SoqlError(ValueError):
 
 
 class Query(NamedTuple):
-    """A query that was read."""
+    """A parsed query."""
 
     kind: str
+    """The object after FROM, such as `Account`."""
     fields: tuple[str, ...]
     """Empty for `COUNT()`."""
     matches: Test
     order: tuple[tuple[str, bool], ...]
+    """The fields of ORDER BY, each with whether it is descending."""
     limit: int | None
 
     def select(self, org: SalesforceOrg, *, deleted: bool) -> list[Record]:
-        """Return the matching records, in order."""
+        """Return the matching records in the order of ORDER BY.
+
+        Args:
+            org: the organisation.
+            deleted: whether to include the recycle bin (`queryAll`).
+        """
         found = [each for each in org.visible(self.kind, deleted=deleted) if self.matches(each)]
         found.sort(key=lambda each: each.id)
-        for name, down in reversed(self.order):
-            found.sort(key=lambda each, name=name: _key(org.field_of(each, name)), reverse=down)  # type: ignore[misc]
+        for name, descending in reversed(self.order):
+            found.sort(
+                key=lambda each, name=name: _sort_key(org.field_of(each, name)),  # type: ignore[misc]
+                reverse=descending,
+            )
         return found[: self.limit]
 
 
 def parse(soql: str, org: SalesforceOrg) -> Query:
-    """Read a query.
+    """Parse a query.
+
+    Args:
+        soql: the query.
+        org: the organisation, whose records the conditions read.
 
     Raises:
-        SoqlError: MALFORMED_QUERY, INVALID_TYPE or INVALID_FIELD.
+        SoqlError: the syntax is wrong (MALFORMED_QUERY), or the object (INVALID_TYPE) or a field (INVALID_FIELD) is
+            unknown.
     """
     return _Parser(soql, org).query()
 
 
 class _Parser:
+    """A recursive descent parser: `_any` parses OR, `_all` AND, `_one` NOT, brackets and comparisons."""
+
     def __init__(self, soql: str, org: SalesforceOrg) -> None:
         self._tokens = _tokens(soql)
         self._at = 0
@@ -87,7 +108,7 @@ class _Parser:
         if self._kind not in FIELDS:
             raise SoqlError("INVALID_TYPE", f"sObject type '{self._kind}' is not supported.")
         fields = tuple(self._field(name) for name in names)
-        test: Test = lambda _: True  # noqa: E731 a condition that is none
+        test: Test = lambda _: True  # noqa: E731 without WHERE every record matches
         if self._word() == "WHERE":
             self._take()
             test = self._any()
@@ -101,6 +122,7 @@ class _Parser:
         return Query(self._kind, fields, test, order, limit)
 
     def _word(self) -> str:
+        """Return the next token in upper case without consuming it; empty at the end."""
         return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
@@ -165,7 +187,7 @@ class _Parser:
             raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{sign}'")
         value, compare = _value(self._take()), _COMPARE[sign]
         if name in TIMES and isinstance(value, float):
-            at = TIMES[name]  # not spelled and read again, for organisations of a million records
+            at = TIMES[name]  # faster than formatting and parsing the time: organisations have a million records
             return lambda record: compare(at(record) / 1000, value)
 
         def test(record: Record) -> bool:
@@ -195,10 +217,10 @@ class _Parser:
         order = []
         while True:
             name = self._field(self._take())
-            down = self._word() == "DESC"
+            descending = self._word() == "DESC"
             if self._word() in ("ASC", "DESC"):
                 self._take()
-            order.append((name, down))
+            order.append((name, descending))
             if self._word() != ",":
                 return tuple(order)
             self._take()
@@ -216,8 +238,9 @@ def _tokens(soql: str) -> list[str]:
 
 
 def _value(token: str) -> Any:
+    """Return the value of a literal in the form of `_comparable`."""
     if token.startswith("'"):
-        return unescaped(token[1:-1])
+        return unescape(token[1:-1])
     lowered = token.lower()
     if lowered in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[lowered]
@@ -229,6 +252,7 @@ def _value(token: str) -> Any:
 
 
 def _comparable(value: Any) -> Any:
+    """Return times as seconds since 1970 and numbers as floats, so that they compare; other values unchanged."""
     if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT.*", value):
         return datetime.fromisoformat(value).timestamp()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -236,5 +260,6 @@ def _comparable(value: Any) -> Any:
     return value
 
 
-def _key(value: Any) -> tuple[bool, Any]:
+def _sort_key(value: Any) -> tuple[bool, Any]:
+    """Return the value by which ORDER BY sorts; null is first."""
     return (value is not None, _comparable(value) if value is not None else 0)

@@ -1,4 +1,7 @@
-"""What tokens, routes and errors look like at each vendor."""
+"""The tokens, routes and errors of each login vendor that `OidcProvider` can imitate.
+
+Each section has the vendor's claims, its routes, and at the end its entry in `VENDORS`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.http import Request, Response
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class User:
     """A user who can sign in."""
 
     id: str
+    """The claim `sub` of tokens."""
     email: str
     password: str
     claims: Mapping[str, Any]
@@ -29,7 +33,7 @@ class Provider(Protocol):
     def token(self, user: User) -> str:
         """Return a token for a user."""
 
-    def signed_in(self, email: str, password: str) -> User | None:
+    def authenticate(self, email: str, password: str) -> User | None:
         """Return the user with this address and password."""
 
     def open_session(self, user: User) -> str:
@@ -42,36 +46,43 @@ class Provider(Protocol):
         """Return the lifetime of tokens, in seconds."""
 
 
-Route = Callable[[Provider, Request, Mapping[str, str]], Answer]
+Route = Callable[[Provider, Request, Mapping[str, str]], Response]
+"""Responds to a request whose body has the given fields."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class Vendor:
     """A vendor's tokens and routes."""
 
     name: str
     issuer_path: str
-    """What follows the address in `iss`."""
+    """The path of the claim `iss`, which is a URL."""
     jwks_path: str
+    """Path of the key set."""
     token_path: str
+    """Path of the token endpoint in the discovery document."""
     algorithm: str
+    """Algorithm of signatures: RS256 or ES256."""
     lifetime: float
-    """Seconds that a token is good for."""
+    """Seconds for which a token is valid."""
     audience: str
+    """The default audience of tokens."""
     user_id: Callable[[], str]
+    """Returns a new user id in the vendor's format."""
     claims: Callable[[User, str, str], dict[str, Any]]
-    """A token's claims besides `iss`, `iat` and `exp`, of a user, an issuer and an audience."""
+    """Returns a token's claims, without `iss`, `iat` and `exp`, for a user, an issuer and an audience."""
     routes: Mapping[str, Route]
-    """By path; one that ends with a slash serves what is below it."""
+    """Path → route for POST requests. A path that ends with a slash also matches every longer path."""
     header: Mapping[str, str] = field(default_factory=dict)
+    """Additional fields of a token's header."""
     other_keys: Sequence[Mapping[str, str]] = ()
-    """Keys of the set that sign no tokens."""
+    """Keys in the key set that do not sign tokens."""
 
 
 # -- Auth0 ---------------------------------------------------------------------------------------------------------
 
 AUTH0_NAMESPACE = "https://lakesync.example.com/"
-"""Before the names of custom claims: Auth0 drops those without a namespace from the access tokens of an API."""
+"""Prefix of custom claims. Auth0 drops custom claims without such a prefix from the access tokens of an API."""
 
 
 def _auth0_claims(user: User, issuer: str, audience: str) -> dict[str, Any]:
@@ -85,16 +96,16 @@ def _auth0_claims(user: User, issuer: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _auth0_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
+def _auth0_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
     if form.get("grant_type") == "refresh_token":
         user = provider.session(form.get("refresh_token", ""))
         fault = "Unknown or invalid refresh token."
     else:
-        user = provider.signed_in(form.get("username", ""), form.get("password", ""))
+        user = provider.authenticate(form.get("username", ""), form.get("password", ""))
         fault = "Wrong email or password."
     if user is None:
-        return Answer(403, {"error": "invalid_grant", "error_description": fault})
-    return Answer(
+        return Response(403, {"error": "invalid_grant", "error_description": fault})
+    return Response(
         200,
         {
             "access_token": provider.token(user),
@@ -124,22 +135,22 @@ def _clerk_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _clerk_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
-    user = provider.signed_in(form.get("identifier", ""), form.get("password", ""))
+def _clerk_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
+    user = provider.authenticate(form.get("identifier", ""), form.get("password", ""))
     if user is None:
         error = {
             "code": "form_password_incorrect",
             "message": "Password is incorrect. Try again, or use another method.",
         }
-        return Answer(422, {"errors": [error]})
-    return Answer(200, {"response": {"status": "complete", "created_session_id": provider.open_session(user)}})
+        return Response(422, {"errors": [error]})
+    return Response(200, {"response": {"status": "complete", "created_session_id": provider.open_session(user)}})
 
 
-def _clerk_token(provider: Provider, request: Request, _: Mapping[str, str]) -> Answer:
+def _clerk_token(provider: Provider, request: Request, _: Mapping[str, str]) -> Response:
     user = provider.session(request.path.split("/")[4], keep=True)
     if user is None:
-        return Answer(404, {"errors": [{"code": "resource_not_found", "message": "Session not found"}]})
-    return Answer(200, {"jwt": provider.token(user), "object": "token"})
+        return Response(404, {"errors": [{"code": "resource_not_found", "message": "Session not found"}]})
+    return Response(200, {"jwt": provider.token(user), "object": "token"})
 
 
 # -- Supabase ------------------------------------------------------------------------------------------------------
@@ -162,16 +173,16 @@ def _supabase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _supabase_token(provider: Provider, request: Request, form: Mapping[str, str]) -> Answer:
+def _supabase_token(provider: Provider, request: Request, form: Mapping[str, str]) -> Response:
     if request.query.get("grant_type") == "refresh_token":
         user = provider.session(form.get("refresh_token", ""))
         code, fault = "refresh_token_not_found", "Invalid Refresh Token: Refresh Token Not Found"
     else:
-        user = provider.signed_in(form.get("email", ""), form.get("password", ""))
+        user = provider.authenticate(form.get("email", ""), form.get("password", ""))
         code, fault = "invalid_credentials", "Invalid login credentials"
     if user is None:
-        return Answer(400, {"code": 400, "error_code": code, "msg": fault})
-    return Answer(
+        return Response(400, {"code": 400, "error_code": code, "msg": fault})
+    return Response(
         200,
         {
             "access_token": provider.token(user),
@@ -219,16 +230,16 @@ def _keycloak_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _keycloak_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
+def _keycloak_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
     if form.get("grant_type") == "refresh_token":
         user = provider.session(form.get("refresh_token", ""))
         status, fault = 400, "Token is not active"
     else:
-        user = provider.signed_in(form.get("username", ""), form.get("password", ""))
+        user = provider.authenticate(form.get("username", ""), form.get("password", ""))
         status, fault = 401, "Invalid user credentials"
     if user is None:
-        return Answer(status, {"error": "invalid_grant", "error_description": fault})
-    return Answer(
+        return Response(status, {"error": "invalid_grant", "error_description": fault})
+    return Response(
         200,
         {
             "access_token": provider.token(user),
@@ -263,11 +274,11 @@ def _firebase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _firebase_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
-    user = provider.signed_in(form.get("email", ""), form.get("password", ""))
+def _firebase_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
+    user = provider.authenticate(form.get("email", ""), form.get("password", ""))
     if user is None:
-        return Answer(400, {"error": {"code": 400, "message": "INVALID_LOGIN_CREDENTIALS", "errors": []}})
-    return Answer(
+        return Response(400, {"error": {"code": 400, "message": "INVALID_LOGIN_CREDENTIALS", "errors": []}})
+    return Response(
         200,
         {
             "kind": "identitytoolkit#VerifyPasswordResponse",
@@ -280,12 +291,12 @@ def _firebase_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -
     )
 
 
-def _firebase_renew(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
+def _firebase_renew(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
     user = provider.session(form.get("refresh_token", ""), keep=True)
     if user is None:
-        return Answer(400, {"error": {"code": 400, "message": "INVALID_REFRESH_TOKEN", "status": "INVALID_ARGUMENT"}})
+        return Response(400, {"error": {"code": 400, "message": "INVALID_REFRESH_TOKEN", "status": "INVALID_ARGUMENT"}})
     token = provider.token(user)
-    return Answer(
+    return Response(
         200,
         {
             "access_token": token,
@@ -299,10 +310,10 @@ def _firebase_renew(provider: Provider, _: Request, form: Mapping[str, str]) -> 
     )
 
 
-SHAPES: dict[str, Shape] = {
-    shape.name: shape
-    for shape in (
-        Shape(
+VENDORS: dict[str, Vendor] = {
+    vendor.name: vendor
+    for vendor in (
+        Vendor(
             "auth0",
             issuer_path="/",
             jwks_path="/.well-known/jwks.json",
@@ -315,7 +326,7 @@ SHAPES: dict[str, Shape] = {
             routes={"/oauth/token": _auth0_token},
             header={"typ": "JWT"},
         ),
-        Shape(
+        Vendor(
             "clerk",
             issuer_path="",
             jwks_path="/.well-known/jwks.json",
@@ -328,7 +339,7 @@ SHAPES: dict[str, Shape] = {
             routes={"/v1/client/sign_ins": _clerk_sign_in, "/v1/client/sessions/": _clerk_token},
             header={"cat": "cl_B7d4PD111AAA", "typ": "JWT"},
         ),
-        Shape(
+        Vendor(
             "supabase",
             issuer_path="/auth/v1",
             jwks_path="/auth/v1/.well-known/jwks.json",
@@ -341,7 +352,7 @@ SHAPES: dict[str, Shape] = {
             routes={"/auth/v1/token": _supabase_token},
             header={"typ": "JWT"},
         ),
-        Shape(
+        Vendor(
             "keycloak",
             issuer_path=KEYCLOAK_REALM,
             jwks_path=f"{KEYCLOAK_REALM}/protocol/openid-connect/certs",
@@ -355,7 +366,7 @@ SHAPES: dict[str, Shape] = {
             header={"typ": "JWT"},
             other_keys=(_ENCRYPTION_KEY,),
         ),
-        Shape(
+        Vendor(
             "firebase",
             issuer_path=f"/{FIREBASE_PROJECT}",
             jwks_path="/service_accounts/v1/jwk/securetoken@system.gserviceaccount.com",
