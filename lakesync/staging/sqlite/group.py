@@ -52,14 +52,16 @@ class GroupCommit:
         self.announcement = Announcement()
         """The notices of the current group, delivered once it is committed and its futures are completed."""
 
-    def run(self, writing: Turns[Job], reading: Turns[Job]) -> None:
+    def run(self, writing: Turns[Job], reading: Turns[Job], receive: Callable[[], None]) -> None:
         """Run a group of writing jobs, and then reading jobs for a limited time.
 
         Args:
             writing: the queue of jobs that may change something.
             reading: the queue of reads.
+            receive: adds jobs that were submitted meanwhile to the queues; writing ones still join the group, because
+                fewer and larger groups cost less.
         """
-        if writing and (alone := self._run_group(writing)) is not None:
+        if writing and (alone := self._run_group(writing, receive)) is not None:
             self._run_alone(alone)
         until = monotonic() + _GROUP_SECONDS
         while reading and monotonic() < until:
@@ -78,11 +80,12 @@ class GroupCommit:
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    def _run_group(self, writing: Turns[Job]) -> Job | None:
+    def _run_group(self, writing: Turns[Job], receive: Callable[[], None]) -> Job | None:
         """Run one group of jobs.
 
         Args:
             writing: the queue of jobs that may change something.
+            receive: adds jobs that were submitted meanwhile to the queue.
 
         Returns:
             A job that ended the group because it must run alone, after it; None if there is none.
@@ -98,6 +101,7 @@ class GroupCommit:
                     done.append(self._attempt(job, alone=False))
                 except MustRunAloneError:
                     alone = job
+                receive()
                 job = _next_of(writing) if alone is None and monotonic() < until else None
             self._commit()
         except Exception as exc:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -49,6 +50,9 @@ class Owner:
         self._reading: Turns[Job] = Turns()
         self._lock = threading.Lock()
         self._stopped = False
+        """Whether `stop` was called; guarded by the lock."""
+        self._ended = False
+        """Whether the thread has received every job before `stop`."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -92,12 +96,12 @@ class Owner:
         due = inf
         while True:
             idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.any else inf
-            more = self._receive(min(due, idle))
+            self._wait(min(due, idle))
             busy = self._busy
-            self._group.run(self._writing, self._reading)
-            while not more and self._busy:
-                self._group.run(self._writing, self._reading)
-            if not more:
+            self._group.run(self._writing, self._reading, self._receive)
+            while self._ended and self._busy:
+                self._group.run(self._writing, self._reading, self._receive)
+            if self._ended:
                 self._behind.try_write()
                 return
             if self._behind.any:
@@ -110,24 +114,27 @@ class Owner:
     def _busy(self) -> bool:
         return bool(self._writing or self._reading)
 
-    def _receive(self, due: float) -> bool:
-        """Sort submitted jobs into the queues of writing and of reading jobs; if no job waits, wait for one.
+    def _wait(self, due: float) -> None:
+        """Receive all submitted jobs; if none waits, wait for one.
 
         Args:
             due: the monotonic time until which to wait; `inf` to wait without limit.
-
-        Returns:
-            Whether the thread continues; False after `stop`.
         """
-        try:
-            if self._busy:
-                received = self._queue.get_nowait()
-            else:
-                received = self._queue.get(timeout=None if due == inf else max(0.0, due - monotonic()))
-            while received is not None:
-                gateway, job = received
-                (self._writing if job.writes else self._reading).put(gateway, job)
-                received = self._queue.get_nowait()
-        except Empty:
-            return True
-        return False
+        if not self._busy:
+            with suppress(Empty):
+                self._sort(self._queue.get(timeout=None if due == inf else max(0.0, due - monotonic())))
+        self._receive()
+
+    def _receive(self) -> None:
+        """Sort all submitted jobs into the queues of writing and of reading jobs."""
+        with suppress(Empty):
+            while not self._ended:
+                self._sort(self._queue.get_nowait())
+
+    def _sort(self, received: tuple[str, Job] | None) -> None:
+        """Put a job into its queue; None is the signal of `stop`, which comes after all jobs."""
+        if received is None:
+            self._ended = True
+        else:
+            gateway, job = received
+            (self._writing if job.writes else self._reading).put(gateway, job)
