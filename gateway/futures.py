@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+
+
+class _Completions:
+    """Completed futures whose waiting tasks, in one event loop, do not know of it yet.
+
+    The store's thread completes all pushes of a group one after another. Each wake-up of the event loop costs system
+    calls and a change of threads, so the loop is woken up once for all futures that complete until it runs.
+    """
+
+    def __init__(self) -> None:
+        self._completed: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
+        self._scheduled = False
+
+    def add(self, loop: asyncio.AbstractEventLoop, done: Future[Any], waiter: asyncio.Future[Any]) -> None:
+        """Copy a completed future's result to its waiter, in the event loop's thread. Any thread may call this."""
+        self._completed.append((done, waiter))
+        if not self._scheduled and not loop.is_closed():
+            self._scheduled = True
+            loop.call_soon_threadsafe(self._copy_results)
+
+    def _copy_results(self) -> None:
+        self._scheduled = False  # first, so that whatever is added from now on schedules another call
+        while self._completed:
+            _copy_result(*self._completed.popleft())
+
+
+_completions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Completions] = WeakKeyDictionary()
 
 
 async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T:
@@ -20,12 +49,8 @@ async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = loop.create_future()
-
-    def on_done(done: Future[T]) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_copy_result, done, waiter)
-
-    future.add_done_callback(on_done)
+    completions = _completions.setdefault(loop, _Completions())
+    future.add_done_callback(lambda done: completions.add(loop, done, waiter))
     try:
         return await waiter
     except asyncio.CancelledError:
