@@ -116,7 +116,7 @@ log = structlog.get_logger("gateway")
 
 _GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds for rarer garbage collection: a push creates thousands of objects, and hardly any reference cycle."""
-_SWITCH_SECONDS = 0.0005
+_SWITCH_SECONDS = 0.002
 """Interval at which Python switches threads. Two are busy: the event loop and the store."""
 
 
