@@ -155,6 +155,8 @@ def with_scope(
         record = replace(record, past=_with_older(record, older, upserted_up_to))
     if record.scopes and access.same_as(record.scopes[-1]):  # the newest scope continues, perhaps with more keys
         *earlier, scope = record.scopes
+        if not sent_up_to and access.keys.issubset(scope.keys):
+            return record  # nothing changes: most pushes
         keys = tuple(sorted(access.keys.union(scope.keys)))
         scope = _sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
     else:  # a new scope; broadcasts of the last one may have been sent up to now
