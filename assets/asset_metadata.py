@@ -37,6 +37,8 @@ CONNECTOR = "lakesync/connector"
 
 DELTAS = dg.AssetKey("deltas")
 """The asset of the history."""
+FLUSH_JOB, POLL_JOB, ERASURE_JOB, DESTINATIONS_JOB = "flush", "poll", "erasure", "destinations"
+"""Names of jobs of which sensors request runs."""
 AUDIT = "audit"
 """Name of the job that runs every check."""
 LOG = dg.AssetKey(["staging", "log"])

@@ -3,14 +3,14 @@
 Dagster imports it and reads `defs`. Loading it reads the settings and the schema snapshot, and opens no connection.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import dagster as dg
 
-from assets.asset_metadata import MOVE_SLOT, SLOT, target_key
+from assets.asset_metadata import DESTINATIONS_JOB, MOVE_SLOT, SLOT, target_key
 from assets.checkpoints import checkpoints
 from assets.checks import checks
 from assets.destinations import destinations, lake_comparisons
@@ -29,17 +29,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_fi
 from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config, load
 from lakesync.staging.store.pipeline import OpenStaging
-from lakesync_dagster.jobs import (
-    audit_job,
-    audit_schedule,
-    erasure_job,
-    flush_job,
-    maintenance_job,
-    maintenance_schedule,
-    poll_job,
-    tables_job,
-)
-from resources.compat_dagster import UnresolvedAssetJobDefinition
+from lakesync_dagster.jobs import audit_job, maintenance_job, pipeline_jobs
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
@@ -53,19 +43,10 @@ from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
 
 
-class Movement(NamedTuple):
-    """Parts of the code location; empty if the configuration declares no destination, flow, tiers or migration."""
-
-    assets: Sequence[dg.AssetsDefinition | dg.AssetSpec] = ()
-    checks: Sequence[dg.AssetChecksDefinition] = ()
-    jobs: Sequence[UnresolvedAssetJobDefinition] = ()
-    sensors: Sequence[dg.SensorDefinition] = ()
-
-
 def movement(
     config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
-) -> Movement:
-    """Create the parts of the code location for all destinations, flows, tiers and migrations.
+) -> dg.Definitions:
+    """Create the parts of the code location for all destinations, flows, tiers and migrations; empty if there are none.
 
     Args:
         config: the project's configuration.
@@ -82,36 +63,30 @@ def movement(
         "tiers": tiers(config, days),
         "migrations": migrations(config),
     }
-    jobs = (
-        [_job("destinations", "Writes to destinations the deltas of the lake that they lack.", config)]
-        if targets
-        else []
-    )
-    keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
-    sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
-    moving = [_job_of(asset, group, config) for group, of_group in moved.items() for asset in of_group]
-    moves = {job.name: job for job in moving}
+    tags = {"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT}
+    jobs = []
+    sensors = []
+    if targets:
+        to_destinations = dg.define_asset_job(
+            DESTINATIONS_JOB,
+            selection=dg.AssetSelection.groups("destinations") - dg.AssetSelection.all_asset_checks(),
+            description="Writes to destinations the deltas of the lake that they lack.",
+            tags=tags,
+        )
+        jobs.append(to_destinations)
+        keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
+        sensors.append(destination_sensor(keys, days, open_staging, lags))
+    moves = [
+        dg.define_asset_job(f"{group}_{asset.key.path[-1]}", selection=dg.AssetSelection.assets(asset.key), tags=tags)
+        for group, of_group in moved.items()
+        for asset in of_group
+    ]
     if moves:
-        jobs += moves.values()
-        sensors.append(move_sensor(config, moves, days, open_staging, lags))
+        jobs += moves
+        sensors.append(move_sensor(config, dg.Definitions(jobs=moves), days, open_staging, lags))
     assets = [*targets, *(asset for of_group in moved.values() for asset in of_group)]
-    return Movement([*backends(config), *assets], lake_comparisons(config), jobs, sensors)
-
-
-def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefinition:
-    return dg.define_asset_job(
-        group,
-        selection=dg.AssetSelection.groups(group) - dg.AssetSelection.all_asset_checks(),
-        description=description,
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT},
-    )
-
-
-def _job_of(asset: dg.AssetsDefinition, group: str, config: Config) -> UnresolvedAssetJobDefinition:
-    return dg.define_asset_job(
-        f"{group}_{asset.key.path[-1]}",
-        selection=dg.AssetSelection.assets(asset.key),
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT},
+    return dg.Definitions(
+        assets=[*backends(config), *assets], asset_checks=lake_comparisons(config), jobs=jobs, sensors=sensors
     )
 
 
@@ -167,19 +142,13 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     """
     days = arrival_days(first_day(config, snapshot))
     reported_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot, config)]
-    flush = flush_job(config.dagster.max_run_seconds, reported_by_sensor)
-    tables = tables_job(config.dagster.max_run_seconds, reported_by_sensor)
-    audit = audit_job(config.dagster.max_run_seconds)
-    maintaining = maintenance_job(config.dagster.max_run_seconds)
-    erasing = erasure_job(config.dagster.max_run_seconds)
-    polls = [poll_job(config.dagster.max_run_seconds)] if snapshot.connectors else []
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_staging = partial(pipeline_store, config)
     lags = PipelineLags(config, snapshot, partial(followers, config))
-    moves = movement(config, days, open_staging, lags)
+    polls = [poll_sensor(config, snapshot, days, open_staging, lags)] if snapshot.connectors else []
 
-    return dg.Definitions(
+    pipeline = dg.Definitions(
         assets=[
             *downstream_log(sources(snapshot, config), snapshot),
             *connectors(snapshot, days, config),
@@ -188,26 +157,26 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *checkpoints(snapshot, config),
             maintenance(snapshot, config.maintenance),
             erasure(snapshot, config),
-            *moves.assets,
         ],
-        asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config), *moves.checks],
-        jobs=[flush, tables, audit, maintaining, erasing, *moves.jobs, *polls],
-        schedules=[
-            audit_schedule(config, audit, snapshot, open_staging),
-            maintenance_schedule(config, maintaining, snapshot, open_staging),
-        ],
+        asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config)],
         sensors=[
-            flush_sensor(config, flush, days, open_staging, lags, WATCH_SECONDS),
+            flush_sensor(config, days, open_staging, lags, WATCH_SECONDS),
             schema_sensor(config, snapshot, open_staging),
-            erasure_sensor(erasing, open_staging, lags),
+            erasure_sensor(open_staging, lags),
             freshness_sensor(config, snapshot, open_staging, lags),
             run_failure_sensor(alerts),
             check_failure_sensor(alerts),
-            *moves.sensors,
-            *(poll_sensor(config, job, snapshot, days, open_staging, lags) for job in polls),
+            *polls,
         ],
         resources=run_resources(config),
         executor=dg.in_process_executor,
+    )
+    return dg.Definitions.merge(
+        pipeline,
+        pipeline_jobs(config, snapshot, reported_by_sensor),
+        audit_job(config, snapshot, open_staging),
+        maintenance_job(config, snapshot, open_staging),
+        movement(config, days, open_staging, lags),
     )
 
 

@@ -1,4 +1,4 @@
-"""Creates the jobs of the code location, and the schedules of maintenance and audits.
+"""Creates the jobs of the code location, those of maintenance and audits with their schedules.
 
 A schedule requests runs of the assets whose state has changed since their last maintenance or audit. Marks in staging
 have the state and time of the last one. `lakesync_dagster.definitions` calls this module.
@@ -11,8 +11,11 @@ import dagster as dg
 from assets.asset_metadata import (
     AUDIT,
     CHECKPOINT,
+    ERASURE_JOB,
+    FLUSH_JOB,
     FLUSH_SLOT,
     OTHER_SLOT,
+    POLL_JOB,
     POLL_SLOT,
     REASON,
     SLOT,
@@ -31,85 +34,74 @@ from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from resources.compat_dagster import UnresolvedAssetJobDefinition
 
 _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same pool, the one with the greater priority starts first."""
 
 
-def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """Create the job of a flush: log → `deltas` → state tables → checkpoint snapshots.
+def pipeline_jobs(config: Config, snapshot: SchemaSnapshot, apart: Sequence[dg.AssetCheckKey] = ()) -> dg.Definitions:
+    """Create the jobs that sensors or people start: flush, merge of state tables, erasure and, with connectors, poll.
 
     Args:
-        max_seconds: seconds after which Dagster ends a run.
-        apart: checks that are not in the job, because sensors report them outside runs.
+        config: the project's configuration, which says after how many seconds Dagster ends a run.
+        snapshot: the registered tables and connectors.
+        apart: checks that are in no job, because sensors report them outside runs.
     """
-    return dg.define_asset_job(
-        "flush",
-        # `checkpoint_snapshots` publishes the checkpoints; `checkpoint` has other partitions than the run, gateways
-        selection=_without(apart, "flush", "tables", "checkpoint_snapshots") | dg.AssetSelection.checks(PUBLISHED),
-        description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
-    )
+    limit = {"dagster/max_runtime": str(config.dagster.max_run_seconds)}
+    found = [
+        dg.define_asset_job(
+            FLUSH_JOB,
+            # `checkpoint_snapshots` publishes the checkpoints; `checkpoint` has other partitions than the run, gateways
+            selection=_without(apart, "flush", "tables", "checkpoint_snapshots") | dg.AssetSelection.checks(PUBLISHED),
+            description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
+            tags={**limit, SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
+        ),
+        dg.define_asset_job(
+            "tables",
+            selection=_without(apart, "tables"),
+            description="Merges the state tables again from the history, for the chosen days of arrival or completely.",
+            tags={**limit, SLOT: OTHER_SLOT},
+        ),
+        dg.define_asset_job(
+            ERASURE_JOB,
+            selection=dg.AssetSelection.assets(ERASURE),
+            description="Carries out erasure requests in history, tables, snapshots, destinations and checkpoints.",
+            tags={**limit, SLOT: UPKEEP_SLOT},
+        ),
+    ]
+    if snapshot.connectors:
+        poll = dg.define_asset_job(
+            POLL_JOB,
+            selection=dg.AssetSelection.groups("ingest"),
+            description="Polls connectors, or replays what they brought on the chosen days.",
+            tags={**limit, SLOT: POLL_SLOT},
+        )
+        found.append(poll)
+    return dg.Definitions(jobs=found)
 
 
-def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """Create the job that merges state tables again for selected days, or recomputes them with `rebuild`.
-
-    Args:
-        max_seconds: seconds after which Dagster ends a run.
-        apart: checks that are not in the job, because sensors report them outside runs.
-    """
-    return dg.define_asset_job(
-        "tables",
-        selection=_without(apart, "tables"),
-        description="Merges the state tables again from the history, for the chosen days of arrival or completely.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: OTHER_SLOT},
-    )
-
-
-def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Create the job that runs every check, over all days.
-
-    Args:
-        max_seconds: seconds after which Dagster ends a run.
-    """
-    return dg.define_asset_job(
-        AUDIT,
-        selection=dg.AssetSelection.all_asset_checks(),
-        description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
-    )
-
-
-def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Create the job that maintains the lake's tables, staging's log and Dagster's records.
-
-    Args:
-        max_seconds: seconds after which Dagster ends a run.
-    """
-    return dg.define_asset_job(
-        "maintenance",
-        selection=dg.AssetSelection.assets(MAINTENANCE),
-        description="Compacts files, expires snapshots, removes orphans, trims the log, deletes old runs.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT, UPKEEP: "one at a time", **_LOW_PRIORITY},
-    )
-
-
-def maintenance_schedule(
-    config: Config, job: UnresolvedAssetJobDefinition, snapshot: SchemaSnapshot, open_staging: OpenStaging
-) -> dg.ScheduleDefinition:
-    """Create the schedule of maintenance: a run for each part that is due.
+def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.Definitions:
+    """Create the job of maintenance and its schedule: a run for each part that is due.
 
     A run occupies the pool of the history. One run for all parts would delay flushes until the last table is done. So
     each part has its own run, one runs at a time, and a waiting flush starts before the next one.
 
     Args:
         config: the project's configuration, with the cron schedule.
-        job: the maintenance job.
         snapshot: names the tables.
         open_staging: opens the staging store, which has the marks.
     """
+    job = dg.define_asset_job(
+        "maintenance",
+        selection=dg.AssetSelection.assets(MAINTENANCE),
+        description="Compacts files, expires snapshots, removes orphans, trims the log, deletes old runs.",
+        tags={
+            "dagster/max_runtime": str(config.dagster.max_run_seconds),
+            SLOT: UPKEEP_SLOT,
+            UPKEEP: "one at a time",
+            **_LOW_PRIORITY,
+        },
+    )
 
     @dg.schedule(
         name="maintenance",
@@ -132,48 +124,23 @@ def maintenance_schedule(
         if not due:
             yield dg.SkipReason("no part has changed since its maintenance, less than a day ago")
 
-    return tidying
+    return dg.Definitions(jobs=[job], schedules=[tidying])
 
 
-def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Create the job that carries out erasure requests. Its run occupies the pools of all writers.
-
-    Args:
-        max_seconds: seconds after which Dagster ends a run.
-    """
-    return dg.define_asset_job(
-        "erasure",
-        selection=dg.AssetSelection.assets(ERASURE),
-        description="Carries out erasure requests in history, tables, snapshots, destinations and checkpoints.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
-    )
-
-
-def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Create the job that polls connectors or, for selected days, replays what landed then.
-
-    Args:
-        max_seconds: seconds after which Dagster ends a run.
-    """
-    return dg.define_asset_job(
-        "poll",
-        selection=dg.AssetSelection.groups("ingest"),
-        description="Polls connectors, or replays what they brought on the chosen days.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: POLL_SLOT},
-    )
-
-
-def audit_schedule(
-    config: Config, job: UnresolvedAssetJobDefinition, snapshot: SchemaSnapshot, open_staging: OpenStaging
-) -> dg.ScheduleDefinition:
-    """Create the schedule of the audit: every night if an asset has changed, otherwise once a week.
+def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.Definitions:
+    """Create the job of audits and its schedule: every night if an asset has changed, otherwise once a week.
 
     Args:
         config: the project's configuration.
-        job: the audit job.
         snapshot: names the tables.
         open_staging: opens the staging store, which has the marks.
     """
+    job = dg.define_asset_job(
+        AUDIT,
+        selection=dg.AssetSelection.all_asset_checks(),
+        description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: UPKEEP_SLOT},
+    )
 
     @dg.schedule(
         name="nightly_audit",
@@ -193,7 +160,7 @@ def audit_schedule(
             return dg.RunRequest(tags={REASON: f"written since the last audit, or a week ago: {', '.join(due)}"})
         return dg.SkipReason("nothing was written since the last audit, which found nothing")
 
-    return auditing
+    return dg.Definitions(jobs=[job], schedules=[auditing])
 
 
 def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:

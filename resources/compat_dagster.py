@@ -1,12 +1,10 @@
 """Collects Dagster's names that the package `dagster` does not export. No other module imports its private modules.
 
-There is no public way to them yet:
+There is no public way to them in Dagster 1.13.27:
 
-- `UnresolvedAssetJobDefinition` is what `dg.define_asset_job` returns and what sensors and schedules take
-  (dagster-io/dagster#20594 would have documented it). Our functions that take jobs need the name for their annotations.
 - `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run.
-  Without it Dagster compares times, of which SQLite stores whole seconds, and may show a check as outdated
-  (dagster-io/dagster#31230).
+  Without it Dagster compares the clocks of two processes, of which SQLite stores whole seconds, and may show a check
+  as outdated (dagster-io/dagster#31230).
 - `ExecuteRunArgs` is the argument of `dagster api execute_run`, with which a process executes a recorded run.
   Dagster's launchers for Docker and Kubernetes import it from here too (dagster-io/dagster#5652 asks for a
   documented way). A setting that preloads the modules of runs would replace the launcher: dagster-io/dagster#8638.
@@ -21,14 +19,12 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs
 
 __all__ = [
     "AssetCheckEvaluationTargetMaterializationData",
-    "UnresolvedAssetJobDefinition",
     "WorkspaceFileTarget",
     "WorkspaceProcessContext",
     "command_line",

@@ -9,14 +9,20 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.asset_metadata import DESTINATION_SENSOR, MOVE_SENSOR, REQUESTED_BY, nearest_day, range_tags
+from assets.asset_metadata import (
+    DESTINATION_SENSOR,
+    DESTINATIONS_JOB,
+    MOVE_SENSOR,
+    REQUESTED_BY,
+    nearest_day,
+    range_tags,
+)
 from assets.moves import newest_movable_day, partition_key, tier_days
 from lakehouse.marks import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
 
@@ -26,7 +32,7 @@ MOVE = "lakesync/move"
 
 def move_sensor(
     config: Config,
-    jobs: Mapping[str, UnresolvedAssetJobDefinition],
+    jobs: dg.Definitions,
     days: dg.TimeWindowPartitionsDefinition,
     open_staging: OpenStaging,
     lags: PipelineLags,
@@ -37,15 +43,17 @@ def move_sensor(
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.
-        jobs: `job_name` → job.
+        jobs: the jobs, each with the result of `job_name` as its name.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
         lags: the lags of the pipeline's parts, which all sensors share.
     """
+    moves = list(jobs.jobs or ())
+    names = {job.name for job in moves}
 
     @dg.sensor(
         name=MOVE_SENSOR,
-        jobs=list(jobs.values()),
+        jobs=moves,
         minimum_interval_seconds=5,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run of each flow, pair of tiers and migration that is due by its schedule.",
@@ -57,7 +65,7 @@ def move_sensor(
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()
-        behind = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in jobs]
+        behind = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in names]
         ready, delayed = attempts.ready(behind)
         requests, requested = [], []
         for lag in ready:
@@ -68,7 +76,7 @@ def move_sensor(
                 requested.append(lag)
         if not requested:
             return dg.SkipReason(
-                "; ".join(map(str, delayed)) or f"{len(jobs)} flows, tiers and migrations, none of them due"
+                "; ".join(map(str, delayed)) or f"{len(names)} flows, tiers and migrations, none of them due"
             )
         others = [lag for lag in behind if lag not in requested]
         return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
@@ -112,7 +120,6 @@ TARGET = "lakesync/leaf"
 
 
 def destination_sensor(
-    job: UnresolvedAssetJobDefinition,
     keys: Mapping[str, dg.AssetKey],
     days: dg.TimeWindowPartitionsDefinition,
     open_staging: OpenStaging,
@@ -121,7 +128,6 @@ def destination_sensor(
     """Create the sensor of destinations. If an adapter fails, it is retried after growing pauses; others continue.
 
     Args:
-        job: the job that writes to destinations.
         keys: name of an adapter's mark → its asset.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
@@ -130,7 +136,7 @@ def destination_sensor(
 
     @dg.sensor(
         name=DESTINATION_SENSOR,
-        job=job,
+        job_name=DESTINATIONS_JOB,
         minimum_interval_seconds=5,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run for each destination that lacks what was flushed, also after it was unreachable.",

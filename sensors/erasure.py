@@ -5,23 +5,19 @@ The code location (`lakesync_dagster.definitions`) calls this module.
 
 import dagster as dg
 
-from assets.asset_metadata import REQUESTED_BY
+from assets.asset_metadata import ERASURE_JOB, REQUESTED_BY
 from lakesync.analysis.marks import Lag
 from lakesync.staging.store.pipeline import ErasureStore, OpenStaging
-from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
 
 ERASURE_SENSOR = "erasure_sensor"
 
 
-def erasure_sensor(
-    job: UnresolvedAssetJobDefinition, open_staging: OpenStaging, lags: PipelineLags
-) -> dg.SensorDefinition:
+def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDefinition:
     """Create the sensor of the erasure job: one run for all open requests.
 
     Args:
-        job: the erasure job.
         open_staging: opens the staging store, which has the erasure requests.
         lags: the lags of the pipeline's parts, with which the sensor's run requests are reported.
     """
@@ -29,7 +25,7 @@ def erasure_sensor(
 
     @dg.sensor(
         name=ERASURE_SENSOR,
-        job=job,
+        job_name=ERASURE_JOB,
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run that erases from the lake what was erased from staging.",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_day, range_tags
+from assets.asset_metadata import FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_day, range_tags
 from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flush
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
@@ -17,7 +17,6 @@ from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
 
@@ -31,7 +30,6 @@ _MADE_BY_FLUSH = ("table", "checkpoint")
 
 def flush_sensor(
     config: Config,
-    job: UnresolvedAssetJobDefinition,
     days: dg.TimeWindowPartitionsDefinition,
     open_staging: OpenStaging,
     lags: PipelineLags,
@@ -44,7 +42,6 @@ def flush_sensor(
 
     Args:
         config: the project's configuration, with the thresholds.
-        job: the flush job.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store.
         lags: the lags of the pipeline's parts, which all sensors share.
@@ -56,7 +53,7 @@ def flush_sensor(
 
     @dg.sensor(
         name=FLUSH_SENSOR,
-        job=job,
+        job_name=FLUSH_JOB,
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests one flush for all gateways with too many or too old unflushed deltas, with a request, or "

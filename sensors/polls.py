@@ -7,19 +7,17 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, nearest_day, polled_key
+from assets.asset_metadata import CONNECTOR, POLL_JOB, POLL_SENSOR, REQUESTED_BY, nearest_day, polled_key
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging
-from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, due_tables, is_under_way
 
 
 def poll_sensor(
     config: Config,
-    job: UnresolvedAssetJobDefinition,
     snapshot: SchemaSnapshot,
     days: dg.TimeWindowPartitionsDefinition,
     open_staging: OpenStaging,
@@ -32,7 +30,6 @@ def poll_sensor(
 
     Args:
         config: the project's configuration.
-        job: the job that polls connectors.
         snapshot: names the connectors and their intervals.
         days: partitions by the UTC day on which rows landed.
         open_staging: opens the staging store, which has the marks.
@@ -41,7 +38,7 @@ def poll_sensor(
 
     @dg.sensor(
         name=POLL_SENSOR,
-        job=job,
+        job_name=POLL_JOB,
         minimum_interval_seconds=2,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a poll of every connector whose interval has passed.",

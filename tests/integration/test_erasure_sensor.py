@@ -12,7 +12,6 @@ from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from lakesync_dagster.jobs import erasure_job
 from sensors import backoff as attempts
 from sensors.erasure import ERASURE_SENSOR, erasure_sensor
 from sensors.lags import PipelineLags
@@ -31,7 +30,7 @@ def store(tmp_path):
 
 def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, monkeypatch):
     lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
-    sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(store), lags)
+    sensor = erasure_sensor(lambda: nullcontext(store), lags)
     with dg.DagsterInstance.ephemeral() as instance:
 
         def tick(cursor=None):

@@ -28,7 +28,6 @@ from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import arrival_days, make_definitions
-from lakesync_dagster.jobs import flush_job
 from sensors.backends import destination_sensor
 from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags
@@ -74,12 +73,9 @@ class Pipeline:
         open_staging = partial(pipeline_store, self.config)
         lags = PipelineLags(self.config, self.snapshot, partial(followers, self.config))
         days = arrival_days("2026-01-01")
-        job = self.definitions.resolve_job_def
         self.sensors = {
-            "flush": flush_sensor(self.config, flush_job(600), days, open_staging, lags),
-            "destinations": destination_sensor(
-                job("destinations"), {destination_mark("copy", "copy"): COPY}, days, open_staging, lags
-            ),
+            "flush": flush_sensor(self.config, days, open_staging, lags),
+            "destinations": destination_sensor({destination_mark("copy", "copy"): COPY}, days, open_staging, lags),
         }
         self.cursors = dict.fromkeys(self.sensors)
 

@@ -29,7 +29,6 @@ from lakesync.staging import open_store
 from lakesync.staging.records import Backlog, Checkpoint
 from lakesync.staging.remote import RemoteStore
 from lakesync_dagster.definitions import arrival_days, first_day, make_definitions
-from lakesync_dagster.jobs import flush_job
 from sensors import backoff as attempts
 from sensors import lags
 from sensors.flush import flush_sensor
@@ -66,7 +65,7 @@ class House:
 
     def watch(self, config):
         self.lags = PipelineLags(config, SchemaSnapshot())
-        self.sensor = flush_sensor(config, flush_job(60), DAYS, lambda: nullcontext(self.engine.store), self.lags)
+        self.sensor = flush_sensor(config, DAYS, lambda: nullcontext(self.engine.store), self.lags)
 
     def push(self, gateway="nyc", rows=1, width=10):
         deltas = tuple(

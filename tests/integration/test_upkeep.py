@@ -28,7 +28,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from lakesync_dagster.jobs import maintenance_job, maintenance_schedule
+from lakesync_dagster.jobs import maintenance_job
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
 from tests.run_support import resources_of
@@ -66,11 +66,10 @@ class World:
         """What the schedule requests: each part with what its run reports."""
         lake = {"system_namespace": NAMES.system, "namespace": NAMES.tables}
         config, snapshot = config.replace(lake=lake), SchemaSnapshot((SCHEMA,))
-        job = maintenance_job(60)
-        schedule = maintenance_schedule(config, job, snapshot, lambda: nullcontext(self.store))
-        definitions = dg.Definitions([maintenance(snapshot, config.maintenance)], jobs=[job], schedules=[schedule])
-        definitions = dg.Definitions.merge(definitions, dg.Definitions(resources=resources_of(config, self.store)))
-        repository = definitions.get_repository_def()
+        assets = [maintenance(snapshot, config.maintenance)]
+        own = dg.Definitions(assets, resources=resources_of(config, self.store))
+        job = maintenance_job(config, snapshot, lambda: nullcontext(self.store))
+        repository = dg.Definitions.merge(own, job).get_repository_def()
         with dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context:
             asked = repository.get_schedule_def("maintenance").evaluate_tick(context)
         told = {}

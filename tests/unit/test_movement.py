@@ -172,7 +172,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
     engine.open()
     store, days = engine.store, arrival_days("2026-01-01")
     names = ("flows_slice", "flows_home", "tiers_aged")
-    jobs = {name: dg.define_asset_job(name, selection=dg.AssetSelection.all()) for name in names}
+    jobs = dg.Definitions(jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.all()) for name in names])
     sensor = move_sensor(config, jobs, days, lambda: nullcontext(store), PipelineLags(config, SchemaSnapshot()))
     with dg.instance_for_test() as instance:
 
@@ -216,7 +216,7 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
     store = engine.store
-    jobs = {"migrations_away": dg.define_asset_job("migrations_away", selection=dg.AssetSelection.all())}
+    jobs = dg.Definitions(jobs=[dg.define_asset_job("migrations_away", selection=dg.AssetSelection.all())])
     lags = PipelineLags(config, SchemaSnapshot())
     sensor = move_sensor(config, jobs, arrival_days("2026-01-01"), lambda: nullcontext(store), lags)
 

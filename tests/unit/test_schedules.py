@@ -13,7 +13,7 @@ from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync_dagster.jobs import audit_job, audit_schedule
+from lakesync_dagster.jobs import audit_job
 
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
 WEEK_MS = 7 * 86_400_000
@@ -24,9 +24,7 @@ def test_unchanged_assets_are_not_audited_every_night(tmp_path):
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
     store = engine.store
-    job = audit_job(60)
-    schedule = audit_schedule(config, job, snapshot, lambda: nullcontext(store))
-    repository = dg.Definitions(jobs=[job], schedules=[schedule]).get_repository_def()
+    repository = audit_job(config, snapshot, lambda: nullcontext(store)).get_repository_def()
 
     def asked():
         with dg.build_schedule_context(
