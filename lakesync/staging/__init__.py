@@ -1,7 +1,9 @@
-"""The staging store: gateways commit pushes to it, and the pipeline reads its log from it into the lake.
+"""The staging store: the database to which gateways commit pushes, and from which the data pipeline fills the lake.
 
-`store` has the protocols, `records` their values; `sqlite`, `postgres`, `memory`, `sharded` and `remote` implement
-them. The engine and the pipeline open a store with `open_staging`, or with `configured_store` from the settings.
+It has the log of pushes, the merged rows, the feed (what changed, for pulls), and what is stored about each client.
+`store` has the protocols by caller, `records` their values; `sqlite`, `postgres`, `memory`, `sharded` and `remote`
+implement them. The engine and the pipeline open a store with `open_staging`, or with `configured_store` from the
+settings.
 """
 
 from lakesync.staging.open import open_store

@@ -1,9 +1,12 @@
 """Finds the point at which a gateway's checkpoint can be made: an arrival with whole pushes on either side.
 
-An arrival is the gateway's own HLC timestamp of a commit. The pipeline requests a cut point, waits until the lake
-contains all deltas up to it, and makes the checkpoint there. The arrival of the newest push is not enough. A change of
-rules moves rows at arrivals of its own, so a checkpoint below them under the new rules would contain rows that the feed
-sends again. And each shard counts its own arrivals.
+A *checkpoint* is a snapshot of all rows at one arrival, from which new clients start. An *arrival* is the gateway's own
+timestamp of a commit (a hybrid logical clock). The pipeline requests a *cut point*, waits until the lake contains all
+deltas up to it, and makes the checkpoint there.
+
+The arrival of the newest push cannot be the cut point, for two reasons. A change of the sync rules moves rows at
+arrivals of its own: the feed would send these rows again to a client that starts from a checkpoint below. And if tables
+are in several stores (shards), each counts its own arrivals, so all shards must be brought to one.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from lakesync.staging.store.push import RowCommit
 T = TypeVar("T")
 
 LEAD = 500 << 16
-"""How far ahead of the clock the shards' common arrival is chosen, as a difference of arrivals: half a second."""
+"""How far ahead of the clock the shards' common arrival is chosen, as a difference of arrivals: half a second. Pushes
+that arrive while shards advance to it then do not exceed it."""
 
 MAX_ATTEMPTS = 20
 """The most attempts to bring all shards to one arrival."""
@@ -83,15 +87,15 @@ def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
 
     def advance(commit: RowCommit) -> CutPoint:
         if (target - commit.arrival) // ARRIVAL_STEP > 0:
-            now = commit.next_arrivals(1)[-1]  # by the clock
-            commit.next_arrivals(max(0, target - now) // ARRIVAL_STEP)
+            now = commit.next_arrivals(1)[-1]  # the first new arrival is at least the wall time
+            commit.next_arrivals(max(0, target - now) // ARRIVAL_STEP)  # unused arrivals raise the head to the target
         return _cut_point(commit)
 
     return advance
 
 
 def _joined(gateway: str, points: Mapping[str, CutPoint]) -> CutPoint:
-    """Return the cut point of all shards, which are at the same arrival."""
+    """Join the cut points of all shards, which are at the same arrival. The default shard's is the first."""
     default = next(iter(points.values()))
     indexed = all(point.rules_version is not None for point in points.values())
     return CutPoint(

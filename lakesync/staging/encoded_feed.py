@@ -1,8 +1,12 @@
 """Parts of the feed, encoded as they are sent to clients: ranges of rows, and single rows.
 
-They make most pulls fast; `feed.pull` uses them. `View.read_range` returns a range, or None if some of its rows have to
-be decided one by one. `View.full_rows` returns entries with their encoded rows. SQLite stores rows in this form,
-Postgres encodes them when they are read.
+A *feed entry* is a row's history under one bucket key (a bucket of the sync rules): when the row joined the bucket,
+left it, and last changed in it. A client that lacks a row entirely is sent the row as a whole. Stores return such rows
+encoded, so that `feed.pull` need not decode and encode them: this makes most pulls fast.
+
+`FeedView.read_range` returns a range of the feed, or None if some of its rows have to be decided one by one.
+`FeedView.full_rows` returns entries with their encoded rows. SQLite stores rows in this form, Postgres encodes them
+when they are read.
 """
 
 from __future__ import annotations
@@ -26,15 +30,17 @@ SEPARATOR = b"\0"
 class Reader(NamedTuple):
     """A client that was sent nothing of the part of the feed that is read.
 
-    Of the rows there it has only older versions, and its own writes.
+    Of the rows there it has only versions from before `base`, and its own writes.
     """
 
     base: int
-    """The arrival at which the client had all rows inside its buckets; -1 if it had nothing."""
+    """The arrival (the gateway's timestamp of a commit) at which the client had exactly what it could see; -1 if it had
+    nothing."""
     writer: bytes
     """The client's id, as `encode_client_id` returns it."""
     known_from: int
-    """The arrival from which a row must name its writers: the client has its own earlier writes."""
+    """The arrival from which a row must store all of its writers, so that it shows whether the client is one; see
+    `feed.row_presence.writers_known_from`."""
     own: str
     """The bucket key of changes that concern the client alone."""
 
@@ -48,8 +54,8 @@ class FeedRange(NamedTuple):
     joined: bytes
     """The rows that the reader lacks, each as `wire.encoded.encode_row` returns it, with SEPARATOR in between."""
     counts: str
-    """One character for each entry, whose code is the number of the entry's deltas in `joined`; 0 if it sends nothing.
-    """
+    """One character for each entry. Its code is the number of the entry's deltas in `joined`; 0 if nothing of the row
+    is sent at this entry."""
     last: int
     """`changed` of the last entry."""
 
@@ -65,6 +71,8 @@ class FeedRange(NamedTuple):
 
     def first(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
         """Return the shortest prefix of the entries that has `wanted` deltas or `most_bytes` bytes, or all entries.
+
+        A page ends there, because it is full.
 
         Args:
             wanted: the number of deltas.
@@ -118,7 +126,7 @@ class FullRow(NamedTuple):
 
 
 def encode_client_id(client_id: str) -> bytes:
-    """Return a client id as it appears in `FullRow.writers`."""
+    """Return a client id as it appears in `FullRow.writers`, to search for it there without decoding."""
     return _encode(client_id)
 
 

@@ -1,8 +1,11 @@
-"""Executes erasures (permanent deletions) in a store: log bodies, merged rows, client records, then the files.
+"""Executes erasures (permanent deletions of a row or a client) in a store.
 
-`SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the gateway's admin routes and the pipeline call it. An
-erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
-erasures when it opens. Until an erasure is complete, pushes that it covers are stored without their values.
+It removes values from the log, from merged rows and client records, and then from free pages of the database files.
+`SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the gateway's admin routes and the pipeline call its
+methods. The pipeline erases in the lake, and then calls `restore` and `confirm_erasure`.
+
+An erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
+erasures when it opens. From the record on, pushes of covered deltas are stored without their values.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class ErasingStore(ABC):
     """The methods of a store that erase. Every call can be repeated."""
 
     _replayer: Replayer | None = None
+    """Applies changed rows to the feed; the store's `open` sets it."""
     _one_at_a_time = threading.Lock()
     """Shared by all stores of the process, because an erasure is rare and rewrites whole files."""
 
@@ -66,9 +70,9 @@ class ErasingStore(ABC):
         """
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase all values that a row ever had, and send a DELETE to the clients that have it; returns when done.
+        """Erase all values that a row ever had, and send a DELETE to the clients that have it. Returns when done.
 
-        If the row was erased before and not written since, the earlier erasure is returned.
+        If the row was erased before and not written since, the earlier erasure is returned, so a repeat is cheap.
 
         Args:
             gateway: the gateway's id.
@@ -107,7 +111,8 @@ class ErasingStore(ABC):
             highest, record = commit.highest_hlc(client_id), commit.client(client_id)
             if highest < 0 and record is None:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
-            returned = record is not None and record.epoch != LOST  # it was seen since an earlier erasure
+            # an erased client has a record with the epoch `LOST`; another epoch shows that it came back since
+            returned = record is not None and record.epoch != LOST
             return max(highest, start_of(self._now_ms())) if returned else highest
 
         return self._erase(gateway, newest, client_id=client_id)
@@ -151,7 +156,7 @@ class ErasingStore(ABC):
         """
 
         def work(commit: Commit) -> Erasure:
-            commit.run_alone()  # no log row records this, so it cannot be replayed
+            commit.run_alone()  # no log row records these changes, so a replay of the log could not repeat them
             erasure = next((each for each in commit.erasures() if each.seq == seq), None)
             if erasure is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
@@ -163,7 +168,7 @@ class ErasingStore(ABC):
         return self.submit(gateway, work).result()
 
     def _merge(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
-        """Merge deltas into existing rows, each changed row at a new arrival."""
+        """Merge deltas into existing rows, each changed row at a new arrival; deltas of unknown rows are skipped."""
         rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
         won: dict[RowKey, set[str]] = {}
         for delta in deltas:
@@ -198,7 +203,8 @@ class ErasingStore(ABC):
 
         Args:
             gateway: the gateway's id.
-            newest: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none.
+            newest: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none. An
+                earlier erasure above it still covers everything, so it is returned.
             table: the row's table; None for a client.
             row_id: the row's id; None for a client.
             client_id: the client's id; None for a row.
@@ -277,7 +283,13 @@ class ErasingStore(ABC):
         return redacted
 
     def _delete_rows(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
-        """Delete rows for every client and the lake, by a push of DELETEs from `ERASER`; return their number."""
+        """Delete rows for every client and the lake, by a push of DELETEs from `ERASER`.
+
+        Rows that an earlier attempt deleted are skipped.
+
+        Returns:
+            The number of rows that were deleted.
+        """
         stamp: Stamp = (erasure.hlc, ERASER)
         stored = commit.rows(keys)
         remaining = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
@@ -331,7 +343,11 @@ class ErasingStore(ABC):
         return len(changed)
 
     def _replay(self, commit: Commit) -> Replayer:
-        """Return the store's replayer."""
+        """Return the store's replayer.
+
+        Raises:
+            NotFoundError: the store was opened without an engine.
+        """
         if self._replayer is None:
             raise NotFoundError(
                 f"the store of gateway {commit.gateway!r} was opened without an engine: it cannot erase"
@@ -357,7 +373,10 @@ def _deletion(key: RowKey, hlc: int) -> RowDelta:
 
 
 def _forget_writer(row: StoredRow, client_id: str) -> bool:
-    """Remove a client from a row's latest writers; return whether it was among them."""
+    """Remove a client from a row's latest writers; return whether it was among them.
+
+    `writers_floor` then says that a writer may be missing.
+    """
     writer = row.writers.pop(client_id, None)
     if writer is not None:
         row.writers_floor = max(row.writers_floor, writer.latest)

@@ -1,10 +1,11 @@
 """The table of erasures (permanent deletions), and the log statements that execute them, for both stores.
 
-`side_tables` builds a store's `View` and `Commit` from the two classes here; `erasing` calls their methods.
+`side_tables` builds a store's `View` and `Commit` from the two classes here. `erasing` calls their methods, and
+`engine.pushing` calls `filter_erased`.
 
-An erased delta keeps its place in the log: hlc, client, table, row, and its id, which is a hash. Otherwise a device
-could push it again, and ledger and batches would differ from the lake. Its values are removed: it becomes an UPDATE
-without columns, which changes nothing when it is merged.
+An erased delta keeps its place in the log: hlc (the client's timestamp), client, table, row, and its id, which is a
+hash. Otherwise a device could push the delta again, and the log would differ from the lake in number and ids. Its
+values are removed: it becomes an UPDATE without columns, which changes nothing when it is merged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lakesync.staging.sql_query import SqlQueries
 from lakesync.wire.log import decode_body, encode_body
 
 _FIELDS = "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
-"""The first fields of `Erasure`, in order; a sharded store computes the others."""
+"""The first fields of `Erasure`, in order. The last one, `shards`, is not stored: a sharded store computes it."""
 _REDACTABLE = (
     "SELECT seq, body FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? AND body IS NOT NULL"
     " ORDER BY seq LIMIT ?"
@@ -57,8 +58,9 @@ class ErasureQueries(SqlQueries):
     def predates_erasure(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made.
 
-        Every later checkpoint contains the row's tombstone. Columns that an erased client wrote to other rows leave the
-        state tables only when the lake has executed the erasure.
+        A checkpoint above the erasure's arrival has the DELETE of an erased row. But the columns that an erased client
+        wrote to rows of others leave the lake's state tables, from which checkpoints are made, only when the lake has
+        executed the erasure.
         """
         return any(
             erasure.arrival > checkpoint.arrival or (erasure.client_id is not None and erasure.lake_ms is None)
@@ -84,7 +86,11 @@ class ErasureStatements(ErasureQueries):
     def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
         """Return one client's deltas as they may be stored: without the values of those that an erasure covers.
 
-        The same sequence is returned if no erasure covers any of them.
+        The same sequence is returned if no erasure covers any of them. Such deltas come from devices that were offline
+        during the erasure.
+
+        Args:
+            deltas: deltas of one client.
         """
         newest = self._query("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
         if newest is None or all(delta.hlc > newest for delta in deltas):
@@ -148,5 +154,5 @@ def _redacted(delta: RowDelta) -> RowDelta:
 
 
 def _without_values(delta: RowDelta) -> RowDelta:
-    """Return a delta that changes nothing when it is merged."""
+    """Return a delta without values, which changes nothing when it is merged; it keeps its id."""
     return msgspec.structs.replace(delta, op="UPDATE", columns=())

@@ -1,6 +1,7 @@
 """Chooses the batch of log rows that the next flush writes to the lake, and checks what was read back from there.
 
-`pipeline_tables` calls these functions.
+The *log* has one row for each push. A *flush* copies a batch of them to the lake, reads the lake back, and confirms the
+batch to the store. `pipeline_tables` calls these pure functions in the transactions that plan and confirm.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def choose(
     through: int | None = None,
     since: int | None = None,
 ) -> Batch | None:
-    """Return a batch over a prefix of the unflushed log: at least one push, and only pushes of one UTC day.
+    """Return a batch over a prefix of the unflushed log: at least one push, and only pushes of one UTC day of arrival.
 
-    A batch of one day is in one partition of the lake, so a backfill of a day flushes no other day.
+    The lake is partitioned by day. So a batch of one day is in one partition, and a backfill of a day flushes no other
+    day.
 
     Args:
         head: the counters of the gateway's shard.

@@ -1,7 +1,8 @@
 """Parts of the group commit that both stores use: a queue in which gateways take turns, and the outcomes of jobs.
 
-A *job* is a function that was given to `submit` or `read`, with the future of its result. In a group commit, jobs that
-wait at the same time share one database transaction.
+A *job* is a function that was given to the store's `submit` or `read`, with the future of its result. In a *group
+commit*, jobs that wait at the same time share one database transaction. `staging.sqlite` and `staging.postgres` call
+this module.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 
 class Outcome(NamedTuple):
-    """A job's future, with the result or error that completes it once the transaction has ended."""
+    """A job's future, with the result or error that completes it once the transaction has ended.
+
+    The result is kept here until then, because a caller must not see a result that may be rolled back.
+    """
 
     future: Future[Any]
     result: Any = None
@@ -31,7 +35,10 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """A queue of jobs: gateways take turns, and the jobs of one gateway stay in order. Use it from one thread."""
+    """A queue of jobs: gateways take turns, so that a busy one does not delay the others.
+
+    The jobs of one gateway stay in order. Use a queue from one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[T]] = {}

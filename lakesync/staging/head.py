@@ -1,6 +1,9 @@
 """The head of a gateway in one shard: its counters, and how each kind of commit changes them.
 
-The commits and pipelines of both stores use it, so sequence numbers, arrivals and backlog are computed in one place.
+The commits and pipelines of both stores (SQLite and Postgres) use it, so that sequence numbers, arrivals and backlog
+are computed in one place. An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose
+high bits are the wall time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline
+*flushes* log rows to the lake, confirms them after reading them back, and *trims* the log: deletes the encoded deltas.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class Head(msgspec.Struct, frozen=True):
 
     gateway: str
     epoch: int
-    """Wall time in milliseconds when the gateway's store was created; a rebuild from the lake creates another store."""
+    """Wall time in milliseconds when the gateway was created in its store; a rebuild from the lake creates it again."""
     config: GatewayConfig
     arrival: int = 0
     """The highest arrival (the gateway's own HLC timestamp) of a commit; 0 before the first commit."""
@@ -34,13 +37,13 @@ class Head(msgspec.Struct, frozen=True):
     last_arrival: int = 0
     """Arrival of the newest log row; 0 before the first."""
     flushed_seq: int = 0
-    """The lake was read back and contains all log rows up to this one."""
+    """`seq` up to which all log rows are in the lake: it was read back and contains them."""
     trimmed_seq: int = 0
-    """The encoded deltas of log rows up to this one were deleted."""
+    """`seq` up to which the encoded deltas of log rows were deleted."""
     deltas: int = 0
-    """Number of deltas above `flushed_seq`."""
+    """Number of deltas in log rows above `flushed_seq`."""
     bytes: int = 0
-    """Stored bytes of the bodies above `flushed_seq`."""
+    """Stored bytes of the encoded deltas in log rows above `flushed_seq`."""
     flush_requested_ms: int | None = None
     """Server wall time in milliseconds since 1970 when a flush was requested; None if none is wanted."""
     flush_requested_seq: int = 0
@@ -91,7 +94,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def restored(self, entry: LogEntry) -> Head:
-        """Return the head after adding a log row that the lake contains and that has no body."""
+        """Return the head after a rebuild added a log row that is in the lake already and has no body."""
         return msgspec.structs.replace(
             self,
             last_seq=entry.seq,
@@ -102,7 +105,10 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def confirmed(self, batch: Batch) -> Head:
-        """Return the head after a batch was read back from the lake; a flush requested up to its end is served."""
+        """Return the head after a batch was read back from the lake.
+
+        A requested flush is done once the batches contain everything that was unflushed at the request.
+        """
         served = self.flush_requested_ms is None or batch.to_seq >= self.flush_requested_seq
         return msgspec.structs.replace(
             self,
@@ -113,7 +119,13 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def flush_requested(self, wall_ms: int) -> Head:
-        """Return the head after a flush was requested; it is unchanged if nothing is unflushed."""
+        """Return the head after a flush was requested.
+
+        It is unchanged if nothing is unflushed, or if another request is not done yet.
+
+        Args:
+            wall_ms: the server's wall time in milliseconds since 1970.
+        """
         if self.last_seq == self.flushed_seq or self.flush_requested_ms is not None:
             return self
         return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
@@ -129,11 +141,11 @@ class Head(msgspec.Struct, frozen=True):
         """Return the head as a `Backlog`.
 
         Args:
-            oldest_ms: the server's wall time of log row `flushed_seq + 1`.
-            flushed_ms: when the batch up to `flushed_seq` was confirmed.
-            flushed_snapshot: the Iceberg snapshot in which that batch was read back.
-            rules_without_checkpoint: the active rules version if the newest checkpoint has an older one.
-            checkpoint_arrival: arrival of the newest published checkpoint.
+            oldest_ms: the server's wall time of log row `flushed_seq + 1`; None if nothing is unflushed.
+            flushed_ms: when the batch up to `flushed_seq` was confirmed; None before the first.
+            flushed_snapshot: the Iceberg snapshot in which that batch was read back; None if there is none.
+            rules_without_checkpoint: the active rules version if the newest checkpoint has an older one; else None.
+            checkpoint_arrival: arrival of the newest published checkpoint; None before the first.
         """
         return Backlog(
             gateway=self.gateway,
@@ -212,7 +224,7 @@ class ConfigWriter(HeadView):
         """Notify listeners that any row may have changed, once the commit is visible."""
 
     def put_schema(self, schema: TableSchema) -> int:
-        """Register or evolve a schema, and return its version."""
+        """Register a table's schema, or add columns to the registered one; see `ConfigCommit.put_schema`."""
         config = with_schema(self.config, schema)
         registered = config.schemas[schema.table]
         if config is not self.config:
@@ -228,8 +240,8 @@ class ConfigWriter(HeadView):
         return config.retired[table]
 
     def put_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version. A replay of the log indexes rows by the active rules."""
-        self.run_alone()
+        """Activate sync rules, and return their version; see `ConfigCommit.put_rules`."""
+        self.run_alone()  # a replay of the log uses the active rules, so it must not cross this change
         config = with_rules(self.config, rules)
         self._write_config(config)
         self._announce_everything()

@@ -1,7 +1,8 @@
 """The ledger: counts and sums of delta ids, by which staging and the lake check that they contain the same deltas.
 
-A delta's id number is an 8-byte digest of its delta id. Commits add to the ledger, and `confirm` compares a batch with
-it. `lakesync staging` and the checks of the lake show it.
+A delta's *id number* is an 8-byte digest of its delta id, as an unsigned integer (`model.delta.id_number`). Commits
+of both stores add to the ledger of the UTC day, `flush_batch` compares a batch that was read back from the lake with
+the log, and the checks of the lake compare whole days.
 """
 
 from __future__ import annotations
@@ -41,10 +42,15 @@ class Tally(NamedTuple):
 
 
 NOTHING = Tally(0, 0)
+"""The tally of no deltas."""
 
 
 def tally_of(ids: bytes) -> Tally:
-    """Return the tally of delta ids that `wire.log.pack_ids` packed."""
+    """Return the tally of delta ids that `wire.log.pack_ids` packed.
+
+    Args:
+        ids: the packed ids of one log row, as the store returns them.
+    """
     digests = packed_digests(ids)
     count = len(digests) // 8
     return Tally(count, sum(struct.unpack(f">{count}Q", digests)) % _MODULUS)

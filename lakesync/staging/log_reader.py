@@ -1,7 +1,8 @@
 """Reads committed rows of a shard's log directly from SQLite or Postgres, beside the process that owns the store.
 
-Tasks of Spark (`lakehouse.history`) and the flush without a pipeline (`lakesync.flush`) read batches with it.
-`PipelineStore.log_source` returns the log's address.
+The *log* has one row for each push, until the push is in the lake. A *shard* is a store with some of a gateway's
+tables. Tasks of Spark (`lakehouse.history`) and the flush without a pipeline (`lakesync.flush`) read batches with this
+module. `PipelineStore.log_source` returns the log's address.
 """
 
 from __future__ import annotations
@@ -37,13 +38,18 @@ class LogRow(NamedTuple):
 
 
 class LogRange(NamedTuple):
-    """A range of one shard's log, both ends included."""
+    """A range of one shard's log. The fields are the parameters of the query, in this order."""
 
     gateway: str
+    """The gateway's id."""
     shard: str
+    """The shard's name; `main` without sharding."""
     epoch: int
+    """The epoch of the gateway in the store, which a rebuild increases."""
     from_seq: int
+    """The first log row."""
     to_seq: int
+    """The last log row, which belongs to the range."""
 
 
 class LoggedPush(NamedTuple):
@@ -87,7 +93,7 @@ def log_rows(source: LogSource, log_range: LogRange) -> Iterator[LogRow]:
 
 
 def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]:
-    """Yield the log rows of a range from `log.db`, opened read-only."""
+    """Yield the log rows of a range from a SQLite store's `log.db`, opened read-only."""
     path = source.url.removeprefix(_SQLITE)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10)) as connection:
@@ -97,7 +103,7 @@ def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]
 
 
 def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...]]:
-    """Return the log rows of a range from Postgres."""
+    """Return the log rows of a range from Postgres; raises StagingUnavailableError for any other kind of address."""
     import psycopg
     from psycopg.conninfo import make_conninfo
 

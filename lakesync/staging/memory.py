@@ -1,8 +1,8 @@
 """The store behind `memory://`, for tests, and for gateways whose adapter stores all deltas. `open_store` creates it.
 
 It is a SQLite store in a folder in memory (`/dev/shm` if that has space, otherwise the temporary folder). It gives
-every guarantee of staging except that data survives the process. Its memory is the size of its files: unflushed deltas,
-which backpressure limits, delta ids, and rows.
+every guarantee of staging except that data survives the process. It needs memory for its files: unflushed deltas, whose
+size backpressure limits, the ids of all deltas, and all rows.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _WANTED_BYTES = 512 << 20
 _PREFIX = "lakesync-memory-"
 """Folder names are this, the process id, `-`, and a random part."""
 _LOCK_FILE = "owner.lock"
+"""The file in its folder that a `SqliteStore` locks while it is open."""
 
 _named: dict[str, tempfile.TemporaryDirectory[str]] = {}
 """Folders of stores with a name, by name."""
@@ -43,7 +44,7 @@ class MemoryStore(SqliteStore):
         Args:
             wall: returns the server's wall time in milliseconds since 1970.
             name: the name in `memory://NAME`, whose data stays until the process ends; None deletes it with this store.
-            shard: name of the shard that the store serves; gateways created in it get this name.
+            shard: name of the shard that the store serves; gateways that are created in it belong to this shard.
         """
         if name is None:
             folder = _make()
@@ -57,7 +58,7 @@ class MemoryStore(SqliteStore):
         super().__init__(Path(folder.name), wall, shard=shard)
 
     def close(self) -> None:
-        """Run the submitted functions, and close; the data of a store without a name is deleted."""
+        """Run the functions that were submitted before, and close; the data of a store without a name is deleted."""
         super().close()
         if self._folder_of_its_own is not None:
             self._folder_of_its_own.cleanup()

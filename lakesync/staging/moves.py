@@ -1,8 +1,10 @@
 """Combines moves of feed entries, so that one statement writes the entries of many pushes.
 
-A feed entry is a row's history under one bucket key: when it first joined, last joined, last left and last changed
-there. A move is one change of an entry: the row joins the bucket, leaves it, or changes inside. Both stores call this
-module: SQLite combines the moves of several seconds, Postgres those of one commit.
+A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
+one bucket key: when it first joined the bucket, last joined it, last left it, and last changed in it. A *move* is one
+change of an entry: the row joins the bucket, leaves it, or changes inside. Times are *arrivals*, the gateway's own
+timestamps of commits. Both stores call this module: SQLite combines the moves of several seconds, Postgres those of one
+commit.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
     since: int
     """When the row last joined the bucket."""
     left: int
-    """If the row joins: when it last left before that, within this change. Otherwise: when it leaves."""
+    """If the row leaves: when it leaves. If it joins: when it last left before that, if this change contains that."""
     changed: int
     """When the row last changed inside the bucket, or left it."""
     inside: bool | None
@@ -31,9 +33,9 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
 
     def then(self, later: EntryChange) -> EntryChange:
         """Return the combined effect of this change and a later one."""
-        if later.since:  # it joins: when it left before, in the later change or at the end of this one
+        if later.since:  # the later change joins: `left` is when the row left before, in that change or in this one
             left = later.left or (self.changed if self.inside is False else self.left)
-        else:  # `left` of an entry that joined in this change stays the time before that
+        else:  # if this change joins, `left` stays the time before it; a later leave is `changed` of the entry
             left = self.left if self.since else later.left or self.left
         return EntryChange(
             first=self.first or later.first,
@@ -55,7 +57,9 @@ ENTRY_UPSERT = (
     # unchanged if it neither joined nor left
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"
 )
-"""SQL for SQLite and Postgres: the assignments that apply an `EntryChange` to the stored entry, after DO UPDATE SET."""
+"""SQL for SQLite and Postgres: the assignments, after DO UPDATE SET, that apply an `EntryChange` to the stored entry.
+
+Applying a change again has no effect. A replay after a crash needs that, because the file may contain it already."""
 
 
 MoveSums = dict[str, dict[RowKey, EntryChange]]
@@ -89,7 +93,12 @@ def add_moves(sums: MoveSums, moves: Iterable[Move]) -> None:
 
 
 def add_sums(sums: MoveSums, later: MoveSums) -> None:
-    """Combine `later` with `sums`; `later` must not be used afterwards."""
+    """Combine later moves with earlier ones, in place.
+
+    Args:
+        sums: the earlier moves; this dictionary has the result.
+        later: the later moves. Its dictionaries become parts of `sums`, so it must not be used afterwards.
+    """
     for bucket, changes in later.items():
         of_bucket = sums.setdefault(bucket, changes)
         if of_bucket is not changes:
@@ -101,8 +110,8 @@ def add_sums(sums: MoveSums, later: MoveSums) -> None:
 def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChange]]:
     """Yield the changes of a row's entries under its current bucket keys, each with its key.
 
-    A push stores no moves for a row that stays under its keys: they follow from the row's arrival and keys. So each
-    change reaches at least to the row's arrival.
+    A push stores no moves for a row that stays under its keys, because they follow from the row's arrival and keys. So
+    `changed` of each change is at least the row's arrival.
 
     Args:
         row: the stored row.

@@ -1,7 +1,8 @@
 """Notifies listeners of the bucket keys that a commit changed, and of clients that are connected to other processes.
 
-The gateway's channels listen, in order to send broadcasts. Stores collect notices while a commit is in progress
-(`Announcement`), and deliver them once it is visible (`Notices`).
+A *bucket key* names a bucket of the sync rules with the claims that may see it. The gateway's channels listen, in order
+to send changes to connected clients (*broadcasts*). Stores collect notices while a commit is in progress
+(`Announcement`), and deliver them once readers can see the commit (`Notices`).
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class Notice(NamedTuple):
 
 
 Listener = Callable[[Notice], None]
+"""A function that is called with each notice, in a thread of the store. It must return quickly."""
 
 
 class Notices:
-    """The listeners of this process. All methods may be called from any thread."""
+    """The listeners of this process. Each store has one; its methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,7 +106,7 @@ class Announcement:
         self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
 
     def take(self) -> list[Notice]:
-        """Return the recorded notices, and clear them."""
+        """Return the recorded notices, one for each gateway and one for each part of the presence, and clear them."""
         notices = [
             Notice(gateway, None if buckets is None else frozenset(buckets)) for gateway, buckets in self._moved.items()
         ]

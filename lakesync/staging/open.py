@@ -1,4 +1,8 @@
-"""Creates the staging store that a URL names. `open_staging` calls `open_store` once for each shard."""
+"""Creates the staging store (the database that pushes are committed to) that a URL names.
+
+`staging.sharded.open_staging` calls `open_store`, once for each shard (a store with some of the tables). Each kind of
+store is imported when it is named, so that Postgres' driver need not be installed.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,10 @@ def open_store(url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> St
     """Return the store of a URL; call its `open` before anything else.
 
     Args:
-        url: `sqlite:///ABSOLUTE/FOLDER`, `postgresql://…` in libpq's form, or `memory://`, whose data is deleted when
-            it is closed; the data of `memory://NAME` is deleted when the process ends.
+        url: `sqlite:///ABSOLUTE/FOLDER`; `postgresql://…` in libpq's form; `memory://`, a store whose data is deleted
+            when it is closed; or `memory://NAME`, whose data is deleted when the process ends.
         wall: returns the server's wall time in milliseconds since 1970.
-        shard: name of the shard that the store serves; gateways created in it get this name.
+        shard: name of the shard that the store serves; gateways that are created in it belong to this shard.
 
     Raises:
         ConfigurationError: the URL names no kind of store, or its driver is not installed.

@@ -1,6 +1,8 @@
 """The tables of the data pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
 
 The `Pipeline` classes of `sqlite` and `postgres` implement `PipelineTables` and call it inside their transactions.
+`staging.store.pipeline` says what each method promises and defines the terms. A gateway's *head* has its counters, such
+as the number of its last log row.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER
 
 
 class PipelineTables(ABC):
-    """One transaction over the database that contains the log."""
+    """The pipeline's methods in one transaction over the database that contains the log."""
 
     @abstractmethod
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -82,10 +84,11 @@ class PipelineTables(ABC):
         )
 
     def _rules_without_checkpoint(self, head: Head) -> int | None:
-        """Return the active rules version if all rows follow it, and the newest checkpoint has an older one.
+        """Return the active rules version if a checkpoint under it is missing and can be made.
 
         Returns:
-            None otherwise, and if there is no checkpoint: the first flush makes one.
+            The version, if all rows have the bucket keys of these rules and the newest checkpoint has older rules. None
+            otherwise, and if there is no checkpoint: the first flush makes one anyway.
         """
         version = head.config.rules_version
         if version == 0:
@@ -126,7 +129,8 @@ class PipelineTables(ABC):
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake contains the batch; see `PipelineStore.confirm`."""
         head = self._head(self._batch(batch_id)[0].gateway)
-        batch, confirmed_ms = self._batch(batch_id)  # again: another process may have confirmed it before the lock
+        # `_head` locked the gateway; read the batch again, because another process may have confirmed it before that
+        batch, confirmed_ms = self._batch(batch_id)
         scope = (batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq)
         days = by_day(self._query(f"SELECT arrival, count, id_sum {_LOG} BETWEEN ? AND ?", *scope))
         check_read_back(batch, total(days.values()), Tally(deltas, id_sum))
@@ -168,7 +172,8 @@ class PipelineTables(ABC):
         Args:
             gateway: the gateway's id.
             shard: the shard's name; `main` without sharding.
-            durable_seq: no body above it is deleted, because a replay after a crash may need it; None for no bound.
+            durable_seq: the last log row whose changes are durable outside of the log. Bodies above it are kept,
+                because a replay after a crash may need them. None if no replay ever needs a body.
         """
         head = self._shard(gateway, shard)
         to_seq = head.flushed_seq if durable_seq is None else min(head.flushed_seq, durable_seq)

@@ -1,7 +1,9 @@
-"""`PipelineStore` over HTTP, for pipeline processes, because only the gateway may open its SQLite store.
+"""`PipelineStore` over HTTP, for the processes of the data pipeline.
 
-A call of a method is a POST with the arguments as JSON: `RemoteStore` sends it, and the gateway's internal route passes
-it to `dispatch`. See `staging.store.pipeline` for what each method promises.
+Only the gateway may open its SQLite store, so other processes call its methods through the gateway. A call of a method
+is a POST with the arguments as JSON. `RemoteStore` sends it, and the gateway's internal route passes it to `dispatch`,
+which calls the same method of the gateway's store. `staging.store.pipeline` says what each method promises and defines
+the terms.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Method(NamedTuple):
     arguments: type[msgspec.Struct]
     """A struct with a field for each parameter."""
     decode: Callable[[bytes], msgspec.Struct]
-    """Decodes the arguments. It is created once, by one thread; see `lakesync.staging.table_values`."""
+    """Decodes the arguments. It is created once, by one thread, because creating msgspec's decoders in several threads
+    may crash (see `lakesync.staging.table_values`)."""
     answer: Any
     """The type of the return value."""
 
@@ -97,7 +100,9 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class RemoteStore:
-    """The store of a gateway process, through its internal route. Every method can be repeated, and is retried.
+    """The store of a gateway process, through its internal route.
+
+    All methods can be repeated, so a call that gets no complete response is retried.
 
     Raises (from every method):
         StagingUnavailableError: the gateway or its store was not reached within `patience` seconds.
@@ -217,7 +222,10 @@ class RemoteStore:
         return msgspec.json.decode(self._ask(method, arguments), type=answer | None)
 
     def _ask(self, method: str, arguments: dict[str, Any]) -> bytes:
-        """Send a call, with retries while the store cannot be reached; return the body of the response."""
+        """Send a call, and return the body of the response.
+
+        Retries while the store cannot be reached, for at most `patience` seconds.
+        """
         body = msgspec.json.encode(arguments)
         for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=self._patience):
             with attempt:
@@ -251,7 +259,10 @@ def error_of(response: requests.Response) -> LakeSyncError:
 
 
 def _classes() -> dict[str, type[LakeSyncError]]:
-    """Return the error class of each code; of several with one code, the one nearest to `LakeSyncError`."""
+    """Return the error class of each error code.
+
+    Of several classes with one code, it is the one nearest to `LakeSyncError`, which has the code's general meaning.
+    """
     by_code: dict[str, type[LakeSyncError]] = {}
     waiting: deque[type[LakeSyncError]] = deque([LakeSyncError])
     while waiting:

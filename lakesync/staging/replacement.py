@@ -1,6 +1,7 @@
 """Builds new, empty stores beside the stores in use, and then replaces the stores in use with them.
 
-`engine.rebuilding` fills them from the lake. A replacement becomes visible as a whole or not at all.
+`engine.rebuilding` fills them from the lake, for `lakesync staging rebuild`. A replacement becomes visible as a whole
+or not at all. A *shard* is a store with some of the tables; without sharding there is one.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ def replacement_stores(
 ) -> Iterator[dict[str, ReplacementStore]]:
     """Yield an empty store for each shard, by shard name; at the end of the `with` block, they replace the old stores.
 
-    If the block raises, the new stores are deleted, and the old ones stay. The default shard's store is replaced last:
-    if the process dies in between, it still has its old store, and the rebuild has to run again.
+    If the block raises, the new stores are deleted, and the old ones stay. The default shard's store is replaced last,
+    because it is authoritative: if the process dies in between, it still has its old store, and the rebuild has to run
+    again.
 
     Args:
         urls: the URL of each shard's store, by shard name, the default shard first. Stores in folders inside that of

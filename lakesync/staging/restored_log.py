@@ -1,6 +1,8 @@
 """The methods of a commit by which both stores are rebuilt from the lake. `engine.rebuilding` calls them.
 
-They add log rows without bodies, because the lake contains these deltas already: only their ids and counts are stored.
+The *log* has one row for each push. A rebuild adds log rows without bodies, because the lake contains these deltas
+already: only their ids and counts are stored, so that repeated pushes are recognised. What clients were sent is not in
+the lake, so every client counts as one that may have any row.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ class Restoring(Commit, Protocol):
 
 
 class ReplacementStore(Protocol):
-    """A new store that no other process can see yet."""
+    """A new store that a rebuild fills, and that no other process can see yet."""
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway with a new epoch."""
+        """Create a gateway with a new epoch, which identifies this copy of the gateway's data."""
 
     def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
         """Run `work` in a commit and return its result."""

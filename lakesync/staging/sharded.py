@@ -1,6 +1,7 @@
 """A store that consists of one store per shard; every table belongs to one shard.
 
-Processes open staging, sharded or not, with `open_staging`, or with `configured_store` from the settings.
+Sharding divides the write load of one gateway over several stores. `engine.sharding` uses the `ShardedStore`. Processes
+open staging, sharded or not, with `open_staging`, or with `configured_store` from the settings.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ T = TypeVar("T")
 
 
 class ShardedStore(ShardedPipeline):
-    """Several complete stores. Each commit belongs to one of them.
+    """Several complete stores. Each transaction belongs to one of them; none spans several.
 
-    `submit` and `read` use the default shard's store. Use `home(table)` to get the store with a table's rows.
+    The default shard is authoritative for what the shards have in common: schemas, rules, clients' cursors. `submit`
+    and `read` use its store. Use `home(table)` to get the store with a table's rows.
     """
 
     @property
@@ -62,13 +64,17 @@ class ShardedStore(ShardedPipeline):
             opening.pop_all()
 
     def close(self) -> None:
-        """Run the submitted functions, and close every store."""
+        """Run the functions that were submitted before, and close every store."""
         with ExitStack() as closing:
             for store in self.stores.values():
                 closing.callback(store.close)
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway in every shard, unless it exists; in the default shard last, which decides if it exists."""
+        """Create a gateway in every shard, unless it exists.
+
+        The default shard, which decides whether a gateway exists, comes last. So a gateway that exists there exists in
+        all shards.
+        """
         for store in reversed(self.stores.values()):
             store.ensure_gateway(gateway)
 
@@ -91,11 +97,15 @@ class ShardedStore(ShardedPipeline):
         return remove
 
     def home(self, table: str) -> StagingStore:
-        """Return the store of a table's shard."""
+        """Return the store that has a table's rows: that of the table's shard."""
         return self.stores[self.shards.of(table)]
 
     def _check_name(self, name: str, store: FlushStore) -> None:
-        """Check that a store was created for the shard; the default one may be from before tables were sharded."""
+        """Check that a store was created for the shard; the default one may be from before tables were sharded.
+
+        Raises:
+            ConfigurationError: it belongs to another shard.
+        """
         allowed = (name, MAIN_SHARD) if name == self.shards.default else (name,)
         for backlog in store.backlog():
             if backlog.shard not in allowed:
@@ -105,7 +115,13 @@ class ShardedStore(ShardedPipeline):
                 )
 
     def _check_not_lost(self, name: str, store: StagingStore) -> None:
-        """Check that an empty shard is a new one, and not a shard whose disk is missing."""
+        """Check that an empty shard is a new one, and not a shard whose disk is missing.
+
+        If clients have cursors from it, it had rows before.
+
+        Raises:
+            IntegrityError: the shard's contents are missing.
+        """
         for gateway in {*self.main.gateways()} - {*store.gateways()}:
             if self.main.read(gateway, lambda view: view.sent_rows_of_shard(name)).result():
                 raise IntegrityError(
@@ -115,7 +131,11 @@ class ShardedStore(ShardedPipeline):
                 )
 
     def _check_tables(self, name: str, store: StagingStore) -> None:
-        """Check that a store has rows of no table that is configured for another shard."""
+        """Check that a store has rows of no table that is configured for another shard.
+
+        Raises:
+            ConfigurationError: it has such rows, so the configuration was changed.
+        """
         for gateway in store.gateways():
             for table in _tables(store, gateway):
                 if self.shards.of(table) != name:

@@ -1,6 +1,7 @@
 """`PipelineStore` over the stores of all shards: the base class of `ShardedStore`.
 
-Most methods call the shard's store, or sum over all of them. Erasures have numbers of their own (`_INDEX_BITS`).
+A *shard* is a store with some of a gateway's tables. Most methods call the store of one shard, or combine the results
+of all of them. `staging.store.pipeline` says what each method promises and defines the terms.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ class ShardedPipeline:
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish each shard's part of a checkpoint; return False if any shard has this or a later one.
 
-        Each part is valid alone: it is served beside an older part of another shard, because a cursor means a
-        cursor in each shard. A repeat publishes the parts that a crash left out.
+        The parts are not published in one transaction, and need not be. A client's cursor means a cursor in each shard,
+        so a new part can be served beside an older part of another shard. A repeat publishes the parts that a crash
+        left out.
 
         Raises:
             IntegrityError: the checkpoint lacks the cut point of a shard.
@@ -209,7 +211,14 @@ class ShardedPipeline:
         return index, shard_seq
 
     def _everywhere(self, erase: Callable[[StagingStore], Erasure]) -> tuple[Sequence[Erasure], list[NotFoundError]]:
-        """Erase in every shard; return the erasures, and the errors of shards that do not know the client."""
+        """Erase a client in every shard.
+
+        Args:
+            erase: erases the client in one store.
+
+        Returns:
+            The erasures, with the sharded gateway's numbers; and the errors of shards that do not know the client.
+        """
         done, unknown = [], []
         for index, name in enumerate(self.shards.names):
             try:

@@ -1,6 +1,7 @@
 """Maps tables to shards, and shards to the URLs of their stores, from the setting `shard_config`.
 
-`staging.sharded`, the engine and the command `lakesync staging` use it.
+A *shard* is a staging store with some of the tables of every gateway. `staging.sharded`, the engine and the command
+`lakesync staging` call this module.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ShardMap(msgspec.Struct, frozen=True, dict=True):
-    """The shards, the same for every gateway. Each table belongs to one shard, so a row never spans several."""
+    """The shards, the same for every gateway. Each table belongs to one shard, so a transaction on a row needs one."""
 
     tables: Mapping[str, str]
     """The shard's name by table."""
     default: str
-    """The name of the default shard: that of all other tables, and of clients, schemas, rules, actions and connectors.
-    """
+    """The name of the default shard. It has all other tables, and what belongs to no table: clients, schemas, rules,
+    actions and connectors."""
     urls: Mapping[str, str] = {}
     """The store's URL by shard name, for shards whose store is not a folder inside the default shard's."""
 
@@ -39,9 +40,10 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
         return (self.default, *sorted({*self.tables.values(), *self.urls} - {self.default}))
 
     def of(self, table: str) -> str:
-        """Return the name of a table's shard. Case does not matter, so `Notes` reaches the shard that rejects it.
+        """Return the name of a table's shard, in any case of the table's name.
 
-        A gateway with a table `notes` rejects the name `Notes` (see `engine.names`).
+        Two tables may not differ in case alone (see `engine.names`). So a push to `Notes` must reach the shard that has
+        `notes`, which then rejects it.
         """
         return self._folded.get(table.lower(), self.default)
 
@@ -50,7 +52,7 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
         return {table.lower(): shard for table, shard in self.tables.items()}
 
     def check(self) -> None:
-        """Check names and URLs.
+        """Check names and URLs; `shard_map` calls it.
 
         Raises:
             ConfigurationError: a name is invalid, or a URL is given for an unknown shard.
@@ -113,6 +115,9 @@ def _beside(main: str, name: str) -> str:
     Args:
         main: the URL of the default shard's store.
         name: the shard's name.
+
+    Raises:
+        ConfigurationError: the default store is a database, inside which there is no place for another.
     """
     if main.startswith("sqlite://"):
         return f"{main.rstrip('/')}/{name}"
@@ -125,7 +130,11 @@ def _beside(main: str, name: str) -> str:
 
 
 def _check_apart(urls: Mapping[str, str]) -> None:
-    """Check that no two shards have the same store."""
+    """Check that no two shards have the same store.
+
+    Raises:
+        ConfigurationError: two have, as far as their URLs show.
+    """
     seen: dict[str, str] = {}
     for name, url in urls.items():
         identity = _identity(url)

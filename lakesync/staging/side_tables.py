@@ -1,8 +1,9 @@
-"""The tables beside the log, with the same SQL in both stores.
+"""The tables beside the log, with the same SQL in both stores (SQLite and Postgres).
 
-They contain actions and attempts at them, connectors, re-index positions, broadcast cursors of sharded gateways, the
-spelling of names in the lake, and jobs that follow a flush without a pipeline. The views and commits of both stores
-inherit from `SideQueries` and `SideStatements`.
+They contain actions (commands of clients) and attempts at them, connectors (external systems), the position of a
+re-index, broadcast cursors of sharded gateways, the spelling of names in the lake, erasures, and jobs that follow a
+flush without a pipeline. The views and commits of both stores inherit from `SideQueries` and `SideStatements`.
+`staging.store.operations` and `staging.store.push` say what each method promises.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class NameQueries(SqlQueries):
 
 
 class NameStatements(NameQueries):
-    """Adds spellings; `engine.names` calls it, because the engines that read the lake ignore case."""
+    """Adds spellings. `engine.names` calls it, because SQL engines that read the lake ignore case in names."""
 
     def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
         """Add names that a namespace does not have in any case; return the stored spelling of all, by lower-case form.
@@ -92,7 +93,11 @@ class SharedCursorQueries(SqlQueries):
         return int(rows[0][0]) if rows else 0
 
     def sent_rows_of_shard(self, shard: str) -> bool:
-        """Return whether any client has a cursor that means rows of a shard. It reads all client records."""
+        """Return whether any client has a cursor that means rows of a shard.
+
+        This reads all client records. `ShardedStore` calls it when a shard's store is empty at the start: the store may
+        have been lost.
+        """
         parts = self.shared_cursor(self.newest_shared_cursor()) or {}
         if parts.get(shard, 0) > _NO_ROWS:
             return True
@@ -129,7 +134,7 @@ _PUT_REINDEX = (
 
 
 class ReindexQueries(SqlQueries):
-    """Reads how far the gateway's re-index is: the update of all rows' bucket keys after a change of rules."""
+    """Reads the position of the gateway's re-index: the update of all rows' bucket keys after a change of rules."""
 
     def reindexing(self) -> Reindex | None:
         """Return the position of the latest re-index; None before the first."""
@@ -204,7 +209,7 @@ _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
 class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueries, FlushJobQueries):
-    """The methods of a `View` that read these tables."""
+    """The methods of a `View` that read the tables of this module."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
         """Return a client's action by its id, otherwise by its idempotency key; None if there is none.
@@ -238,7 +243,7 @@ class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueri
 class SideStatements(
     SideQueries, ErasureStatements, ReindexStatements, SharedCursorStatements, NameStatements, FlushJobStatements
 ):
-    """The methods of a `Commit` that write these tables."""
+    """The methods of a `Commit` that write the tables of this module."""
 
     def put_action(self, record: ActionRecord) -> None:
         """Store an action's record; it replaces records with the same id or idempotency key."""

@@ -1,7 +1,7 @@
 """The base class of code that runs the same SQL statements on SQLite and on Postgres.
 
-`side_tables`, `erasures` and `restored_log` contain such statements. The views and commits of both stores inherit from
-them and implement `_query`.
+`side_tables`, `erasures` and `restored_log` contain such statements. The views (reads) and commits (transactions) of
+both stores inherit from their classes, and implement `_query`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ class SqlQueries(ABC):
         """Run a statement and return the rows of a SELECT.
 
         Args:
-            statement: SQL that both SQLite and Postgres understand, with `?` for each value. The first value is the
-                gateway's id.
+            statement: SQL that both SQLite and Postgres understand, with `?` for each value. The first `?` is for the
+                gateway's id, which the implementation adds.
             values: the other values, in order.
 
         Returns:
             The rows; empty for a statement that returns none.
+
+        Raises:
+            sqlite3.Error, psycopg.Error: the statement failed; the store rolls back and maps the error.
         """

@@ -1,4 +1,4 @@
-"""Conversions between records and the values of a store's tables, which both stores use.
+"""Conversions between records and the values of a store's tables. The SQLite and the Postgres store call them.
 
 All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
 decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.

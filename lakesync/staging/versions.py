@@ -1,6 +1,7 @@
-"""Reads the status of a store and upgrades its schema. `lakesync staging status` and `upgrade` call it.
+"""Reads the status of a staging store and upgrades its schema, without opening the store.
 
-It does not open the store: `status` works while another process has the store open, `upgrade` while none has.
+`lakesync staging status`, `lakesync staging upgrade` and `lakesync doctor` call it. `status` works while another
+process has the store open; `upgrade` works on SQLite only while none has.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def upgrade_all(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
     """
     for url in urls.values():
         if any(schema.version > schema.newest for schema in status(url).schemas):
-            upgrade(url)  # raises the error
+            upgrade(url)  # raises StagingVersionError, and changes nothing
     return {name: upgrade(url) for name, url in urls.items()}
 
 

@@ -1,7 +1,8 @@
 """The schema migrations of the stores: numbered SQL files, in one folder for each database.
 
-Stores apply each file once, in order, under a lock. `staging.versions` reports versions and upgrades with the structs
-here, which `lakesync staging status` and `upgrade` print.
+Stores apply each file once, in order, under a lock (`sqlite.files.migrate`, `postgres.connection.migrate`).
+`staging.versions` reports versions and upgrades with the structs here, which `lakesync staging status` and `upgrade`
+print.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
-    """The counters of a gateway in one shard; see `Head`."""
+    """The counters of a gateway in one shard, as `lakesync staging status` prints them; see `staging.head.Head`."""
 
     gateway: str
     epoch: int
-    """Wall time in milliseconds when the gateway's store was created; a rebuild from the lake creates another store."""
+    """Wall time in milliseconds when the gateway was created in its store; a rebuild from the lake creates it again."""
     arrival: int
-    """The highest arrival (the gateway's own HLC timestamp) of a commit."""
+    """The highest arrival: the gateway's own timestamp of a commit."""
     shard: str
     last_seq: int
     """Number of the newest log row."""

@@ -1,6 +1,7 @@
 """The Postgres store's `View` and `Commit`, each within one transaction.
 
-`Groups` creates them; the engine and the feed call their methods.
+`Groups` creates them; the engine and the feed call their methods. `staging.store` says what each method promises and
+defines the terms (arrival, feed entry, bucket key, move).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lakesync.wire.log import PackedDeltas
 
 
 class PostgresView(HeadView, SideQueries):
-    """A `View` of one gateway: the snapshot of a transaction."""
+    """A `View` of one gateway: the snapshot of a read-only transaction."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
         """Create the view.
@@ -56,7 +57,7 @@ class PostgresView(HeadView, SideQueries):
         return full_rows(entries, self.rows({entry.key for entry in entries}))
 
     def read_range(self, *_: object) -> None:
-        """Return None: rows are not stored as they are sent."""
+        """Return None, so that the caller reads the entries one by one: rows are not stored as they are sent."""
         return
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
@@ -156,7 +157,7 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
         self._journal.put_client(record)
 
     def run_alone(self) -> None:
-        """Do nothing: a commit's rows are as durable as its log row."""
+        """Do nothing: rows and log are in one transaction, so no replay of the log is ever needed."""
 
     def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
         self._journal.put_schema(table, version, schema)

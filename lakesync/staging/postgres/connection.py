@@ -21,10 +21,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 POOL_SIZE = 8
 """The most connections of a process, besides the one that listens for notices."""
 _POOL_SECONDS = 10.0
-"""How long a job waits for a connection."""
+"""Seconds that a transaction waits for a connection of the pool before it fails."""
 APPLICATION = "lakesync staging"
-"""The `application_name` of the pool's connections. Other connections of the store have names that begin with
-`lakesync`.
+"""The `application_name` of the pool's connections. `replacement` counts connections by it before it replaces a store.
 """
 _KEEPALIVE = {
     "connect_timeout": 10,
@@ -104,8 +103,12 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Yield a connection in a transaction, which is committed at the end unless the block raises.
 
+        Callers may repeat the transaction after an error: stored pushes are recognised by the ids of their deltas, and
+        all other writes have the same result as before.
+
         Raises:
-            StagingUnavailableError: the transaction failed, or the connection was lost while it was committed.
+            StagingUnavailableError: the transaction failed and changed nothing; or COMMIT failed, so that it is unknown
+                whether it happened.
         """
         with self._mapped("a transaction"), self._pool.connection() as connection:
             yield connection
@@ -119,25 +122,43 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection in a read-only snapshot."""
+        """Yield a connection in a read-only transaction whose statements all see the same snapshot.
+
+        Raises:
+            StagingUnavailableError: the database cannot be reached, or a statement failed.
+        """
         with self._mapped("a reading"), self._pool.connection() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
     def vacuum(self) -> None:
-        """Let the server overwrite the values of deleted rows, for an erasure."""
+        """Run VACUUM on the tables with clients' values, as the last step of an erasure (a permanent deletion).
+
+        The server may then overwrite the old versions of deleted and changed rows.
+
+        Raises:
+            StagingUnavailableError: it failed; a repeat is safe.
+        """
         with self._mapped("VACUUM"), psycopg.connect(**self.info, autocommit=True) as connection:  # type: ignore[arg-type]
             connection.execute("VACUUM lakesync.log, lakesync.row_state, lakesync.client, lakesync.action")
 
     def jdbc(self) -> tuple[str, dict[str, str]]:
-        """Return the database's URL for a JDBC driver, and the properties `user` and `password`."""
+        """Return the database's address for Spark's tasks, which read the log.
+
+        Returns:
+            The URL for a JDBC driver, and the properties `user` and `password`, as far as they are configured.
+        """
         host, port = self.info.get("host", "localhost"), self.info.get("port", "5432")
         properties = {key: str(value) for key, value in self.info.items() if key in ("user", "password")}
         return f"jdbc:postgresql://{host}:{port}/{self.info.get('dbname', '')}", properties
 
     @contextmanager
     def _mapped(self, what: str) -> Iterator[None]:
-        """Raise StagingUnavailableError for a driver's error in the `with` block."""
+        """Raise StagingUnavailableError for a driver's error in the `with` block.
+
+        Args:
+            what: the operation, as a noun, for the message.
+        """
         try:
             yield
         except (psycopg.Error, PoolTimeout) as exc:
@@ -159,7 +180,7 @@ def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableEr
 
 
 def migrate(connection: Connection, address: str) -> None:
-    """Migrate the schema to the newest version, one process at a time.
+    """Migrate the schema to the newest version. A lock lets one process at a time do it; others wait.
 
     Args:
         connection: an open connection; statements run in its current transaction.
@@ -180,7 +201,7 @@ def migrate(connection: Connection, address: str) -> None:
 
 
 def configure_session(connection: Connection) -> None:
-    """Set the session settings of a store's connection."""
+    """Set the session settings of a store's connection. A rollback of the current transaction would undo them."""
     for setting in _SETTINGS:
         connection.execute(sql.SQL(setting))
 

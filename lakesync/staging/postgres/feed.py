@@ -1,6 +1,8 @@
 """The statements that read and write merged rows and feed entries, within one transaction.
 
-`PostgresView` and `PostgresCommit` call them. An entry is a row's history under one bucket key, see `records.Entry`.
+`PostgresView` and `PostgresCommit` call them. A *bucket key* names a bucket of the sync rules with the claims that may
+see it. A *feed entry* is a row's history under one bucket key: when it joined the bucket, left it, and last changed in
+it (`records.Entry`). An *arrival* is the gateway's own timestamp of a commit.
 """
 
 from __future__ import annotations
@@ -116,7 +118,10 @@ def put_entries(connection: Connection, gateway: str, rows: Collection[StoredRow
 
 
 def _bucket_numbers(connection: Connection, gateway: str, names: Collection[str]) -> dict[str, int]:
-    """Return each bucket key's number; create missing ones. The gateway's lock prevents duplicates."""
+    """Return each bucket key's number in table `bucket`; create missing ones.
+
+    The transaction holds the gateway's lock, so no other one creates the same number twice.
+    """
     query = "SELECT name, id FROM bucket WHERE gateway = %s AND name = ANY(%s)"
     known: dict[str, int] = dict(connection.execute(query, (gateway, list(names))).fetchall())
     missing = sorted(name for name in names if name not in known)

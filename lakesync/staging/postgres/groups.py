@@ -1,7 +1,8 @@
 """Group commit of one process: jobs of a gateway that wait at the same time share one transaction.
 
-`PostgresStore` gives it every function that was passed to `submit` or `read`. They run in a pool of threads, one for
-each connection.
+A *job* is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs
+saves round trips, and the gateway's lock is taken once. Jobs and reads run in a pool of threads, one for each
+connection.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Job(NamedTuple):
     """A function that runs in a commit, and the future of its result."""
 
     work: Callable[[PostgresCommit], Any]
+    """The function that was submitted."""
     future: Future[Any]
+    """Completed with the function's result or error, once the transaction has ended."""
 
 
 class Groups:
@@ -91,7 +94,7 @@ class Groups:
         self._threads.shutdown(wait=True)
 
     def _read_next(self) -> None:
-        """Run the next read."""
+        """Run the next read; gateways take turns."""
         with self._lock:
             work, future, gateway = self._reads.take()
         if not future.set_running_or_notify_cancel():
@@ -105,7 +108,10 @@ class Groups:
             future.set_result(result)
 
     def _drain(self, gateway: str) -> None:
-        """Run a gateway's next group. If more jobs wait, the gateway goes behind others that wait for a thread."""
+        """Run a gateway's next group of jobs, in a thread of the pool.
+
+        Afterwards the gateway is queued again, behind others that wait for a thread, until it has no jobs.
+        """
         while group := self._next(gateway):
             jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
             notices: list[Notice] = []
@@ -130,7 +136,7 @@ class Groups:
             return not self._closed
 
     def _next(self, gateway: str) -> list[Job]:
-        """Return a gateway's next group; none, and forget the gateway, if nothing waits."""
+        """Return a gateway's next group of jobs; if there are none, record that no thread works for the gateway."""
         with self._lock:
             waiting = self._waiting[gateway]
             if not waiting:
@@ -143,8 +149,8 @@ class Groups:
         Args:
             gateway: the gateway's id.
             jobs: the jobs, in order of submission.
-            notices: a list to which the notices to deliver are added, also if it is unknown whether the transaction
-                committed.
+            notices: an empty list, to which this method adds the notices that the caller must deliver, also if it is
+                unknown whether the transaction committed.
 
         Raises:
             StagingUnavailableError: the transaction failed, or its outcome is unknown.

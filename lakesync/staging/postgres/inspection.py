@@ -1,4 +1,7 @@
-"""Reads the status of a store on Postgres and upgrades its schema, also in use. `staging.versions` calls it."""
+"""Reads the status of a store on Postgres and upgrades its schema, even while gateways use the store.
+
+`staging.versions` calls it, for `lakesync staging status` and `lakesync staging upgrade`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _SIZE_SQL = (
 def status(url: str) -> Status:
     """Return a store's schema version, size, and the counters of each gateway.
 
-    There are no counters if the schema is newer than this LakeSync.
+    The counters are left out if the schema is newer than this LakeSync knows.
+
+    Args:
+        url: the database's address, in libpq's form.
 
     Raises:
         ConfigurationError: there is no store.
@@ -43,10 +49,14 @@ def status(url: str) -> Status:
 def upgrade(url: str) -> list[Upgrade]:
     """Apply missing migrations in one transaction. It locks the store, so running gateways wait until it ends.
 
+    Args:
+        url: the database's address, in libpq's form.
+
     Returns:
-        One upgrade, also if nothing was missing.
+        One upgrade, with equal versions if nothing was missing.
 
     Raises:
+        StagingVersionError: a newer LakeSync wrote the schema; nothing was changed.
         StagingUnavailableError: Postgres cannot be reached, or rejects a statement.
     """
     with _connected(url, "upgrading the schema") as (connection, address):

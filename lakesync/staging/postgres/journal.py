@@ -1,6 +1,8 @@
 """The statements of a commit on the log and beside it: the gateway's head, log rows, client records, configuration.
 
-`PostgresCommit` writes through a `Journal`; `pipeline` and `groups` load and save heads.
+`PostgresCommit` writes through a `Journal`; `pipeline` and `groups` load and save heads. A *head* has a gateway's
+counters and configuration. The *log* has one row for each push. The *ledger* counts the accepted deltas of each UTC
+day, so that staging and the lake can be compared.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ _KNOWN = "SELECT ids FROM log WHERE gateway = %s AND client_id = %s AND hlc_high
 
 
 class ConfigCache:
-    """Caches configurations by gateway, each valid for the version in the gateway's row."""
+    """Caches configurations by gateway.
+
+    Another process may change a configuration, so a cached one is used only if it has the version in the gateway's row.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, GatewayConfig] = {}
@@ -71,8 +76,8 @@ class ConfigCache:
 def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, lock: bool) -> Head:
     """Return a gateway's head (its counters and configuration).
 
-    With `lock`, no other process commits to the gateway until this transaction ends. The lock is a separate statement,
-    because a statement that waits for a lock reads everything else as it was before the wait.
+    With `lock`, no other transaction commits to the gateway until this one ends. The lock is a separate statement,
+    because a statement that waits for a lock reads other rows as they were before the wait.
 
     Args:
         connection: an open connection; statements run in its current transaction.
@@ -175,15 +180,25 @@ class Journal:
         self.connection.execute(_COUNT, (self.head.gateway, day, tally.deltas, signed(tally.id_sum)))
 
     def writer(self, client_id: str) -> tuple[int, int]:
-        """Return a client's highest accepted hlc (-1 for none), and the widest range of hlcs of one of its pushes."""
+        """Return what makes it fast to recognise a client's repeated deltas.
+
+        Returns:
+            The client's highest accepted hlc, -1 for none; and the greatest difference of hlcs within one of its
+            pushes, which bounds how far the log must be searched for an hlc.
+        """
         query = "SELECT hlc_high, widest FROM writer WHERE gateway = %s AND client_id = %s"
         found = _one(self.connection, query, self.head.gateway, client_id)
         return (found[0], found[1]) if found else (-1, 0)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`.
+        """Return the client's accepted deltas with `low <= hlc <= high`, as pairs of hlc and id digest.
 
-        No push spans more than `widest`, so this is one bounded range of the index.
+        The hlcs of one push differ by at most `widest`, so this reads one bounded range of the index.
+
+        Args:
+            client_id: the client's id.
+            low: the lowest hlc.
+            high: the highest hlc.
         """
         _, widest = self.writer(client_id)
         rows = self.connection.execute(_KNOWN, (self.head.gateway, client_id, low, high + widest, high)).fetchall()
@@ -216,7 +231,16 @@ class Journal:
 
 
 def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord | None:
-    """Return a client's record, or, after a rebuild, that of `ANYONE` for a client without one; None if neither."""
+    """Return a client's record; None if it has none.
+
+    A rebuild from the lake stores one record for all clients that it cannot know, under the id `ANYONE`. A client
+    without a record of its own gets a copy of that record, if there is one.
+
+    Args:
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
+        client_id: the client's id.
+    """
     row = _one(connection, _CLIENT, gateway, [client_id, ANYONE])
     if row is None:
         return None
@@ -224,7 +248,13 @@ def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord
 
 
 def clients(connection: Connection, gateway: str, client_ids: Collection[str]) -> list[ClientRecord]:
-    """Return the records that are stored for these clients."""
+    """Return the records that are stored for these clients; a client without a record is absent.
+
+    Args:
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
+        client_ids: the clients' ids.
+    """
     return [decode_client(record) for (record,) in connection.execute(_CLIENTS, (gateway, list(client_ids)))]
 
 

@@ -1,6 +1,7 @@
 """Delivers notices of commits between processes: NOTIFY in each commit, and one listening connection per process.
 
-`Groups` announces commits, and `PostgresStore.watch` adds listeners.
+A *notice* says under which bucket keys (of the sync rules) a commit changed rows. The gateway's channels listen, to
+send the changes to connected clients. `Groups` announces commits, and `PostgresStore.watch` adds listeners.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _decode = msgspec.json.Decoder(_Payload).decode
 class Listening:
     """Delivers notices to this process's listeners: of its own commits at once, of other processes through Postgres.
 
-    If it is unknown whether a commit of this process happened, its notice is delivered at once, and again if Postgres
-    sends it. After a lost connection, notices of this process from before may be repeated.
+    Postgres sends the notices of own commits too; these are dropped. If it is unknown whether a commit of this process
+    happened, its notice is delivered at once, and again if Postgres sends it. After a lost connection, notices of this
+    process from before may be repeated, which does no harm.
     """
 
     def __init__(self, info: Mapping[str, object], address: str) -> None:
@@ -63,7 +65,7 @@ class Listening:
         self._wake: int | None = None
         self._numbers = count(1)
         self._own: set[int] = set()
-        """Commits of this process whose notices are delivered without Postgres."""
+        """Numbers of commits of this process whose notices are delivered at once, so that Postgres' copy is dropped."""
         self._has_listened = False
         """Whether there was a listening connection before."""
 
@@ -81,11 +83,16 @@ class Listening:
         return remove
 
     def announce(self, connection: Connection, notice: Notice) -> int:
-        """Let Postgres notify the other processes when the transaction commits; return a number for `doubt`.
+        """Let Postgres notify the other processes when the transaction commits.
+
+        A notice that is too long for Postgres is replaced by one for all bucket keys.
 
         Args:
             connection: an open connection; statements run in its current transaction.
             notice: the transaction's notice.
+
+        Returns:
+            The notice's number, for `doubt`.
         """
         number = next(self._numbers)
         if self._thread is not None:
@@ -98,7 +105,7 @@ class Listening:
         return number
 
     def doubt(self, number: int) -> None:
-        """Deliver a notice again if Postgres sends it, because it is unknown whether its transaction committed.
+        """Deliver a notice again if Postgres sends it. Call it if it is unknown whether its transaction committed.
 
         Args:
             number: the number that `announce` returned.
@@ -134,7 +141,11 @@ class Listening:
                     self._ended.wait(wait)
 
     def _listen(self) -> psycopg.Connection[tuple[str]]:
-        """Connect, and deliver a notice for every gateway, because commits may have been missed."""
+        """Connect, and deliver a notice for every gateway, because commits may have been missed before.
+
+        Raises:
+            psycopg.Error: the database cannot be reached.
+        """
         connection: psycopg.Connection[tuple[str]] = psycopg.connect(**self._info, autocommit=True)  # type: ignore[arg-type]
         try:
             connection.execute(f"LISTEN {_CHANNEL}")

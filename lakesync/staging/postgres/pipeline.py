@@ -1,4 +1,8 @@
-"""The calls of `PipelineStore` on Postgres, each of which is one transaction. `PostgresStore` inherits them."""
+"""What the data pipeline reads and writes on Postgres; each call is one transaction.
+
+`PostgresStore` inherits the methods of `Pipeline`. `PipelineTables` has the statements, which the SQLite store shares;
+`staging.store.pipeline` says what each method promises and defines the terms.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, 
 
 
 class _Transaction(PipelineTables):
-    """The pipeline's tables in one transaction. If it writes, it locks the gateways whose heads it reads."""
+    """The pipeline's tables in one transaction. A transaction that writes locks the gateways whose heads it reads."""
 
     def __init__(self, connection: Connection, wall: Callable[[], int], configs: ConfigCache, *, writes: bool) -> None:
         self._connection = connection

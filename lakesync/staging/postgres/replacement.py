@@ -1,6 +1,7 @@
 """Builds a new store in Postgres, in one transaction that also renames the schema of the store in use.
 
-`staging.replacement` calls it, for a rebuild from the lake.
+`staging.replacement` calls it, for a rebuild from the lake. A crash rolls the transaction back, and the old store
+stays.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ class _ReplacementSchema:
 
 @contextmanager
 def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_ReplacementSchema]:
-    """Yield a new store in the URL's database; see `staging.replacement.replacement_stores`.
+    """Yield a new store in the URL's database; it is committed when the `with` block ends without an error.
+
+    `staging.replacement.replacement_stores` calls this.
 
     Args:
         shard: the shard's name.
         url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
         wall: returns the server's wall time in milliseconds since 1970.
-        replace: whether an existing store may be replaced; its schema is renamed. Otherwise it is an error.
+        replace: whether an existing store may be replaced: its schema is renamed, with the time in the new name.
 
     Raises:
         ConfigurationError: a store exists and `replace` is false.

@@ -1,6 +1,8 @@
-"""`PostgresStore`: `StagingStore` on a Postgres database. It creates its parts, and forwards transactions and notices.
+"""`PostgresStore`: a staging store (the database that pushes are committed to) on Postgres.
 
-`open_store` creates it for a URL of Postgres. The methods of the pipeline are in its base class `Pipeline`.
+`staging.open_store` creates it for a `postgresql://` URL; the engine opens it. It creates its parts, and forwards
+transactions and notices to them. The methods that the data pipeline calls are in its base class `Pipeline`.
+`staging.store` says what each method promises.
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ T = TypeVar("T")
 class PostgresStore(Pipeline, ErasingStore, CutPointStore):
     """A store that any number of processes may open at once; a lock on the gateway's row orders their commits.
 
-    Nothing is ever replayed, because rows and feed entries are part of the commit. Ids are kept forever, 16 bytes per
-    delta.
+    The log is never replayed, because rows and feed entries are part of the commit. The ids of deltas are kept forever,
+    16 bytes each, so that a repeated push is recognised however old it is.
     """
 
     shared = True
+    """Other processes may use the store at the same time."""
 
     def __init__(self, url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
         """Create the store; `open` connects it.
@@ -41,7 +44,7 @@ class PostgresStore(Pipeline, ErasingStore, CutPointStore):
         Args:
             url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
             wall: returns the server's wall time in milliseconds since 1970.
-            shard: name of the shard that the store serves; gateways created in it get this name.
+            shard: name of the shard that the store serves; gateways that are created in it belong to this shard.
         """
         super().__init__(Database(url), wall, ConfigCache())
         self._shard = shard
@@ -64,7 +67,7 @@ class PostgresStore(Pipeline, ErasingStore, CutPointStore):
             self._finish_erasures()
 
     def close(self) -> None:
-        """Run the submitted functions, and close every connection."""
+        """Run the functions that were submitted before, and close every connection."""
         self._groups.close()
         self._listening.close()
         self._database.close()

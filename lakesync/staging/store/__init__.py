@@ -1,4 +1,7 @@
-"""The protocols of a staging store, one module for each caller.
+"""The protocols of a staging store, the database that pushes are committed to; one module for each kind of caller.
+
+The engine submits a function to the store, which runs it in a transaction and passes it a `Commit`; or it passes a
+read-only `View`. A *gateway* is one tenant's stream of changes; each transaction belongs to one gateway.
 
 `feed` has what a pull reads, `push` what a push writes, `operations` what actions, connectors, erasures and the
 configuration need, `pipeline` what pipelines call. Callers declare the smallest protocol that they use. `View`,
@@ -33,7 +36,10 @@ T = TypeVar("T")
 
 
 class View(ClientView, NameView, ActionView, FlushJobView, SharedCursorView, ErasureView, Protocol):
-    """A consistent read of one gateway: everything up to `arrival`, nothing that may be rolled back."""
+    """A consistent read of one gateway: every commit up to the arrival `arrival`, and nothing that may be rolled back.
+
+    An arrival is the gateway's own timestamp of a commit.
+    """
 
 
 class Commit(View, PushCommit, ConfigCommit, ActionCommit, FlushJobCommit, SharedCursorCommit, ErasureCommit, Protocol):
@@ -89,7 +95,7 @@ class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may use the store at the same time."""
+        """Whether other processes may use the store at the same time. If not, this process knows every connection."""
 
     def open(self, replayer: Replayer) -> None:
         """Apply migrations, and replay the log rows that the last owner process did not apply to its rows.
@@ -103,7 +109,13 @@ class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
         """
 
     def close(self) -> None:
-        """Run the submitted functions, and release files and connections."""
+        """Run the functions that were submitted before, and release files and connections."""
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway with a new epoch, unless it exists; return when it is durable."""
+        """Create a gateway, unless it exists; return when it is durable.
+
+        It gets a new *epoch*, which identifies this copy of the gateway: a rebuild from the lake creates another one.
+
+        Raises:
+            StagingUnavailableError: the store does not respond; a repeat is safe.
+        """

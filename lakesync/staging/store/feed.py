@@ -1,7 +1,14 @@
 """Protocols of a staging store for reads of a gateway: pages of the feed, and what a client's request needs.
 
-`lakesync.feed` computes pages from a `FeedView`. The engine reads clients, rules and subscriptions from a `ClientView`,
-and passes on the notices of a `NoticeSource`.
+`lakesync.feed` computes pages from a `FeedView`. The engine reads clients and rules from a `ClientView`, and passes on
+the notices of a `NoticeSource`.
+
+- An *arrival* is the gateway's own timestamp of a commit.
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. A row is *inside* the buckets whose
+  keys it has.
+- A *feed entry* is a row's history under one bucket key: when it joined the bucket, left it, and last changed in it
+  (`changed`). The *feed* of a key has its entries in order of `changed`.
+- A *notice* tells this process that a commit, perhaps of another process, changed rows under some bucket keys.
 """
 
 from __future__ import annotations
@@ -24,7 +31,10 @@ class GatewayView(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the gateway in this store. After a restore or rebuild it is higher."""
+        """The epoch of the gateway in this store.
+
+        A restore or a rebuild increases it, so that records and checkpoints from before are recognised.
+        """
 
     @property
     def config(self) -> GatewayConfig:
@@ -41,7 +51,7 @@ class FeedView(Protocol):
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`; rows that were never written are absent.
 
-        Copy a row before changing it.
+        Copy a row before changing it, because the store may keep the object in memory.
         """
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
@@ -56,12 +66,20 @@ class FeedView(Protocol):
         """
 
     def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket key like `entries_after`, each with its row encoded as it is sent."""
+        """Return entries of one bucket key like `entries_after`, each with its row encoded as it is sent to clients.
+
+        Args:
+            bucket: the bucket key.
+            since: the arrival after which entries changed.
+            limit: the most entries to return.
+        """
 
     def read_range(
         self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
     ) -> FeedRange | None:
         """Return about `limit` entries with `since < changed <= until`, in order, as one encoded range.
+
+        This is a fast path for clients that lack all or nothing of each row, such as new clients.
 
         Args:
             buckets: the bucket keys whose entries are read, besides `reader.own`; the reader may see every row inside
@@ -87,10 +105,13 @@ class ClientView(GatewayView, FeedView, Protocol):
     """Everything that the engine reads to answer one client: the feed, the client's record, and the active rules."""
 
     def buckets(self, prefix: str) -> list[str]:
-        """Return the bucket keys in use that start with `prefix`."""
+        """Return the bucket keys that any entry has and that start with `prefix`."""
 
     def reindexing(self) -> Reindex | None:
-        """Return the position of the latest re-index; None if rules never changed."""
+        """Return the position of the latest re-index (the update of all rows' bucket keys after a change of rules).
+
+        None if rules never changed.
+        """
 
     def client(self, client_id: str) -> ClientRecord | None:
         """Return a client's record; None if the client was never seen or its record was deleted."""
@@ -98,13 +119,19 @@ class ClientView(GatewayView, FeedView, Protocol):
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Return those of the bucket keys that changed after `since`, and whose notice may not be delivered yet.
 
+        A broadcast must not skip such a change: this read shows it, but no notice has said which clients it concerns.
         A store returns none if it notifies its listeners of each commit before readers see the commit.
+
+        Args:
+            buckets: the bucket keys in question.
+            since: an arrival.
         """
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
         """Return the records of these clients that may have changed, and whose notice may not be delivered yet.
 
-        A store returns none if it notifies its listeners of each commit before readers see the commit.
+        They may show that a client has another connection, of which this process does not know yet. A store returns
+        none if it notifies its listeners of each commit before readers see the commit.
         """
 
 

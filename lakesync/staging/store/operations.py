@@ -1,7 +1,9 @@
 """Protocols of a staging store for a gateway's other transactions: one to read and one to write for each caller.
 
-The engine changes the configuration, registers connectors and stores the cursors of sharded gateways.
-`lakesync.actions` stores actions, `lakesync.flush` its queue, and `staging.erasing` the progress of erasures.
+The engine changes the configuration, registers connectors (external systems that execute actions or are polled), and
+stores the cursors of sharded gateways, whose tables are in several stores. `lakesync.actions` stores *actions*:
+commands of clients to connectors. `lakesync.flush` stores the queue of a flush without a pipeline, and
+`staging.erasing` the progress of *erasures*: permanent deletions of a row or a client.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ class ConfigCommit(NameCommit, Protocol):
         """
 
     def put_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version. The caller re-indexes rows in the same commit."""
+        """Activate sync rules, and return their version.
+
+        The caller has to start a re-index, which gives all rows the bucket keys of the new rules. Like `run_alone`,
+        this requires a transaction of its own.
+        """
 
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set which rows clients may push to."""
@@ -44,7 +50,16 @@ class ActionView(Protocol):
     """Reads actions, the attempts at them, and the connectors that execute them."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
-        """Return a client's action by its id, otherwise by its idempotency key; None if there is none."""
+        """Return a client's action by its id or, if no action has this id, by its idempotency key.
+
+        Args:
+            client_id: the client's id.
+            action_id: the action's id.
+            idempotency_key: a second key that the client gave the action; None if it gave none.
+
+        Returns:
+            The action; None if there is none.
+        """
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
         """Return attempts at actions, newest first.
@@ -68,11 +83,14 @@ class ActionCommit(ActionView, Protocol):
         """Delete the actions whose latest change was before a server wall time, in milliseconds since 1970."""
 
     def note_action(self, entry: ActionEntry, keep: int) -> int:
-        """Add an attempt at an action to the log of attempts; return its `seq`, which counts from 1.
+        """Add an attempt at an action to the log of attempts, which admins read.
 
         Args:
             entry: the attempt; its `seq` is ignored.
             keep: how many of the newest attempts are kept; older ones are deleted.
+
+        Returns:
+            The attempt's `seq`, which counts from 1.
         """
 
     def put_connector(self, connector: StoredConnector) -> None:
@@ -111,10 +129,13 @@ class FlushJobCommit(FlushJobView, Protocol):
 
 
 class SharedCursorView(Protocol):
-    """Reads the cursors of a sharded gateway, each of which means a cursor in each shard."""
+    """Reads the cursors of a sharded gateway that are sent to many clients at once, with a broadcast.
+
+    Each means a cursor in each shard. Cursors that are sent to one client are in the client's record.
+    """
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
-        """Return the cursors by shard of a broadcast cursor; None if it is unknown."""
+        """Return the cursor in each shard, by shard name, that a broadcast cursor means; None if it is unknown."""
 
     def newest_shared_cursor(self) -> int:
         """Return the highest broadcast cursor; 0 before the first broadcast."""
@@ -124,7 +145,7 @@ class SharedCursorView(Protocol):
 
 
 class SharedCursorCommit(SharedCursorView, Protocol):
-    """Stores the cursors of a sharded gateway."""
+    """Stores the broadcast cursors of a sharded gateway."""
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
         """Store a broadcast cursor, and delete old ones.
@@ -153,16 +174,18 @@ class ErasureCommit(ErasureView, Protocol):
         """Store an erasure; it replaces the one with its `seq`."""
 
     def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
-        """Remove the values of covered deltas from the next `limit` log rows that have a body.
+        """Remove the values of covered deltas from the next log rows whose deltas are still in the log.
+
+        The caller repeats this in several commits, so that pushes are served in between.
 
         Args:
-            after: the log row (`seq`) after which to continue; 0 at first.
+            after: the `seq` of the log row after which to continue; 0 at first.
             limit: the most log rows to read.
             covers: returns whether the erasure covers a delta.
 
         Returns:
-            The `seq` after which to continue, None at the end, and the number of redacted deltas.
+            The `seq` after which to continue, None at the end of the log; and the number of deltas that lost values.
         """
 
     def forget_client(self, client_id: str) -> None:
-        """Remove a client's claims from the log, and the results of its actions."""
+        """Remove a client's claims from the log, and the results of its actions. Its deltas are `redact`'s part."""

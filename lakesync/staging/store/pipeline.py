@@ -2,6 +2,15 @@
 
 Every call can be repeated, and `staging.remote` offers all of them over HTTP. A process opens a `PipelineStore`; each
 step declares the part that it uses.
+
+- The *log* has one row for each push (a client's request with deltas), numbered by `seq`.
+- A *flush* copies the log to the lake's Iceberg table `deltas`, batch by batch: `plan` a batch, write it, read it back,
+  and `confirm` it. After that, `trim` deletes the bodies of its log rows.
+- The *ledger* has the number of accepted deltas, and the sum of their ids, for each UTC day. So the lake's contents can
+  be compared with what was accepted.
+- An *arrival* is the gateway's own timestamp of a commit. A *checkpoint* is a snapshot of all rows at one arrival, from
+  which new clients start.
+- A *shard* is a store with some of a gateway's tables; without sharding there is one, `main`.
 """
 
 from __future__ import annotations
@@ -22,7 +31,11 @@ class GatewayStore(Protocol):
         """Return the ids of all gateways in the store."""
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Return a gateway's schemas and rules."""
+        """Return a gateway's schemas, rules and write scope.
+
+        Raises:
+            NotFoundError: there is no such gateway.
+        """
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """Return the connectors that were registered at run time, ordered by name.
@@ -40,10 +53,11 @@ class FlushStore(GatewayStore, Protocol):
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return the open batch, or a new one over a prefix of the unflushed log; None if nothing is unflushed.
+        """Return the batch that is planned and not confirmed, or plan a new one over a prefix of the unflushed log.
 
         A planned batch does not change until it is confirmed, whatever is pushed meanwhile and whichever process calls.
-        It contains at least one push, only pushes of one UTC day of arrival, and otherwise at most `max_deltas`.
+        So a flush that is repeated after a crash writes the same rows. A batch contains at least one push, only pushes
+        of one UTC day of arrival, and at most `max_deltas` deltas if it contains several pushes.
 
         Args:
             gateway: the gateway's id.
@@ -51,6 +65,9 @@ class FlushStore(GatewayStore, Protocol):
             max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
             through: a new batch contains no higher arrival; None for no bound.
             since: no new batch is planned if the unflushed log begins at a lower arrival; None for no bound.
+
+        Returns:
+            The batch; None if nothing is unflushed, or `through` or `since` exclude the next push.
 
         Raises:
             NotFoundError: the gateway does not exist, or has no such shard.
@@ -71,13 +88,19 @@ class FlushStore(GatewayStore, Protocol):
         """
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Delete the log bodies of confirmed batches, as far as no replay needs them; return the freed bytes.
+        """Delete the encoded deltas of confirmed batches from the log, as far as no replay after a crash needs them.
 
-        The ids of their deltas stay, so that a repeated push is recognised.
+        The ids of the deltas stay, so that a repeated push is recognised.
 
         Args:
             gateway: the gateway's id.
             shard: the shard's name; `main` without sharding.
+
+        Returns:
+            The number of freed bytes.
+
+        Raises:
+            NotFoundError: the gateway does not exist, or has no such shard.
         """
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
@@ -106,17 +129,28 @@ class CheckpointStore(GatewayStore, Protocol):
         """
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
+        """Publish a checkpoint: gateways serve it to new clients from now on.
+
+        Returns:
+            False, without publishing it, if the epoch has a checkpoint at the same or a later arrival.
+
+        Raises:
+            IntegrityError: the checkpoint belongs to another epoch of the store.
+        """
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint of the store's epoch; None before its first one."""
 
 
 class PipelineMarks(Protocol):
-    """Marks: how far each part of the pipeline is, as text that only that part reads."""
+    """Marks: how far each part of the pipeline is, as JSON that only that part interprets."""
 
     def marks(self) -> dict[str, str]:
-        """Return all marks as JSON text, by name: those of followers of the lake, and the pipeline's report."""
+        """Return all marks as JSON text, by name.
+
+        Each reader of the lake's table `deltas` that copies it elsewhere (a follower) has one, and so has the
+        pipeline's own report.
+        """
 
     def put_mark(self, name: str, body: str) -> None:
         """Store a mark; it replaces the one with its name.
@@ -155,9 +189,9 @@ class ErasureStore(GatewayStore, Protocol):
         """Return every erasure, in order. The lake still has to execute those without `lake_ms`."""
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Merge older deltas that the erased ones had overwritten; a repeat changes no row.
+        """Merge older deltas that the erased ones had overwritten, so that the row has its earlier values again.
 
-        The erasure gets a new arrival, so that earlier checkpoints are no longer served.
+        A repeat changes no row. The erasure gets a new arrival, so that earlier checkpoints are no longer served.
 
         Args:
             gateway: the gateway's id.

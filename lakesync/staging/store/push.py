@@ -1,7 +1,13 @@
-"""Protocols of a staging store for transactions that write rows: pushes, replays of the journal, and re-indexes.
+"""Protocols of a staging store for transactions that write rows: pushes, replays of the log, and re-indexes.
 
 `engine.pushing` commits pushes through a `PushCommit`. `lakesync.feed` writes rows through a `RowCommit` only, and a
-pull records its client's position through a `ClientCommit`.
+pull records what its client was sent through a `ClientCommit`.
+
+- A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. The *log* has a row for
+  each push, with the number `seq`. A *replay* applies log rows again, after a crash.
+- An *arrival* is the gateway's own timestamp of a commit. An *hlc* is the timestamp that the client gave its write.
+- A *feed entry* is a row's history under one bucket key of the sync rules. A *move* is a change of an entry.
+- A *re-index* updates the bucket keys of all rows, in many commits, after a change of the rules.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ class ClientCommit(ClientView, Protocol):
         """Store a client's record."""
 
     def announce_presence(self, presence: Collection[Presence]) -> None:
-        """Notify all processes of the gateway which clients are connected, once the commit is visible."""
+        """Notify all processes of the gateway which clients are connected to this one, once the commit is visible."""
 
 
 class RowCommit(ClientView, Protocol):
@@ -33,7 +39,10 @@ class RowCommit(ClientView, Protocol):
         """Return `count` new arrivals, `ARRIVAL_STEP` apart, above all earlier ones, by the server's clock."""
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
-        """Return rows like `rows`, perhaps with unmerged UPDATEs: call `StoredRow.fold` before reading the state."""
+        """Return rows like `rows`, perhaps with UPDATEs that are not merged yet.
+
+        A push often needs no merged state, so this saves work. Call `StoredRow.fold` before reading a row's state.
+        """
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries.
@@ -49,8 +58,12 @@ class RowCommit(ClientView, Protocol):
     def put_moves(self, moves: Collection[Move]) -> None:
         """Store changes of feed entries; they are applied in this order.
 
-        `join` sets since = changed = arrival and inside, and first if it was 0. `stay` sets changed. `leave` sets left
-        = changed = arrival and not inside. `own` sets changed = arrival, and first if it was 0, never inside.
+        Each kind of move sets fields of the `Entry`:
+
+        - `join`: `since` and `changed` to the arrival, `inside` to true, and `first` to the arrival if it was 0.
+        - `stay`: `changed` to the arrival.
+        - `leave`: `changed` to the arrival, and `inside` to false, so that `left` is the arrival.
+        - `own`: `changed` to the arrival, and `first` to the arrival if it was 0; `inside` stays false.
         """
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
@@ -65,26 +78,41 @@ class RowCommit(ClientView, Protocol):
         """Store the position of a re-index."""
 
     def run_alone(self) -> None:
-        """Require a commit of its own for the submitted function, with rows as durable as the log before and after it.
+        """Require a transaction of its own for the submitted function.
 
-        A function that changes rows without a log row has to call this, since a replay of the log could not repeat the
-        changes. Call it early: the store may undo what the function did, and run it again from its start. Readers see
-        the changes only once they are durable.
+        A store may keep the newest rows in memory, and restore them after a crash by a replay of the log. A function
+        that changes rows without a log row has to call this, because a replay could not repeat its changes. The store
+        then makes all rows durable before and after the function, and readers see the changes only afterwards. Call it
+        early: the store may undo what the function did, and run it again from its start.
         """
 
 
 class NameView(GatewayView, Protocol):
-    """Reads the case in which tables and columns are spelled in the lake."""
+    """Reads the spelling of table and column names in the lake, whose engines ignore case."""
 
     def spelled_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
-        """Return the stored spelling of tables and columns in a namespace of the lake, by their lower-case forms."""
+        """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
+
+        Args:
+            namespace: the Iceberg namespace of the gateway's state tables.
+            names: tables, and columns as `table.column`, in any case.
+        """
 
 
 class NameCommit(NameView, Protocol):
     """Adds spellings: two names of one namespace may not differ in case alone."""
 
     def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
-        """Add names of tables and columns that a namespace lacks; return all spellings, by lower-case form."""
+        """Add names that a namespace does not have in any case.
+
+        Args:
+            namespace: the Iceberg namespace of the gateway's state tables.
+            names: tables, and columns as `table.column`.
+
+        Returns:
+            The stored spelling of all names, by their lower-case forms. It differs from a given name if another
+            spelling was stored first.
+        """
 
 
 class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
@@ -92,15 +120,18 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """Stored bytes of this gateway's deltas that are not confirmed to be in the lake."""
+        """Stored bytes of this gateway's deltas that are not confirmed to be in the lake, for backpressure."""
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return the client's accepted deltas with `low <= hlc <= high`, trimmed ones included, as `(hlc, id digest)`.
+        """Return which deltas of a client were accepted before, so that a repeated push is recognised.
 
         Args:
             client_id: the client's id.
             low: the lowest hlc.
             high: the highest hlc.
+
+        Returns:
+            Pairs of hlc and id digest (`model.delta.id_identity`), also of deltas that are only in the lake.
         """
 
     def highest_hlc(self, client_id: str) -> int:
@@ -125,7 +156,10 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
 
 
 class Replayer(Protocol):
-    """The functions of the engine that a store calls: to replay its log, and to write rows outside of a push."""
+    """The functions of the engine that a store calls: to replay its log, and to write rows outside of a push.
+
+    The store cannot import the engine, which knows sync rules and merges. `Engine` implements this protocol.
+    """
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
         """Apply a log row's deltas to rows and entries, with their original arrivals."""
