@@ -1,4 +1,9 @@
-"""The sync engine: everything that a gateway does, without HTTP and without Spark."""
+"""The sync engine: everything that a gateway does, without HTTP and without Spark.
+
+A *gateway* is one tenant's or app's stream of changes. `Engine` has all gateways of one staging store (the database
+that pushes are committed to), and `SyncGateway` the operations of one gateway. The gateway server calls them;
+`open_gateway` runs a gateway inside an application.
+"""
 
 from lakesync.engine.engine import Engine
 from lakesync.engine.gateway import GatewayStats, SyncGateway

@@ -1,6 +1,8 @@
 """Computes what a client may see from its token's claims and the active sync rules.
 
 Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
+Rows are stored with *bucket keys*, and a client's claims give it bucket keys: it may see the rows with one of its keys.
+After a change of the rules, a *re-index* gives all rows their new keys, in the background.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ _NO_RULES = SyncRules(version=1, buckets=())
 
 
 class RulesCache:
-    """Caches the bucket index (the rules, compiled) of one gateway's active rules.
+    """Caches the bucket index of one gateway's active rules: the rules, compiled to compute bucket keys.
 
-    The cache compares the rules and not only their version: a rolled-back change of rules leaves its version to the
-    next change.
+    The cache compares the rules and not only their version. If the transaction of a change is rolled back, the next
+    change gets the same version.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class RulesCache:
         """Version and rules by which all rows are known to have their bucket keys."""
 
     def index(self, config: GatewayConfig) -> BucketIndex:
-        """Return the bucket index of a configuration's rules; without rules, everyone may see every row."""
+        """Return the bucket index of a configuration's rules; without rules, its keys show everyone every row."""
         indexed = self._indexed
         rules = (config.rules_version, config.rules)
         if indexed is None or indexed[0] != rules:
@@ -41,7 +43,7 @@ class RulesCache:
         return indexed[1]
 
     def access(self, view: ClientView, claims: Claims) -> Access:
-        """Return what a client may see: the bucket keys that its claims allow, of those in use.
+        """Return what a client may see: its bucket keys and, while a re-index is running, a test of single rows.
 
         Args:
             view: a consistent read of the gateway's store.
@@ -67,7 +69,10 @@ class RulesCache:
 
 
 def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
-    """Return a function that evaluates the rules for a row's values and ignores its stored bucket keys."""
+    """Return a function that tells whether the rules show a row to the claims, by the row's values.
+
+    It ignores the stored bucket keys, which may be those of earlier rules while a re-index is running.
+    """
 
     def sees(row: StoredRow) -> bool:
         keys = keys_of(row, index)

@@ -21,7 +21,7 @@ from lakesync.staging.store.operations import ActionCommit
 
 
 class ActionGateway:
-    """A base class of `SyncGateway` with its methods for actions and connectors."""
+    """A base class of `SyncGateway` with its methods for actions and connectors; it is never used alone."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class ActionGateway:
             store: the staging store; it keeps the outcomes of actions and the registered connectors.
             wall: returns the server's wall time in milliseconds since 1970.
             limits: how many actions a request may have, and how long outcomes are kept.
-            connectors: the connector types, and the keys that encrypt ("seal") their secrets; None for the built-in
-                types without a key.
+            connectors: the connector types, and the keys that encrypt ("seal") the secrets in the settings of
+                connectors; None for the built-in types without a key.
             runner: executes actions in its threads; gateways may share one. None creates one for this gateway.
         """
         self.gateway_id = gateway_id

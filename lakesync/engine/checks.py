@@ -1,7 +1,9 @@
 """Checks of a push or pull before anything is stored: form, identity, clock, schemas, columns of a row, backlog.
 
-`SyncGateway` calls `check_push`, `check_pull` and `check_limit`, which need no stored state. `engine.pushing` calls the
-others in the transaction that stores the push.
+A *push* has *deltas*: INSERTs, UPDATEs and DELETEs of single rows, each with the client's timestamp (hlc) and an id. It
+is accepted or rejected as a whole; the error names each rejected delta. `SyncGateway` calls `check_push`, `check_pull`
+and `check_limit`, which need no stored state. `engine.pushing` calls the others in the transaction that stores the
+push.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _CLOCK = "; set the client's clock"
 def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
     """Check the number, form, client ids and clock of a push's deltas.
 
-    The push's client id must be the token's `sub`, or `import:SUB`, under which imports for that user are pushed.
+    The push's client id must be the token's `sub`, or `import:SUB`, under which imports for that user are pushed. Its
+    deltas must have the same client id.
 
     Args:
         push: the decoded request.
@@ -42,7 +45,7 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
     Raises:
         ValidationError: the push has too many deltas, malformed deltas, or different deltas with the same id.
         ForbiddenError: the push or a delta has another client's id.
-        ClockDriftError: the HLC (hybrid logical clock) timestamp of a delta is too far ahead of the server.
+        ClockDriftError: the timestamp of a delta is too far ahead of the server.
             Except for too many deltas, the error's `rejected` names each rejected delta with its own reason.
     """
     if len(push.deltas) > limits.max_deltas:
@@ -160,7 +163,13 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
 def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: str) -> RefusedError:
     """Return the error for a push with invalid deltas.
 
-    Malformed ones come first, then those with another client's id, then those with a clock that is ahead.
+    The first kind of fault that occurs decides the class: malformed deltas, then another client's id, then the clock.
+
+    Args:
+        push: the push.
+        malformed: the rejections of its malformed deltas.
+        now_ms: server wall time in milliseconds since 1970.
+        sender: the client id that the push has.
     """
     named = {rejection.delta_id for rejection in malformed}
     rest = [delta for delta in push.deltas if delta.delta_id not in named]

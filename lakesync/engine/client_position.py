@@ -1,6 +1,8 @@
 """Computes how far a client was sent changes, from its stored record and from what its connection's process knows.
 
-`engine.explain` and `engine.lag` call it; it records nothing.
+`engine.explain` and `engine.lag` call it; it records nothing. A *cursor* says up to where a client has changes. The
+record is stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that the
+client is connected to knows these. `feed.positions` defines the other terms.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ class ClientPosition(NamedTuple):
     """What the process that a client is connected to knows of its cursor. The client's stored record may be older."""
 
     cursor: int | None = None
-    """The latest cursor sent to the client; None uses the record's."""
+    """The latest cursor that the client was sent; None uses the record's."""
     confirmed: int | None = None
-    """The cursor of the client's latest pull, which confirms everything before it; None uses the record's."""
+    """The cursor of the client's latest pull, which shows that it has everything up to it; None uses the record's."""
     knows_resync: bool = False
     """Whether the client accepts an INSERT of a row that it has."""
     keeps_cursor: bool = False
-    """Whether the client will repeat its pull with `cursor`, so that it has nothing that it was sent later."""
+    """Whether the client will repeat its pull with `cursor`, so that it does not have what it was sent later."""
     state: SubscriptionState | None = None
     """The client's WebSocket subscription; None if it is not connected."""
     claims: Claims | None = None
@@ -40,7 +42,7 @@ class ClientPosition(NamedTuple):
 def claims_of(
     record: ClientRecord | None, client_id: str, position: ClientPosition, given: Claims | None = None
 ) -> tuple[ClaimsSource, Claims]:
-    """Return a client's claims, with the place that they were taken from.
+    """Return the claims to use for a client, and where they are from: the first of several that are known.
 
     Args:
         record: the client's stored record; None if it has none.

@@ -89,7 +89,7 @@ class Embedding:
         return self.flusher.flush_table(table)
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
-        """Restore staging from deltas that were accepted before. Deltas that staging knows change nothing.
+        """Restore staging from deltas that were accepted before, after staging was lost. Known deltas change nothing.
 
         Args:
             deltas: the deltas, from any source; the next flush writes them to the adapter. None reads all deltas of the
@@ -101,6 +101,7 @@ class Embedding:
         Raises:
             FlushError: `deltas` is None and the gateway has no adapter.
             AdapterError: the adapter cannot be read.
+            StagingUnavailableError: staging does not respond; a repeat continues.
         """
         now = self._wall()
         if deltas is not None:
@@ -121,7 +122,8 @@ class Embedding:
 
         Args:
             name: the name that clients pass as `source`; an adapter registered under it is replaced.
-            adapter: an open adapter, which the caller closes.
+            adapter: an open adapter, a database or an object store, which the caller closes. While a bulk load into it
+                is in progress, pulls return empty pages, so that no client skips deltas that are still to be written.
         """
         self.sources.register(name, LoadBarrier(as_database(adapter)))
 

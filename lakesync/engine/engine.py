@@ -1,6 +1,7 @@
 """`Engine`: all gateways of one staging store. It opens the store, creates gateways, and replays the log after a crash.
 
-The gateway server and `open_gateway` create one per process.
+A *gateway* is one tenant's or app's stream of changes; the *staging store* is the database that pushes are committed
+to. The gateway server and `open_gateway` create one engine per process.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lakesync.staging.store.push import RowCommit
 from lakesync.wire.log import decode_body
 
 ACTION_SECONDS = 5.0
-"""How long `Engine.close` waits for running actions; the next process continues unfinished ones."""
+"""Seconds for which `Engine.close` waits for running actions; the next process continues unfinished ones."""
 
 
 class Engine:
@@ -67,9 +68,9 @@ class Engine:
             connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
             write_scopes: the write scope (which rows clients may push to) of each declared gateway, by gateway id.
                 These gateways exist from the start.
-            outlet: the adapter that gateways flush to; None if a pipeline flushes, or nothing does.
+            outlet: the adapter that gateways flush to; None if the data pipeline flushes, or nothing does.
             sources: adapters that clients of every gateway can pull from, by source name.
-            namespaces: which gateways share state tables in the lake; None if all of them do.
+            namespaces: which gateways share state tables in the lake, and so the spelling of names; None if all do.
         """
         self.store = store
         self._wall = wall
@@ -92,6 +93,7 @@ class Engine:
         Raises:
             StagingVersionError: a newer version of LakeSync wrote the store.
             StagingUnavailableError: the store cannot be opened, or another process owns it.
+            ConfigurationError, IntegrityError: the configured shards do not fit the stores, or data is missing.
         """
         self.store.open(self)
         for gateway_id in self._write_scopes:
@@ -151,7 +153,7 @@ class Engine:
         return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
-        """Apply a committed log row to the rows again, exactly as its push did; see `Replayer`.
+        """Apply a committed log row to the rows again, exactly as its push did; a store calls this after a crash.
 
         Args:
             commit: the open transaction in the gateway's store.
@@ -172,10 +174,16 @@ class Engine:
         """Do nothing: `open` continues a re-index in the background, after the store has called this."""
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
-        """Store rows that an erasure changed, with the bucket keys of their new values; see `Replayer`."""
+        """Store rows that an erasure changed, with the bucket keys of their new values; a store calls this.
+
+        Args:
+            commit: the open transaction in the gateway's store.
+            rows: copies of the rows, changed.
+        """
         rewrite_rows(commit, rows, self._rules_of(commit).index(commit.config))
 
     def _rules_of(self, commit: RowCommit) -> RulesCache:
+        """Return the rules cache of the commit's gateway; a replay comes before `open` has created the gateways."""
         known = self._gateways.get(commit.gateway)
         return (known or self._gateways.setdefault(commit.gateway, self._make(commit.gateway))).rules
 

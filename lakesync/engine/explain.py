@@ -1,7 +1,8 @@
 """Explains why a client has a row or lacks it, from the stored rules, rows and client records. It stores nothing.
 
 `SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `engine.lag` calls
-`next_pull`.
+`next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
+allow. `engine.explanation` has the result, and `engine.reasons` makes sentences of it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
     sent_hlc: int | None
     """The cursor that the client was last sent with deltas; null if it was sent none."""
     newest_hlc: int
-    """The gateway's newest arrival, which is the cursor of a client that is up to date."""
+    """The gateway's newest arrival (its own timestamp of a commit): the cursor of a client that is up to date."""
     mid_pages: bool = msgspec.field(name="walking")
     """Whether `sent_hlc` is in the middle of a sequence of pages: more were to come."""
     followed_elsewhere: bool = msgspec.field(name="elsewhere")
@@ -122,8 +122,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     client: ExplainedClient
     buckets: tuple[ExplainedBucket, ...]
     next_pull: tuple[Op, ...]
-    """Operations of this row that a pull from the client's latest cursor returns."""
+    """Operations (INSERT, UPDATE, DELETE) of this row that a pull from the client's latest cursor would return."""
     unconfirmed: tuple[Op, ...]
-    """Operations of this row that were sent and are not confirmed: the client has not pulled with their cursor yet."""
+    """Operations of this row that were sent and are not confirmed: the client has not sent their cursor back yet."""
     erased_ms: int | None
     """Server wall time when the row was last erased; null if it never was."""

@@ -1,7 +1,8 @@
-"""Background work of an engine without a pipeline: it flushes gateways and updates the destination's tables.
+"""Background work of an engine without a data pipeline: it flushes gateways and updates the destination's tables.
 
-The gateway server (`gateway/bootstrap.py`) and `open_gateway` create one `Housekeeping` per engine. It has a thread for
-each of the two (`PeriodicTask`).
+A *flush* writes the deltas that were pushed to the gateway's adapter, the *destination*. A *destination table* there
+has the current rows of a synced table. The gateway server (`gateway/bootstrap.py`) and `open_gateway` create one
+`Housekeeping` per engine, which has a thread for each of the two tasks (`PeriodicTask`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class PeriodicTask:
     """Calls a function periodically in its own thread, and immediately when woken.
 
     Calls are due at multiples of the interval after the start, so that they do not drift. Those missed during a long
-    call are skipped. After an error, which is logged, the interval doubles with each further error, up to `patience`.
+    call are skipped. An error is logged; with each further one, the time until the next call doubles, up to `patience`.
     """
 
     def __init__(self, name: str, work: Callable[[], object], seconds: float = 1.0, patience: float = 30.0) -> None:
@@ -103,6 +104,7 @@ QUEUE_SECONDS = 30.0
 """Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
 
 OnFlushed = Callable[[FlushReport], None]
+"""Called with the report of a flush that wrote deltas."""
 OnFlushFailed = Callable[[str, Exception], None]
 """Called with the gateway's id and the error."""
 

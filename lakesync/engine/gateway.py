@@ -1,7 +1,11 @@
 """`SyncGateway`: one tenant's or app's stream of changes, with all of its operations.
 
-Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the staging
-store; the modules beside this one contain what runs in it.
+Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the *staging
+store*, the database that pushes are committed to; the modules beside this one contain what runs in it.
+
+A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
+others. A *cursor* says up to where it has them. *Sync rules* and the *claims* of its token decide which rows it may
+see.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ U = TypeVar("U")
 
 
 class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
-    """The counters of a gateway's log and of its flush to the lake. The admin routes return it as JSON."""
+    """The counters of a gateway's log of pushes and of the log's flush to the lake. Admin routes return it as JSON."""
 
     log_size: int
     """Number of unflushed deltas."""
@@ -66,10 +70,11 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncGateway(ActionGateway, Embedding):
-    """A gateway over a staging store.
+    """A gateway over a staging store. `Engine` creates one for each gateway id; methods may be called from any thread.
 
-    `submit_…` methods return a future, which completes when what they stored is durable. `handle_…` and all other
-    methods block. Methods may be called from any thread.
+    `submit_…` methods return a future, which completes when what they stored is durable. "Raises (in the future)" lists
+    the errors with which it may end. All other methods wait for the store, and raise StagingUnavailableError if it does
+    not respond.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class SyncGateway(ActionGateway, Embedding):
             limits: limits of requests and of the backlog; None for the defaults.
             connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
             runner: executes actions in its threads. The gateways of an engine share one; None creates one.
-            outlet: the adapter that the gateway flushes to; None if a pipeline flushes, or nothing does.
+            outlet: the adapter that the gateway flushes to; None if the data pipeline flushes, or nothing does.
             names: the known spellings of table and column names. The gateways of an engine share them.
             rejections: the log of rejected deltas. The gateways of an engine share it.
         """
@@ -103,7 +108,8 @@ class SyncGateway(ActionGateway, Embedding):
         self.rejections = rejections or RejectionLog(wall)
         """The latest rejected delta of each row."""
         self.newest_arrival = 0
-        """The gateway's newest arrival before the last push to this process; 0 before the first push."""
+        """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before
+        the first push. A rejection is recorded with it, to see later whether the row changed since."""
         ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
@@ -116,9 +122,9 @@ class SyncGateway(ActionGateway, Embedding):
         Args:
             push: the decoded request.
             claims: the verified claims of the client's token.
-            seen: the newest cursor that the client certainly has when it gets the response: the one in the request, or
-                that of the last page on the same ordered connection. None if unknown: the changes that the client was
-                sent since its last pull are then sent again after this push.
+            seen: the newest cursor that the client certainly has when it gets the response. It is the one in the
+                request, or that of the last page on the same connection, which delivers in order. None if unknown: the
+                changes that the client was sent since its last pull are then sent again after this push.
             trusted: whether the deltas come from a connector, a flow or an embedding app. The write scope does not
                 apply to these, and their rejections are not recorded.
 
@@ -145,12 +151,13 @@ class SyncGateway(ActionGateway, Embedding):
         return pushing
 
     def _record_if_rejected(self, push: SyncPush, claims: Claims, done: Future[PushResult]) -> None:
-        """Record a push whose future ended with a rejection; a callback of that future."""
+        """Record a push whose future ended with a rejection, for the explain route; a callback of that future."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, RefusedError | BackpressureError):
             self._record_rejection(push, claims, error)
 
     def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
+        """Record the deltas of a rejected push; a sharded gateway overrides this."""
         self.rejections.record(self.gateway_id, str(claims["sub"]), push.deltas, error, self.newest_arrival)
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
@@ -177,8 +184,8 @@ class SyncGateway(ActionGateway, Embedding):
         Args:
             pull: the decoded request.
             claims: the verified claims of the client's token.
-            knows_resync: whether the client understands RESYNC_REQUIRED: ResyncRequiredError is raised for a cursor
-                that cannot be served. Any other client is then sent every row as DELETE and INSERT.
+            knows_resync: whether the client understands the error RESYNC_REQUIRED. If its cursor cannot be served,
+                ResyncRequiredError is raised for it; any other client is then sent every row as DELETE and INSERT.
             confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
                 that the server sends without a request, from the cursor of the last page on the same connection. From
                 then on, the client may get broadcasts that are not recorded.
@@ -249,7 +256,14 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
     def submit_unsent(self, queries: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
-        """Return the oldest unsent change of each client, None for one that never pulled; nothing is recorded."""
+        """Return the oldest change that each client was not sent yet, for the lag of clients; nothing is recorded.
+
+        Args:
+            queries: the clients, each with the result of the previous query.
+
+        Returns:
+            A future of the results, in the order of `queries`; None for a client that never pulled.
+        """
         return self._store.read(
             self.gateway_id, lambda view: [oldest_unsent(view, query, self.rules) for query in queries]
         )
@@ -257,7 +271,15 @@ class SyncGateway(ActionGateway, Embedding):
     def submit_explain(
         self, client_id: str, table: str, row_id: str, claims: Claims | None, position: ClientPosition
     ) -> Future[Explanation]:
-        """Explain why a client has a row or lacks it; see `engine.explain.explain` for the arguments."""
+        """Explain why a client has a row or lacks it; nothing is recorded.
+
+        Args:
+            client_id: the client's id.
+            table: the row's table.
+            row_id: the row's id.
+            claims: the client's claims; None uses those of its last pull, or its client id alone.
+            position: what this process knows of the client; its WebSocket may be ahead of the stored record.
+        """
         return self._store.read(
             self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, position)
         )
@@ -265,7 +287,7 @@ class SyncGateway(ActionGateway, Embedding):
     def submit_subscribe(
         self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
     ) -> Future[list[SubscriptionState]]:
-        """Subscribe connected clients to broadcasts.
+        """Subscribe connected clients to broadcasts: pages that the server sends over a WebSocket without a request.
 
         Args:
             newcomers: for each client its id, its verified claims, and the state of its connection, with its cursor.
@@ -279,7 +301,8 @@ class SyncGateway(ActionGateway, Embedding):
     def submit_resume(self, client_id: str, claims: Claims) -> Future[int | None]:
         """Return a cursor from which a client can get broadcasts before it pulls; None if it has to pull first.
 
-        The client may have all, a part or nothing of what it was sent after that cursor.
+        The client may have all, a part or nothing of what it was sent after that cursor, so broadcasts may repeat some
+        of it.
 
         Args:
             client_id: the client's id.
@@ -293,11 +316,21 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.shared
 
     def submit_presence(self, presence: Sequence[Presence]) -> Future[None]:
-        """Notify all processes of this gateway which clients are connected to this one."""
+        """Notify all processes of this gateway which clients are connected to this one.
+
+        A client with connections to two processes may be sent the same rows on both, so each must know of the other.
+        """
         return self._store.submit(self.gateway_id, lambda commit: commit.announce_presence(presence))
 
     def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
-        """Return the changes that each group of subscribers lacks, in the order of the groups; nothing is recorded."""
+        """Return the changes that each group of subscribers lacks, for a broadcast; nothing is recorded.
+
+        Args:
+            groups: the subscribers by state.
+
+        Returns:
+            A future of the results, in the order of `groups`.
+        """
         return self._store.read(self.gateway_id, lambda view: scan(view, groups, self.rules))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Checkpoint]:
@@ -336,7 +369,7 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, work)
 
     def config(self) -> GatewayConfig:
-        """Return the gateway's configuration: active schemas, sync rules and write scope."""
+        """Return the gateway's configuration: registered schemas, active sync rules, and the write scope."""
         return self._store.gateway_config(self.gateway_id)
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
@@ -396,8 +429,9 @@ class SyncGateway(ActionGateway, Embedding):
     def set_rules(self, rules: SyncRules) -> int:
         """Activate sync rules, and return their version.
 
-        Rows that the new rules hide are not sent from now on. All rows get their new bucket keys in the background
-        (the re-index). For a gateway with few rows, that is done when this returns.
+        Rows that the new rules hide are not sent from now on. Each row is stored with bucket keys, by which the rules
+        show it; a *re-index* in the background gives all rows their new keys. For a gateway with few rows, that is done
+        when this returns.
         """
         version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
         self.continue_reindex()
@@ -423,11 +457,11 @@ class SyncGateway(ActionGateway, Embedding):
         self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
 
     def request_flush(self) -> None:
-        """Request a flush from the pipeline."""
+        """Request a flush of the log to the lake from the data pipeline."""
         self._store.request_flush(self.gateway_id)
 
     def backlog(self) -> list[Backlog]:
-        """Return the size and age of the unflushed deltas in each shard."""
+        """Return the size and age of the unflushed deltas in each shard (a store with some of the tables)."""
         return [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
 
     def stats(self) -> GatewayStats:
@@ -449,10 +483,15 @@ class SyncGateway(ActionGateway, Embedding):
         return self._submit_checked(lambda commit, names: push_work(commit, ready, self.rules, self._limits, names))
 
     def _submit_checked(self, work: Callable[[PushCommit, PushNames], T]) -> Future[T]:
-        """Run `work` in a transaction. The names that it checks become known spellings once the commit is durable."""
+        """Submit the transaction of a push, or of the check of a push.
+
+        Args:
+            work: the function to run, given the transaction and the check of the push's names. The names that it checks
+                become known spellings once the commit is durable.
+        """
         names = self.names.of_push()
 
-        @wraps(work)  # a store sees the name of the work
+        @wraps(work)  # so that tests and profiles see the function's name
         def recorded(commit: PushCommit) -> T:
             self.newest_arrival = commit.arrival
             return work(commit, names)
@@ -462,12 +501,13 @@ class SyncGateway(ActionGateway, Embedding):
         return submitted
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
+        """Read a page of the gateway's own feed, and record it; a sharded gateway overrides this."""
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
         return _then(reading, lambda page: self._record_page(request, page))
 
     def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
-        if reading.access.directly is not None:
+        if reading.access.directly is not None:  # a re-index is running: it stops on an error, so start it again
             self._reindexer.start()
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
@@ -485,7 +525,15 @@ def _done(value: T) -> Future[T]:
 
 
 def _then(source: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
-    """Chain futures: call `follow` with the result of `source`, and return a future of what its future returns."""
+    """Chain two futures.
+
+    Args:
+        source: the first future.
+        follow: called with its result, in the thread that completes it; returns the second future.
+
+    Returns:
+        A future that ends like the second one; or with the error of `source`, or that `follow` raised.
+    """
     target: Future[U] = Future()
 
     def forward(ended: Future[U]) -> None:

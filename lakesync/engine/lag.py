@@ -1,7 +1,8 @@
-"""The lag of a client: the oldest change by others that the client may see and was not sent.
+"""The lag of a client: the age of the oldest change by others that the client may see and was not sent.
 
 `SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and
-explanations show the result.
+explanations show the result. An *arrival* is the gateway's own timestamp of a commit. The lag is computed from the page
+that a pull of the client would return, so that it agrees with what the client is sent next.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _MAX_READS = 20
 
 
 class ScanProgress(NamedTuple):
-    """How far the feed was read for a client. The next query continues there if the client was sent nothing since."""
+    """How far the feed was read for a client. The next query continues there if the client was sent nothing since.
+
+    One query reads only a part of the feed, so that many clients can be queried often.
+    """
 
     start: tuple[object, ...]
     """The client's position and access when the scan began."""
@@ -47,7 +51,7 @@ class Unsent(NamedTuple):
     progress: ScanProgress | None = None
     """Where the next query continues."""
     done: bool = True
-    """Whether the feed was read to its end, or to unsent rows."""
+    """Whether the feed was read to its end, or to unsent rows; False if the next query has to continue."""
     shards: Mapping[str, Unsent] = {}
     """The result of each shard, by shard name; empty without sharding."""
 
@@ -65,9 +69,9 @@ class LagQuery(NamedTuple):
 def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsent | None:
     """Return the oldest change by others that a client may see and was not sent.
 
-    A row that the client lacks counts from when it became visible to the client, a row that the client has from the
-    oldest column that it lacks. A column that was overwritten meanwhile counts from the newer value, unless the
-    previous query already found the row.
+    A row that the client lacks counts from when it became visible to the client. A row that the client has counts from
+    the oldest column value that it lacks. Only the newest value of a column is stored, so a value that was overwritten
+    counts from the newer one, unless the previous query already found the row.
 
     Args:
         view: a consistent read of the gateway's store.
@@ -95,7 +99,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
         return Unsent(0, progress=ScanProgress(start, page.after, page.rescan), done=not page.has_more)
     progress = ScanProgress(start, resumed.after, resumed.rescan)
     since, row = min(lacking)
-    # a row that the previous query found counts from then, even if it was overwritten since
+    # a row that the previous query found keeps its time, even if it was overwritten since
     if (
         before is not None
         and before.row is not None
@@ -114,6 +118,12 @@ def _lacking(view: FeedView, client_id: str, deltas: Sequence[RowDelta], at: Pos
     """Return, for each row of a page, the arrival since which the client has lacked a change of the row.
 
     Rows that the client deleted itself are skipped, although a pull may return the DELETE once more.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        client_id: the client's id.
+        deltas: the page's deltas.
+        at: the client's feed position.
     """
     lacking: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:
@@ -136,7 +146,14 @@ def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) ->
 
 
 def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], at: Position) -> int:
-    """Return the arrival of the oldest change of a row that the client lacks."""
+    """Return the arrival of the oldest change of a row that the client lacks.
+
+    Args:
+        row: the stored row.
+        entries: its feed entries: its history under each bucket key that concerns the client.
+        lacks: the deltas that a pull would return for the row.
+        at: the client's feed position.
+    """
     if lacks[-1].op == "DELETE":
         left = [entry.left for entry in entries if entry.left > at.base]
         return max(left, default=row.arrival)

@@ -1,8 +1,8 @@
 """Rejects names of tables and columns that differ from known names only in case.
 
-The engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
-lake has one spelling of each name: the one that was used first. `SyncGateway` checks schemas that are registered, and
-`engine.pushing` checks pushes, each in its transaction.
+The SQL engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
+lake (an Iceberg namespace, which gateways may share) has one spelling of each name: the one that was used first.
+`SyncGateway` checks schemas when they are registered, and `engine.pushing` checks pushes, each in its transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Names:
         """Namespace and name (a table, or `table.column`), spelled as in a durable commit."""
 
     def of_push(self) -> PushNames:
-        """Return a check for one push, which adds the push's names to this cache once they are durable."""
+        """Return the check of one push's names, which adds them to this cache once the push is durable."""
         return PushNames(self)
 
     def check_push(
@@ -147,7 +147,7 @@ class PushNames:
 
 
 def _faults(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str, str]:
-    """Store names that the namespace lacks, and return an error message for each whose stored spelling differs.
+    """Store names that the namespace lacks, and return an error message for each name that is stored in another case.
 
     Args:
         commit: the open transaction of the push or registration that uses the names.

@@ -1,6 +1,7 @@
-"""`open_gateway`: a gateway in an application's own process, without a server or a pipeline.
+"""`open_gateway`: a gateway in an application's own process, without a server or a data pipeline.
 
-Applications call it as `lakesync.open_gateway`.
+Applications call it as `lakesync.open_gateway`. Deltas (changes of rows) are committed to a *staging store* and, if an
+*adapter* is given, flushed to that database or object store.
 """
 
 from __future__ import annotations
@@ -52,14 +53,16 @@ def open_gateway(
         staging: a folder for SQLite, or a URL for `open_store`. With `memory://`, unflushed deltas are lost when the
             process ends.
         flush: thresholds and format of flushes; None flushes after 1 MiB or 30 s.
-        max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice `max_buffer_bytes`,
-            and 1 GiB without an adapter.
+        max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice the `max_buffer_bytes`
+            of `flush`, and 1 GiB without an adapter.
         schemas: table schemas to register.
         rules: sync rules to activate, if they differ from the active ones; None keeps the active ones.
         sources: adapters that clients can pull from, by source name.
-        queue: queue of updates of the destination's tables; by default in memory, if the adapter maintains tables.
+        queue: the queue of updates of destination tables (tables with the current rows, beside the deltas); by default
+            in memory, if the adapter maintains such tables.
         on_flushed: called after each flush that wrote deltas, with its report.
-        on_materialisation_failure: called for each table update that failed too often and was set aside.
+        on_materialisation_failure: called for each update of a destination table that failed too often and was set
+            aside.
         background: whether a thread flushes when a threshold is exceeded. Otherwise call `flush` when `should_flush`
             returns true.
         wall: returns wall time in milliseconds since 1970.
@@ -102,7 +105,7 @@ def open_gateway(
 
 
 def _limits(settings: FlushSettings, max_backpressure_bytes: int | None, *, flushes: bool) -> EngineLimits:
-    """Return the limits; without an own bound, the backlog may be twice the flush threshold."""
+    """Return the engine's limits; without an explicit bound, the backlog may be twice the flush threshold."""
     if max_backpressure_bytes is not None:
         return EngineLimits(max_backpressure_bytes=max_backpressure_bytes)
     return EngineLimits(max_backpressure_bytes=2 * settings.max_buffer_bytes) if flushes else EngineLimits()

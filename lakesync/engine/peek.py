@@ -1,8 +1,8 @@
 """Reads pages of the rows that claims may see, without a client's record.
 
 `SyncGateway.submit_peek` calls it for `lakesync pull`, which must not affect what the app with the same token is sent.
-Since nothing is stored, the cursor itself contains everything that the next page needs. It is text, and valid only with
-the same claims.
+Nothing is stored. So the *cursor*, from which the next page is read, itself contains everything that the next page
+needs. It is text, and valid only with the same claims. An *arrival* is the gateway's own timestamp of a commit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from lakesync.staging.store.feed import ClientView
 _NO_CLIENT = ""
 """The id of a client that wrote nothing, so that no row is skipped as its own; no real client id is empty."""
 NOW = "now"
-"""Passed instead of a cursor to get only later changes."""
+"""What a caller passes instead of a cursor to get only later changes."""
 _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(?:-([0-9]{1,18})-([0-9]{1,18}))?")
-"""`RULES_VERSION-AFTER`, and between pages also `-BASE-UNTIL`: the fields of `_PeekCursor`; BASE is stored plus one."""
+"""`RULES_VERSION-AFTER`, and between pages also `-BASE-UNTIL`: the fields of `_PeekCursor`. BASE is the field plus one,
+so that it is never negative."""
 
 
 class PeekPage(NamedTuple):
@@ -94,7 +95,7 @@ def peek(
 
 
 def no_cursor(since: str) -> ValidationError:
-    """Return the error for a cursor that `peek` did not return."""
+    """Return the ValidationError for a cursor that `peek` did not return; the caller raises it."""
     return ValidationError(
         f"since is {since[:60]!r}, which is not a cursor of this route: omit it in the first request"
     )

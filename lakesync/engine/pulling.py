@@ -1,8 +1,12 @@
 """A pull: reads a page and then, if anything must be recorded, stores the client's record in a transaction.
 
-`SyncGateway` calls `read_page` (through `Sources.read_page`). It then responds with the cursor of `unrecorded_cursor`,
-or submits `remember_page`. The client's record says what each cursor means that the client was sent; the page
-docs/feed.md explains its scopes, pages and cursors.
+A *page* is one response with changes that the client lacks. It has a *cursor*, with which the client requests the next
+page. The client's *record* says what each cursor means that the client was sent. `SyncGateway` calls `read_page`
+(through `Sources.read_page`). Most pulls find nothing new: then `unrecorded_cursor` returns the cursor of the response.
+Otherwise `remember_page` stores what the response's cursor means.
+
+`feed.positions` defines the other terms (scope, complete cursor, page mark, base, resync, re-index), and `docs/feed.md`
+explains the whole. *Broadcasts* are pages that the server sends over a WebSocket without a request.
 """
 
 from __future__ import annotations
@@ -39,14 +43,14 @@ from lakesync.staging.store.push import ClientCommit
 
 
 class PullRequest(NamedTuple):
-    """A pull that passed its checks; see `SyncGateway.submit_pull` for the flags."""
+    """A pull that passed its checks. `SyncGateway.submit_pull` explains the flags."""
 
     pull: SyncPull
     claims: Claims
     """The verified claims of the client's token."""
     knows_resync: bool
-    """Whether the client understands RESYNC_REQUIRED, and accepts an INSERT of a row that it has. For a cursor that
-    cannot be served, ResyncRequiredError is raised then; any other client is sent every row as DELETE and INSERT."""
+    """Whether the client understands the error RESYNC_REQUIRED, and accepts an INSERT of a row that it has. Such a
+    client gets the error for a cursor that cannot be served; any other is sent every row as DELETE and INSERT."""
     confirmed: bool
     """Whether the client sent the cursor itself, so that it has everything up to it. False for a page that the server
     sends without a request."""
@@ -61,7 +65,7 @@ class PullRequest(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A page that was read, with the cursor, client record and access that it was read with."""
+    """A page that was read, and everything that it was computed from, so that `remember_page` can tell a change."""
 
     since: int
     """The requested cursor of the gateway's own feed."""
@@ -82,7 +86,9 @@ class Reading(NamedTuple):
         if self.access.directly is not None and (
             at.moved or at.resync or self.page.deltas or not at.sent.keys() <= at.new_keys
         ):
-            return False  # a re-index is running: it may have rows that do not have their new bucket keys yet
+            # A re-index is running. The client may have rows whose bucket keys are still to be updated, so a complete
+            # cursor would say too much about what it has.
+            return False
         return not self.page.has_more
 
     def with_cursor(self, cursor: int) -> SyncPage:
@@ -104,7 +110,8 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     pull = request.pull
     access = rules.access(view, request.claims)
     record = current(view.client(pull.client_id), view.epoch, access.keys)
-    # a connection's own pages are exact; a client that pulls may also have got broadcasts on another connection
+    # A client that sends a cursor may also have got broadcasts, on another connection; these are not recorded. If the
+    # server sends a page by itself, the cursor is that of the last page on the same connection, so nothing is missing.
     with_sent = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
     at = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
     if at is None:
@@ -118,7 +125,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     if request.knows_resync:
         at = for_full_pull(at)
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
-    if may_hold_unknown_rows and not request.knows_resync:  # the others accept an INSERT of a row that they have
+    if may_hold_unknown_rows and not request.knows_resync:  # a client that knows it accepts an INSERT of a row it has
         at = at._replace(may_hold_unknown_rows=True)
     if not (request.confirmed or request.knows_resync):
         at = at._replace(no_retry=True)
@@ -131,8 +138,8 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
 def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
     """Return the cursor of a response for which nothing must be recorded; None if something must.
 
-    That is so if the client lacks nothing, and the cursor means what the stored record says already. Most pulls are
-    such, so they need no transaction.
+    Nothing must be recorded if the client lacks nothing, and the stored record says already what the cursor means. Most
+    pulls are such, so they need no transaction.
 
     Args:
         request: the pull, after its checks.
@@ -150,7 +157,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         return None  # the record has no complete cursor under these claims and rules yet
     if not request.confirmed and not scope.followed:
         return None  # its first page without a request, from which on it gets broadcasts
-    if request.confirmed:  # the client has its cursor: the record must say so already
+    if request.confirmed:  # the client has the cursor that it sent: the record must say already that it has everything
         requested = next((page for page in record.pages if page.cursor == reading.since), None)
         seen = find_page(with_broadcasts(record, reading.newest), record.seen)
         if (
@@ -168,9 +175,12 @@ def remember_page(
 ) -> SyncPage:
     """Store what the response's cursor means, and return the response.
 
-    The page is read again, in this transaction, if the client was sent something since it was read. A page that begins
-    a scope (a period with the same claims and rules) is also read again if anything was pushed since: cursors of the
-    previous scope may have been sent, which does not change the record, and they must be below the new scope's.
+    The page was read before this transaction, so it is read again here if it may be outdated. That is so in two cases:
+
+    - The client was sent something since, on another connection.
+    - The page begins a scope (a period with the same claims and rules), and anything was pushed since. Meanwhile the
+      client may have been sent a newer cursor of the previous scope, which the record does not show. The new scope must
+      begin above it.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -197,7 +207,8 @@ def remember_page(
     record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older)
     if not request.confirmed:
         record = follows(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
-    if request.confirmed and not reading.complete:  # the next pages are in doubt, also those that the server sends
+    if request.confirmed and not reading.complete:
+        # a broadcast may cross this pull: from here on, the client may have rows that these pages do not contain
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _sent_page(record, request, reading)
@@ -210,15 +221,21 @@ def remember_page(
 
 
 def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -> bool:
-    """Record that a client starts again, before it is sent anything; return whether there is anything to send.
+    """Record that a client starts again, before it is sent anything.
 
-    The sharded gateway calls it for a shard that had no room in the page. Without this record, a push before the
-    client's next page would take the client to be at its earlier position in that shard.
+    The sharded gateway calls it for a shard of which nothing fits in the page any more. Without this record, the
+    response to a push before the client's next page would be computed from the client's earlier position in that shard.
 
     Args:
         commit: the open transaction in the gateway's store.
         request: the pull, after its checks.
         rules: the gateway's cache of compiled sync rules.
+
+    Returns:
+        Whether the client lacks anything in this shard.
+
+    Raises:
+        ResyncRequiredError: as `read_page`.
     """
     reading = read_page(commit, request, rules)
     client_id, at = request.pull.client_id, reading.at
@@ -233,14 +250,14 @@ def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -
 
 
 def tell_followers(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
-    """Notify all processes that a client that gets broadcasts was sent rows on another connection.
+    """Notify all processes that a client was sent rows on another connection than the one that gets its broadcasts.
 
-    From then on the channels of all processes count these rows as possibly received by the client.
+    From then on, the processes count these rows as possibly received by the client, and send it pages of its own.
 
     Args:
         commit: the transaction that records the page; the notice is sent with its commit.
         record: the client's record.
-        live: whether the rows are sent on the connection that gets the broadcasts: then nothing is notified.
+        live: whether the rows are sent on the connection that gets the broadcasts; no notice is needed then.
     """
     if record.followed and not live:
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
@@ -279,10 +296,12 @@ def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Ac
 def _with_sources(record: ClientRecord, request: PullRequest, reading: Reading) -> ClientRecord:
     """Return the record without its positions in sources if the client starts again, otherwise as it is.
 
-    Such a client may have lost its rows: those before a position that remained would never be sent again. It may have
-    been sent nothing of the gateway's own feed, so a full pull is not the only sign. Without an own cursor it confirms
-    no position (see `source_positions`), so one that is confirmed is from before. `Vectors` does this for a sharded
-    gateway, where cursor 0 of a shard only means that the shard is empty.
+    A source is a database from which clients pull beside the gateway's feed. A client that starts again may have lost
+    its rows. Rows of a source before a stored position would then never be sent again, so the positions are removed.
+
+    A resync shows that a client starts again. So does a client without a cursor that has a confirmed position: without
+    a cursor, it cannot confirm one (see `source_positions`), so it had a cursor before. In a sharded gateway, `Vectors`
+    does this instead, because a cursor of 0 in one shard only means that the shard is empty.
     """
     no_cursor = request.confirmed and reading.since < TOO_EARLY and record.sent_cursors is None
     confirmed = any(known.confirmed is not None or known.pending is not None for known in record.sources)
@@ -290,7 +309,7 @@ def _with_sources(record: ClientRecord, request: PullRequest, reading: Reading) 
 
 
 def _sent_state(record: ClientRecord | None) -> object:
-    """Return the fields on which a page depends, to compare two versions of a record."""
+    """Return the fields of a record on which a page depends, to compare two versions of the record."""
     if record is None:
         return None
     tables = {table for source in record.sources for table in source.tables}  # their rows may have come from a source
@@ -298,7 +317,10 @@ def _sent_state(record: ClientRecord | None) -> object:
 
 
 def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
-    """Return the record and cursor after a page with deltas: the client has its old cursor, and may have the page."""
+    """Return the record and the cursor of the response after a page with deltas.
+
+    The response may be lost, so the client has its old cursor, and may have the page.
+    """
     at, page = reading.at, reading.page
     if request.confirmed:
         record = replace(record, seen=0 if at.base == NO_BASE and at.after == 0 else reading.since)
@@ -313,7 +335,10 @@ def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> 
 
 
 def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
-    """Return the record and cursor after a page without deltas: the client lacks nothing, even if the page is lost."""
+    """Return the record and the cursor of the response after a page without deltas.
+
+    The client lacks nothing, even if the response is lost.
+    """
     since = reading.since
     if not reading.complete and since <= 1:
         return record, since  # 0 or 1: the client has no cursor yet, and keeps it until it is sent rows
@@ -323,7 +348,7 @@ def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) 
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
         record = replace(record, seen=cursor)
-    # if the response is lost, the client sends a page mark again, which now means the same as the complete cursor
+    # If the response is lost, the client sends its page mark again. The mark now means the same as the complete cursor.
     if since > 1 and not (reading.at.after == reading.at.base and not reading.at.moved):
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor

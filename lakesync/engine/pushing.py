@@ -1,7 +1,9 @@
 """A push as one transaction in the store: checks, log row, merge, feed entries, and the client's record.
 
-`SyncGateway` submits `push_work`, and the gateway of a shard also `check_work`; see `docs/push.md`. The cursor of the
-response depends on what the client certainly has; `feed.positions` defines the terms.
+A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. `SyncGateway` submits
+`push_work` to the store, and the gateway of a shard also `check_work`; `docs/push.md` follows a push from its bytes to
+the response. The response contains a *cursor*, from which the client pulls next. It depends on what the client
+certainly has: a push must not make the client skip changes by others. `feed.positions` defines the terms of cursors.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 NEVER_PULLED = 1
-"""Cursor of a client that pushed before its first pull: not 0, which would request a checkpoint again."""
+"""Cursor of a client that pushed before its first pull. It is not 0, because clients with cursor 0 load a
+checkpoint."""
 
 
 class Ready(NamedTuple):
@@ -68,7 +71,7 @@ class CheckedPush(NamedTuple):
     trusted: bool = False
     """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
     ready: Ready | None = None
-    """What `made_ready` computed for all of its deltas; None if it was not called."""
+    """What `made_ready` computed for all deltas of the push; None if it was not called."""
 
     def made_ready(self) -> CheckedPush:
         """Return the push with `ready`. Call it in the request's thread, so that the store's thread has less to do."""
@@ -83,6 +86,8 @@ def push_work(
     commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> PushResult:
     """Store the new deltas of a push, and return the result for the client.
+
+    Deltas that were accepted before are recognised by their ids and change nothing, so a push can be repeated.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -140,7 +145,9 @@ def push_work(
 def check_work(
     commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> None:
-    """Check whether `push_work` would accept a push, without changing anything.
+    """Check whether `push_work` would accept a push, without storing any delta.
+
+    A sharded gateway calls it in all shards of a push before the first one stores its part.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -173,7 +180,8 @@ def _admitted(
 ) -> _Admitted:
     """Check a push, and return the deltas that are to be stored.
 
-    Deltas that an erasure covers lose their values, and are not checked.
+    Deltas that an erasure (a permanent deletion) covers lose their values, so there is nothing to check. They are
+    stored, because their client must be sent the DELETE.
 
     Raises:
         The errors of `push_work`.
@@ -205,6 +213,7 @@ class _Covered(NamedTuple):
     """The cursor up to which a client certainly has everything that it may see, before its push."""
 
     cursor: int
+    """The cursor; `NEVER_PULLED` if the client has none."""
     everything: bool = False
     """Whether the client has everything: no change by others is newer."""
     doubted: Page | None = None
@@ -214,7 +223,14 @@ class _Covered(NamedTuple):
 def _believed(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
     """Return the cursor `seen` if the client certainly has it; None if the request does not prove that.
 
-    A connection's own complete cursor proves nothing once the record's cursors belong to other claims.
+    Complete cursors belong to the newest claims of a client. So the complete cursor of a connection proves nothing if
+    the client was sent pages under other claims since, on another connection.
+
+    Args:
+        record: the client's record.
+        seen: the cursor in the request, or that of the last page on the same connection; None if unknown.
+        access: the claims and bucket keys that decide what the client may see.
+        newest: the gateway's newest arrival.
     """
     if seen is None or not is_possible(record, seen, newest):
         return None
@@ -223,9 +239,14 @@ def _believed(record: ClientRecord, seen: int | None, access: Access, newest: in
 
 
 def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
-    """Return the record of a client that gets the response: it then has the cursor `seen`.
+    """Return the record as it is right for a client that receives the response: it then has the cursor `seen`.
 
-    The response may be lost, and earlier pages on the same connection too, so this record must not be stored.
+    The response may be lost, and earlier pages on the same connection too. So the cursor of the response is computed
+    from this record, but the record must not be stored.
+
+    Args:
+        record: the client's record.
+        seen: the cursor that the client certainly has when it gets the response; None if unknown.
     """
     if seen is None:
         return record
@@ -251,9 +272,9 @@ def _covered(commit: FeedView, record: ClientRecord, access: Access) -> _Covered
     if is_complete_page(at) and at.scope == scope.number and access.same_as(scope):
         buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
         if not commit.changed_after(buckets, at.base):
-            # an arrival below the base would mean what the client could see before
+            # not below the base, which may lie above the newest arrival: a lower cursor belongs to an earlier scope
             return _Covered(max(record.seen, at.base, commit.arrival), everything=True)
-    # No cursor above `seen` is complete: rows of other clients may have changed since, also under bucket keys that came
+    # No cursor above `seen` is certain: rows may have changed since by other clients, also under bucket keys that came
     # into use after the scope began.
     return _Covered(record.seen)
 

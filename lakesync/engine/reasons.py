@@ -1,6 +1,6 @@
 """Turns an explanation into sentences for operators, which the console and `lakesync explain` show.
 
-`engine.explain` calls `reasons_of`.
+`engine.explain` calls `reasons_of`; `engine.explanation` defines the values that the sentences are made from.
 """
 
 from __future__ import annotations

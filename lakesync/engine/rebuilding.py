@@ -1,8 +1,12 @@
 """Rebuilds a staging store from the lake: merged rows, feed entries, and the ids of all accepted deltas.
 
-`lakesync staging rebuild` calls `rebuild`. The new store has a new epoch. Deltas that were acknowledged and never
-reached the lake are lost; their ids are unknown too, so clients that still have them can push them again. All client
-records are lost. So any client may have rows, and has to start again with its next pull.
+`lakesync staging rebuild` calls `rebuild` after the staging store (the database that pushes are committed to) was lost.
+The lake's table of all deltas has what clients pushed, except for what was not flushed yet. Such deltas are lost. Their
+ids are unknown too, so clients that still have them can push them again. What clients were sent is not in the lake
+either. So any client may have any row, and has to start again with its next pull. The new store has a new *epoch*, by
+which cursors and records from before are recognised.
+
+An *arrival* is the gateway's own timestamp of a commit. A *shard* is a store with some of the tables.
 """
 
 from __future__ import annotations
@@ -240,14 +244,15 @@ def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: R
 
     The moves show later which rows have left a bucket, so that clients that still have them are sent a DELETE.
 
-    Log rows keep the arrivals that the lake has. Rows get later ones where needed: pushes to different shards may have
-    the same arrivals, and of two rows with one arrival a page could end between them and lose the second.
+    Log rows keep the arrivals that they have in the lake. Each row needs an arrival of its own: between two rows with
+    the same arrival, a page could end and the second row be skipped. Pushes to different shards may have the same
+    arrivals, so rows get later ones where needed.
 
     Args:
-        pushes: in order of arrival.
+        pushes: the pushes, in order of arrival.
         rules: the cache of compiled sync rules.
-        feed_end: the highest arrival of a row so far.
-        commit: of the store that is rebuilt.
+        feed_end: the highest arrival of any row so far.
+        commit: the open transaction in the store that is rebuilt.
 
     Returns:
         The highest arrival of a row.

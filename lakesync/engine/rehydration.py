@@ -1,6 +1,7 @@
 """Restores a gateway's rows in staging from deltas that were accepted before, for example those in its adapter.
 
-`Embedding.rehydrate` calls it.
+*Staging* is the database that pushes are committed to; the gateway's *adapter* is the database or object store that it
+flushes to. `Embedding.rehydrate` calls this module, when staging was lost or is always empty at the start.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from lakesync.staging.store.push import PushCommit
 _CHUNK = 1000
 """Deltas that are committed before the next ones are read."""
 _LIMITS = EngineLimits()
+"""A parameter of `push_work`; no limit is checked either."""
 _NAMES = Names().of_push()
-"""Is not used: these deltas were accepted once, so `push_work` checks no name again."""
+"""A parameter of `push_work` that is not used: these deltas were accepted once, so no name is checked again."""
 
 
 def rehydrate(

@@ -1,6 +1,7 @@
 """The re-index: updates the bucket keys of all rows after a change of sync rules, in short commits.
 
-`SyncGateway` creates one `Reindexer`, and starts it after a change of rules and when it is opened.
+Each row is stored with the bucket keys by which the rules show it. `SyncGateway` creates one `Reindexer`. It starts it
+after a change of rules, when the gateway is opened, and when a pull finds a re-index that is not done.
 """
 
 from __future__ import annotations

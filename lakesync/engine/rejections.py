@@ -1,6 +1,7 @@
 """The latest rejected delta of each row, in memory. The explain route reads it to show why a pushed row is missing.
 
-`SyncGateway.submit_push` records rejected pushes of clients; the gateways of an engine share one log.
+`SyncGateway.submit_push` records the deltas (changes of rows) of rejected pushes; the gateways of an engine share one
+log. It is lost when the process ends.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ class RejectionLog:
     """Keeps the latest rejected delta of each row. All methods may be called from any thread."""
 
     def __init__(self, wall: Callable[[], int]) -> None:
-        """Args: wall: returns the server's wall time in milliseconds."""
+        """Create an empty log.
+
+        Args:
+            wall: returns the server's wall time in milliseconds since 1970.
+        """
         self._wall = wall
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[str, str, str], tuple[RejectedDelta, int]] = OrderedDict()

@@ -1,6 +1,7 @@
 """The write scope: with sync rules, a client may change only rows that the rules show it (promise R8 in docs/spec.md).
 
-`engine.pushing` calls `check_scope` in the transaction that stores the push.
+`engine.pushing` calls `check_scope` in the transaction that stores the push. The rules put rows into buckets; a client
+sees the rows in the buckets that its token's claims allow.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def check_scope(
 ) -> None:
     """Reject deltas of rows that are outside of the sender's buckets.
 
-    The rules are evaluated for the rows' values. A row that is not visible, before or after the push, is not outside at
-    that time. But a client that was never sent a row has no reason to delete it: such a DELETE would cancel another
-    client's later INSERT.
+    The rules are evaluated for the rows' values. A row that does not exist or is deleted, before or after the push, is
+    not outside at that time. One case is rejected nevertheless: the DELETE of a row that the client can never have been
+    sent. It would cancel an INSERT of another client that arrives later.
 
     Args:
         deltas: the push's deltas that are not stored yet.
@@ -74,7 +75,10 @@ def check_scope(
 
 
 def _invalid_deletes(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], now_ms: int) -> set[RowKey]:
-    """Return the invisible rows that the push deletes without having written them, or ahead of the server's clock.
+    """Return the rows that do not exist or are deleted, and that the push must not delete.
+
+    A DELETE of such a row is invalid if the row never existed and the push does not write it either, or if its
+    timestamp is ahead of the server's clock: it would cancel INSERTs that others make until then.
 
     Args:
         before: the stored rows' states.

@@ -1,8 +1,9 @@
 """Reads pages of a source (an adapter from which clients pull) for a client, through the gateway's sync rules.
 
-`engine.sources` calls `read_source`. Each row is sent whole, as DELETE and INSERT, because the gateway does not know
-what a client has of it. Rules are evaluated for each row. A row that the client may not see is sent as DELETE if the
-rules showed the client an earlier version of the row; the source has all of a row's deltas.
+`engine.sources` calls `read_source` and `with_deletes`. A source has deltas: INSERTs, UPDATEs and DELETEs of rows, in
+an order in which each has a *position*. Each row is sent whole, as DELETE and INSERT, because the gateway does not know
+what a client has of it. The rules are evaluated for each row. A row that the client may not see now is sent as DELETE
+if an earlier version of it was shown to the client. That can be computed, because a source has all deltas of a row.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class SourcePage(NamedTuple):
 
     deltas: list[RowDelta]
     end: Position | None
-    """Position in the source up to which rows are in this page or an earlier one; None if the source is empty."""
+    """The position in the source at which the page ends; None if the source is empty."""
     more: bool
     """Whether the source may have more after it."""
 
@@ -111,7 +112,12 @@ def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
 
 
 def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> list[RowDelta]:
-    """Return what a client is sent of a row: DELETE and INSERT, DELETE alone, or nothing."""
+    """Return what a client is sent of a row: DELETE and INSERT, DELETE alone, or nothing.
+
+    Args:
+        history: the row's deltas.
+        access_periods: the periods in which the client was sent rows, the current one last.
+    """
     positions = [position_of(stored, "arrival") for stored in history.deltas]
     state, was_shown = RowState(), False
     for position, replaced_at, stored in zip(positions, [*positions[1:], None], history.deltas, strict=True):

@@ -1,15 +1,20 @@
 """Tracks how far a client is with a source (an adapter beside the gateway's own feed), from the cursors that it sends.
 
-`engine.sources` calls it and stores the positions in the client's record. A client has one cursor for feed and sources.
-So the gateway learns that a page of a source was received only if the page's response has a cursor of its own, a
-*mark*:
+`engine.sources` calls these pure functions, and stores the positions in the client's record. A *position* is a place in
+the source's order of deltas. A client has one *cursor* for the gateway's feed and all sources. A response may be lost,
+and the gateway must know whether the client has received a page. So each page of a source has a cursor of its own, a
+*mark*, which the client sends back if it has the page:
 
 1. The client pulls from a source with cursor 900. It gets page 1 and the mark 899, which means 900 in the feed.
 2. If it sends 899 next, to the source or to the feed, it has page 1, and gets page 2.
 3. If it sends 900 again, the response was lost, and it is sent page 1 again.
-4. If it pushed in between, it sends the push's cursor, which says nothing about page 1. It is sent page 1 again, and
-   page 2 after `MAX_ATTEMPTS` attempts. When such a *pass* has read the source to its end, the next pass begins after
-   the last confirmed page. So the client never stops at a page, and never misses one.
+4. If it pushed in between, it sends the cursor of the push's response, which says nothing about page 1. It is sent page
+   1 again and, after `MAX_ATTEMPTS` attempts, page 2. From here on, pages are sent without confirmation, in a *pass*.
+   When the pass has read the source to its end, the next pass begins after the last confirmed page. So the client is
+   never stuck at a page, and never misses one.
+
+An *access period* is the time in which a client read a source under certain sync rules and claims. Old periods are kept
+to know later which rows the client may have, and may not see now.
 """
 
 from __future__ import annotations
@@ -25,14 +30,15 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
 TOO_EARLY = 1 << 32
-"""A cursor below this is 0 or 1, as real cursors are HLC timestamps. Its client has no cursor yet, so there is no room
-for marks below it, and the client reads in passes."""
+"""A cursor below this is 0 or 1, because real cursors are HLC timestamps, which are much higher. Its client has no
+cursor yet. A mark is a number below the cursor, for which there is no room, so the client reads in passes."""
 
 MAX_ATTEMPTS = 3
 """How often a page is sent without confirmation before a pull continues with the next page, in a pass."""
 
 _MARKS_KEPT = 8
-"""Marks kept per source; an older one is read as a plain feed cursor, which lies just below the right one."""
+"""How many marks are kept per source. An older one is taken for a cursor of the feed. It lies just below the cursor
+that it stands for, so the client is sent a few changes again, and misses none."""
 
 _PERIODS_KEPT = 100
 """The most access periods (pairs of rules and claims) kept per source; of more, the oldest become one in which the
@@ -43,7 +49,7 @@ class Start(NamedTuple):
     """Where a pull from a source begins."""
 
     known: SourcePosition
-    """The client's position, after the client's cursor has confirmed a page or not."""
+    """The client's position in the source, updated by what the client's cursor confirms."""
     cursor: int
     """The client's cursor in the gateway's own feed."""
     after: Position | None
@@ -64,7 +70,9 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
 
 
 def resolve(record: ClientRecord | None, since: int) -> int:
-    """Return the feed cursor that a client's cursor means; the cursor itself, if it is no mark of a source.
+    """Return the cursor of the gateway's feed that a client's cursor stands for; the cursor itself, if it is no mark.
+
+    A number that was sent as a cursor of the feed, too, is taken for that.
 
     Args:
         record: the client's record; None if it has none.
@@ -78,10 +86,11 @@ def resolve(record: ClientRecord | None, since: int) -> int:
 
 
 def received(record: ClientRecord | None, known: SourcePosition, since: int) -> SourcePosition:
-    """Return the position after a request with the cursor `since`, which may be the mark of the unconfirmed page.
+    """Return a client's position after a request with the cursor `since`, which may confirm a page.
 
-    Then the client has that page. It counts as confirmed only if all pages before it are; otherwise the pass continues
-    after it. A cursor that the feed has sent too proves nothing: the client may have it from there.
+    If `since` is the mark of the unconfirmed page, the client has that page. The page counts as confirmed only if all
+    pages before it are; otherwise the pass continues after it. A cursor that the feed has sent too proves nothing: the
+    client may have it from there.
 
     Args:
         record: the client's record; None if it has none.
@@ -121,7 +130,7 @@ def begin(
     known = received(record, known, since)
     if known.pending is not None and known.pending.attempts >= MAX_ATTEMPTS:
         known = _continue_pass(known, known.pending)
-    if known.pending is not None:  # the same page again
+    if known.pending is not None:  # the page was not confirmed, so it is sent again
         return Start(known, cursor, known.pending.start)
     return Start(known, cursor, known.pass_position or known.confirmed)
 
@@ -135,7 +144,7 @@ def end(
     *,
     more: bool,
 ) -> tuple[SourcePosition, int]:
-    """Return the position after a page, and the cursor of the response.
+    """Return a client's position in the source after a page is sent, and the cursor of the response.
 
     Args:
         start: where the page began, as returned by `begin`.
@@ -150,7 +159,7 @@ def end(
     known = _extend_access_period(known, at)
     if start.cursor < TOO_EARLY:
         return msgspec.structs.replace(known, pass_position=at if more else None), start.cursor
-    if not tables:  # nothing was sent, so nothing can be lost, and no mark is needed
+    if not tables:  # an empty page needs no mark: if the response is lost, the client misses nothing
         if start.after == known.confirmed:
             return msgspec.structs.replace(known, confirmed=at, pending=None, pass_position=None), since
         return msgspec.structs.replace(known, pending=None, pass_position=at if more else None), since
@@ -161,9 +170,10 @@ def end(
 
 
 def started_again(record: ClientRecord) -> ClientRecord:
-    """Return the record of a client that starts its feed again: it may have lost its rows of sources too.
+    """Return the record of a client that starts the gateway's feed again: its positions in sources are reset.
 
-    Marks, tables and access periods stay: the client may send an old mark, and may still have rows.
+    It may have lost its rows of sources too. Marks, tables and access periods stay, because the client may still send
+    an old mark, and may still have rows.
     """
     restarted = tuple(
         msgspec.structs.replace(known, confirmed=None, pending=None, pass_position=None) for known in record.sources
@@ -172,7 +182,7 @@ def started_again(record: ClientRecord) -> ClientRecord:
 
 
 def after_request(record: ClientRecord, since: int) -> ClientRecord:
-    """Return the record after a pull from the feed with the cursor `since`, which may be a source's mark."""
+    """Return the record after a request with the cursor `since`, which may be the mark of a page in any source."""
     return msgspec.structs.replace(record, sources=tuple(received(record, known, since) for known in record.sources))
 
 
@@ -183,7 +193,12 @@ def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
 
 
 def _continue_pass(known: SourcePosition, pending: PendingPage) -> SourcePosition:
-    """Return the position after an unconfirmed page: behind it in this pass, or at the start of the next pass."""
+    """Return the position with which an unconfirmed page is passed: after the page, or at the start of the next pass.
+
+    Args:
+        known: the client's position.
+        pending: its unconfirmed page.
+    """
     return msgspec.structs.replace(known, pending=None, pass_position=pending.end if pending.has_more else None)
 
 
@@ -192,10 +207,15 @@ def _in_access_period(
 ) -> SourcePosition:
     """Return the position under these rules and claims. If they changed, the source is read again from its beginning.
 
-    The access periods are kept to know later which rows the client may have, so that it is sent a DELETE for each that
-    it may no longer see. A client that uses two tokens in turn changes its claims often. So an earlier period with the
-    same rules and claims is continued. Otherwise such a client would use up the kept periods. A period without rows is
+    A client that uses two tokens in turn changes its claims often, and would use up the kept access periods. So an
+    earlier period with the same rules and claims is continued. A period in which the client was sent no rows is
     removed.
+
+    Args:
+        known: the client's position.
+        rules: the active rules.
+        claims: the claims that the rules read.
+        newest: returns the newest position of the source; called only if a new period begins.
     """
     periods = known.access_periods
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
@@ -219,7 +239,7 @@ def _within_bounds(periods: tuple[AccessPeriod, ...]) -> tuple[AccessPeriod, ...
 
 
 def _extend_access_period(known: SourcePosition, at: Position | None) -> SourcePosition:
-    """Return the position whose current access period includes a page that ends at `at`."""
+    """Return the position after extending its current access period to a page that ends at `at`."""
     period = known.access_periods[-1]
     if at is None or (period.last is not None and period.last >= at):
         return known
@@ -229,9 +249,9 @@ def _extend_access_period(known: SourcePosition, at: Position | None) -> SourceP
 
 
 def _free_mark(record: ClientRecord | None, since: int) -> int:
-    """Return a number below the client's cursor that has no other meaning for this client.
+    """Return a mark for the next page: a number below the client's cursor that has no other meaning for this client.
 
-    Multiples of `ARRIVAL_STEP` are arrivals, the gateway's timestamps of commits, and so are never marks.
+    Multiples of `ARRIVAL_STEP` are arrivals (the gateway's timestamps of commits), so they are never marks.
     """
     used = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
     mark = since - 1

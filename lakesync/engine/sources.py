@@ -1,7 +1,9 @@
 """The named sources of one gateway: adapters from which clients pull with `source=NAME`, beside the gateway's own feed.
 
-`SyncGateway` calls `submit_pull` for pulls from a source, and `read_page` for every other pull. Each client's positions
-in the sources are in its record (`engine.source_positions`).
+An *adapter* gives access to a database or object store with deltas (changes of rows). A client has one *cursor* for the
+gateway's own feed and all sources. The cursor of a source's page is a *mark*: a client that sends it back has received
+the page (`engine.source_positions`). Each client's positions in the sources are in its *record* in the staging store.
+`SyncGateway` calls `submit_pull` for pulls from a source, and `read_page` for every other pull.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from lakesync.staging.store.push import ClientCommit
 log = structlog.get_logger("gateway")
 
 _WORKERS = 4
-"""Threads of a gateway that read its sources."""
+"""Number of threads of a gateway that read its sources."""
 
 
 class Sources:
@@ -114,9 +116,15 @@ class Sources:
     def read_page(self, view: ClientView, request: PullRequest) -> Reading:
         """Read a page of the gateway's own feed, for a client that may have cursors and rows of sources.
 
+        The client's cursor may be the mark of a source's page. It is translated to the feed's cursor, and what it shows
+        about the source is stored. An INSERT of a row that the client may have from a source gets a DELETE before it.
+
         Args:
             view: a consistent read of the gateway's store.
             request: the pull, after its checks.
+
+        Returns:
+            The page, and what it was computed from; its `since` is the feed's cursor.
 
         Raises:
             ResyncRequiredError: as `pulling.read_page`.
@@ -141,9 +149,9 @@ class Sources:
             self._pool.shutdown()
 
     def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
-        """Read a page, again if another request of the client changed its position in the source meanwhile.
+        """Read a page; read it again if another request of the client changed its position in the source meanwhile.
 
-        Each repetition means that another request of the same client was answered, so it needs no limit.
+        A repetition needs no limit: each means that another request of the same client was completed.
         """
         while (page := self._try_pull(adapter, source, pull, claims, live)) is None:
             pass
@@ -194,6 +202,7 @@ class Sources:
         self._store.submit(self._gateway_id, work).add_done_callback(_log_failure)
 
     def _unknown(self, name: str) -> NotFoundError:
+        """Return the error for a name that no source has; call it with the lock held."""
         known = ", ".join(sorted(self._adapters)) or "none"
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
 
@@ -210,7 +219,8 @@ def _store_position(
 ) -> int | None:
     """Store a client's position in a source after a page, and return the cursor of the response.
 
-    The new position is computed again, from the record in this transaction: marks may have come into use since.
+    The new position is computed again, from the record in this transaction. Another page of the client may have used
+    the same mark since.
 
     Args:
         commit: the open transaction in the gateway's store.

@@ -1,8 +1,13 @@
 """Subscriptions of clients on WebSockets: computes which page the next broadcast to each contains.
 
-The gateway's channels call `subscribe`, `resume` and `scan` through `SyncGateway`. A subscriber's cursor is that of the
-last page sent on its connection, so it needs no record in the store. Subscribers with the same state lack the same
+A *broadcast* is a page of changes that the server sends over a WebSocket without a request. The gateway's channels (all
+connections of one gateway in a process) call `subscribe`, `resume` and `scan` through `SyncGateway`. A subscriber's
+*cursor* is that of the last page sent on its connection. The connection delivers in order, so the subscriber has
+everything up to it, and nothing must be stored for each broadcast. Subscribers with the same state lack the same
 changes, except for their own writes. So they share one scan of the feed and one page.
+
+A *bucket key* names a bucket of the sync rules with the claims that may see it. Changes that concern one client alone
+are under a key of its own, its *own bucket*. `feed.positions` defines the other terms.
 """
 
 from __future__ import annotations
@@ -40,12 +45,16 @@ _NO_CLIENT = ""
 
 
 class Subscription(NamedTuple):
-    """The bucket keys whose changes concern a subscriber, besides its own bucket (changes for this client alone)."""
+    """The bucket keys whose changes concern a subscriber, besides its own bucket.
+
+    A channel compares them with the keys in the notice of a commit, to find the subscribers to scan for.
+    """
 
     buckets: frozenset[str] = frozenset()
-    """Bucket keys."""
+    """The bucket keys."""
     prefixes: frozenset[str] = frozenset()
-    """Prefixes of bucket keys that may come into use; `rules.keys.prefixes_of` returns those of a key."""
+    """Prefixes of further keys: some keys cannot be computed from claims, and concern the subscriber when a row gets
+    one. `rules.keys.prefixes_of` returns the prefixes of a key."""
 
 
 _NOTHING = Subscription()
@@ -53,7 +62,10 @@ _NOTHING = Subscription()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionState:
-    """The cursor of subscribers, and what they may see. Subscribers that share a state get the same broadcasts."""
+    """The cursor of subscribers, and what they may see. Subscribers that share a state get the same broadcasts.
+
+    It is immutable and may be used by any thread; `replace` makes the next state.
+    """
 
     cursor: int
     """Cursor of the last page sent to them."""
@@ -62,11 +74,12 @@ class SubscriptionState:
     has_more: bool = False
     """Whether more pages follow at this cursor."""
     has_other_claims: bool = False
-    """Whether connections of the same clients with other claims were sent pages since; see `ScanResult`."""
+    """Whether these clients were sent pages with other claims since, on other connections; see `ScanResult`."""
     access: Access | None = None
     """What they could see when they got the cursor; None until `subscribe` computes it."""
     subscription: Subscription = _NOTHING
-    """All bucket keys that concerned them since they subscribed: rows may leave buckets that they saw earlier."""
+    """All bucket keys that concerned them since they subscribed. Earlier keys stay, because a row that they have may
+    leave a bucket that they saw then."""
     knows_resync: bool = False
     """Whether they understand RESYNC_REQUIRED, and accept an INSERT of a row that they have."""
     may_hold_unknown_rows: bool = False
@@ -80,7 +93,8 @@ class SubscriptionState:
         access = self.access
         if access is None:
             return (self.cursor, self.limit, self.has_more, None, self.subscription, *self._kind)
-        # the keys contain the claims, except for keys that are not in use yet and for rules that are being applied
+        # Bucket keys contain the claims that they allow, so equal keys suffice. Claims must be compared for keys that
+        # may come into use, and during a re-index, when rows are decided by claims instead of keys.
         claims = (
             msgspec.json.encode(access.claims, order="sorted") if self.subscription.prefixes or access.directly else b""
         )
@@ -94,7 +108,10 @@ class SubscriptionState:
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """A client that is subscribed on one connection. Use it from one thread; pass only immutable parts to others."""
+    """A client that is subscribed on one connection. The gateway's channel changes it, in one thread.
+
+    Other threads are given its immutable parts only: the state and the client id.
+    """
 
     client_id: str
     claims: Claims
@@ -102,7 +119,7 @@ class Follower:
     state: SubscriptionState
     """How far the client was sent changes on this connection."""
     has_own_changes: bool = True
-    """Whether there may be changes that concern this client alone."""
+    """Whether there may be changes that concern this client alone, so that the next scan must read its own bucket."""
 
     @property
     def cursor(self) -> int:
@@ -135,13 +152,20 @@ class Follower:
         self.has_own_changes = True
 
     def after_source(self) -> None:
-        """Record that the client was sent a page of a source. It has to be subscribed again before the next scan."""
+        """Record that the client was sent a page of a source, a database beside the gateway's feed.
+
+        The client has to be subscribed again before the next scan: it may have rows that a shared page does not
+        consider.
+        """
         self.state = replace(self.state, access=None)
 
     def after_push(self, cursor: int) -> None:
         """Record the cursor in the response to the client's push, if it is ahead of the connection's cursor.
 
         A cursor in the middle of pages does not prove that the client has everything before it, so it is ignored.
+
+        Args:
+            cursor: the cursor in the response.
         """
         is_complete = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
         is_ahead = not self.state.has_more and cursor > self.cursor and is_complete
@@ -157,9 +181,10 @@ class SubscriberGroup(NamedTuple):
     clients: frozenset[str]
     """Their client ids."""
     with_own_changes: frozenset[str]
-    """Clients with changes that may concern them alone."""
+    """Those of the clients that may have changes in their own buckets."""
     multi_connected: frozenset[str]
-    """Clients with another connection too, on which they may have been sent what they lack on this one."""
+    """Those of the clients that have another connection too, on which they may have been sent what they lack on this
+    one."""
 
 
 class ScanResult(NamedTuple):
@@ -170,22 +195,23 @@ class ScanResult(NamedTuple):
     page: SyncResponse | None = None
     """The shared page; None if it would be empty."""
     own_pages: Mapping[str, SyncResponse | None] = {}
-    """By client id: pages of clients that lack something else than the shared page; None if they lack nothing."""
+    """By client id: pages of clients that lack something else than the shared page; None for one that lacks nothing."""
     with_other_claims: frozenset[str] = frozenset()
-    """Clients whose newest pages had other claims. Each that lacks something needs a pull from its old cursor: the
-    cursor of a shared page would belong to the other claims."""
+    """Clients that were sent pages with other claims since. The cursor of a shared page would belong to those claims.
+    So each of them that lacks something needs a pull of its own, from its old cursor."""
     needs_pull: bool = False
-    """Whether each client of the group needs a pull, because a shared page is not possible: more pages follow, bucket
-    keys came into use, or the rules changed or are being applied."""
+    """Whether each client of the group needs a pull of its own, because a shared page is not possible: more pages
+    follow, bucket keys came into use, or the rules changed or are being applied."""
 
 
 def subscribe(
     commit: ClientCommit, newcomers: Sequence[tuple[str, Claims, SubscriptionState]], rules: RulesCache, now_ms: int
 ) -> list[SubscriptionState]:
-    """Return the states of new subscribers. They have an access if the client got its cursor under the same access.
+    """Subscribe clients: compute their states, and record that broadcasts may be sent to them from now on.
 
-    The clients' records say from now on that broadcasts may be sent to them. A client that pulled from an empty gateway
-    has no record yet; it gets one, so that later cursors can be resolved.
+    A state has an `access` if a shared page is right for the client: it got its cursor under the same claims and rules,
+    and has no rows of a source. Otherwise its next broadcast is a page of its own. A client that pulled from an empty
+    gateway has no record yet; it gets one, so that later cursors can be resolved.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -234,9 +260,9 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
 
     The client may have all, a part or nothing of what it was sent after that cursor.
 
-    A connection with other claims or rules than the client's last request ends what the client could see until now.
-    Without this, a row that comes later under the old claims would count as possibly sent, and the client would be sent
-    a DELETE with the id of a row that it may never see.
+    A connection with other claims or rules than the client's last request begins a new scope in the record, which ends
+    what the client could see before. Otherwise, a row that comes later under the old claims would count as possibly
+    sent. The client would then be sent a DELETE, with the id of a row that it may never see.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -302,8 +328,8 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
         newest: the gateway's newest arrival.
     """
     keys = state.subscription.buckets | access.keys
-    # They were sent nothing since. But they may have written rows under these keys, and a row stores only its latest
-    # writers.
+    # The subscribers were sent nothing after their cursor. But they may have written rows under these keys, and a row
+    # stores only its latest writers. So the period from the cursor until now counts as one in which they saw the keys.
     visible = (SentPeriod(state.cursor, 0, newest),)
     return Position(
         state.cursor,
@@ -323,7 +349,14 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
 def _scan_group(
     view: ClientView, group: SubscriberGroup, rules: RulesCache, shared: dict[tuple[object, ...], SubscriptionState]
 ) -> ScanResult:
-    """Return what one group lacks; `shared` has one object for each state by its value."""
+    """Return what one group lacks.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        group: the subscribers that share a state.
+        rules: the gateway's cache of compiled sync rules.
+        shared: the new states of all groups, by value; groups with equal states get the same object.
+    """
     state = refreshed(view, group.state, rules)
     access = state.access
     if state.has_more or access is None or access.directly is not None:
@@ -332,7 +365,7 @@ def _scan_group(
     keys = at.new_keys
     writers: set[str] = set()
     shared_page = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
-    # the position of a client that may have been sent everything already, on another connection
+    # `in_doubt_at`: the position of a client that may have been sent everything already, on another connection
     sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
     in_doubt_at = at._replace(exact=False, sent=sent, sent_up_to=view.arrival)
     by_own_bucket = {own_bucket(name): name for name in group.clients}
@@ -362,7 +395,7 @@ def _scan_group(
 
 
 def _owns_cursors(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
-    """Return whether complete cursors that a client is sent now belong to this access, by its stored record."""
+    """Return whether complete cursors that a client is sent now belong to `access`, by its stored record."""
     record = current(stored, view.epoch)
     return record is not None and owns_cursors(record, access)
 
@@ -370,8 +403,8 @@ def _owns_cursors(view: ClientView, stored: ClientRecord | None, access: Access)
 def refreshed(view: ClientView, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
     """Return the state with what its subscribers may see now.
 
-    The access is None if the rules changed, or if bucket keys came into use that the subscribers may see: the clients'
-    records must have these keys before rows are sent under them.
+    The `access` is None if the rules changed, or if bucket keys came into use that the subscribers may see. Each client
+    then needs a page of its own: its record must have these keys before it is sent rows under them.
 
     Args:
         view: a consistent read of the gateway's store.

@@ -1,6 +1,7 @@
-"""A gateway whose tables belong to shards, each with a staging store and a gateway of its own.
+"""A gateway whose tables belong to *shards*, each with a staging store and a gateway of its own.
 
-`Engine` creates a `ShardedGateway` instead of a `SyncGateway` if its store is sharded. See `docs/sharding.md`.
+`Engine` creates a `ShardedGateway` instead of a `SyncGateway` if its store is sharded. Clients see one gateway with one
+cursor. The cursor stands for a *vector*, a cursor in each shard. `docs/sharding.md` explains it.
 """
 
 from lakesync.engine.sharding.gateway import ShardedGateway

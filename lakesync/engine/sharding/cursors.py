@@ -1,9 +1,10 @@
-"""The cursors of a sharded gateway: one integer that means a vector, a cursor in each shard.
+"""The cursors of a sharded gateway: one integer that means a *vector*, a cursor in each shard.
 
-Every shard has a feed of its own, so a client's position is a vector. The client's cursor is an integer in the format
-of arrivals (milliseconds since 1970, shifted by 16 bits), higher than its earlier ones. The client's record in the
-default shard maps its newest cursors to their vectors. A broadcast sends one cursor to many clients; its vector is in a
-table of its own. A cursor that is in neither is unknown: the client must resync.
+A *shard* is a staging store with some of the gateway's tables, and has a feed of its own. So a client's position is a
+vector. The client's cursor is an integer in the format of arrivals (milliseconds since 1970, shifted by 16 bits),
+higher than its earlier ones. The client's record in the default shard maps its newest cursors to their vectors. A
+*broadcast* (a page that the server sends to many clients without a request) has one cursor for all of them; its vector
+is in a table of its own. A cursor that is in neither is unknown: the client has to start again.
 
 The functions are pure; `vectors` calls them and stores the results. `docs/sharding.md` explains the promises.
 """
@@ -29,8 +30,8 @@ BROADCAST_RETENTION = (24 * 3_600_000) << 16
 a client sends is copied to the client's record."""
 
 UNKNOWN_CURSOR = (1 << 40) + 1
-"""Stands for the cursor in each shard of a client whose own cursor is unknown. It is below every arrival and no shard
-returns it, so that each shard treats the client as one that may have any row."""
+"""The cursor that is passed to each shard for a client whose own cursor is unknown. It is below every arrival, and no
+shard returns it, so that each shard treats the client as one that may have any row. It is above `NEVER_PULLED` (1)."""
 
 
 def find_vector(sent_cursors: SentCursors | None, cursor: int) -> CursorVector | None:
@@ -47,7 +48,12 @@ def find_vector(sent_cursors: SentCursors | None, cursor: int) -> CursorVector |
 
 
 def confirm(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None:
-    """Record that the client sent a cursor, so that its vector is never removed. An unknown cursor changes nothing."""
+    """Record that the client sent a cursor, so that its vector is not removed until it sends another one.
+
+    Args:
+        sent_cursors: the client's stored cursors; None if it has none.
+        cursor: the cursor that the client sent; an unknown one changes nothing.
+    """
     if sent_cursors is None or (
         sent_cursors.confirmed == cursor and sent_cursors.vectors[-1:] and sent_cursors.vectors[-1].cursor == cursor
     ):
@@ -87,13 +93,18 @@ def issue(
 
 
 def adopt(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors:
-    """Add the vector of a broadcast cursor, which the client sent, to the client's own."""
+    """Add the vector of a broadcast cursor to the client's own, because the client sent that cursor.
+
+    Args:
+        sent_cursors: the client's stored cursors; None if it has none.
+        vector: the broadcast cursor and its vector.
+    """
     known = sent_cursors or SentCursors(0)
     return _with(replace(known, highest=max(known.highest, vector.cursor), confirmed=vector.cursor), vector)
 
 
 def next_above(cursor: int, now_ms: int) -> int:
-    """Return the next multiple of `ARRIVAL_STEP` above an earlier cursor, not before `now_ms`."""
+    """Return the next multiple of `ARRIVAL_STEP` above an earlier cursor, and not below the wall time `now_ms`."""
     return max(cursor // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
 
 

@@ -1,7 +1,8 @@
 """`ShardedGateway`: one gateway over several staging stores.
 
-`Engine` creates it instead of `SyncGateway` if tables are sharded. It forwards each operation to the shards' gateways,
-and translates the client's cursor into one cursor for each shard (`cursors`, `vectors`).
+A *shard* is a staging store with some of the tables. `Engine` creates a `ShardedGateway` instead of a `SyncGateway` if
+tables are sharded. It forwards each operation to the shards' gateways, and translates the client's cursor into one
+cursor for each shard (`vectors`). Operations over several shards are generators, which `steps.run` runs.
 """
 
 from __future__ import annotations
@@ -42,14 +43,19 @@ from lakesync.staging.records import Checkpoint, WriteScope
 from lakesync.staging.sharded import ShardedStore
 
 _CHUNK = 10_000
-"""Deltas that `rehydrate` reads before it commits them."""
+"""Number of deltas that `rehydrate` reads before it commits them."""
 
 
 class ShardedGateway(SyncGateway):
-    """A gateway each of whose tables belongs to a shard: a store, with a gateway over it.
+    """A gateway over several shards. Each table belongs to one shard, which has a `ShardGateway` of its own.
 
-    Clients see no difference: their cursor means a cursor in each shard. Schemas, rules and the write scope are
-    set in every shard. The default shard is authoritative, and has clients, actions and connectors too.
+    Clients see no difference: their cursor means a cursor in each shard. Each method that is overridden here takes the
+    arguments, and returns and raises the same, as that of `SyncGateway`; also, it raises StagingUnavailableError if a
+    shard that it needs cannot be reached.
+
+    Schemas, rules and the write scope are set in every shard; those of the default shard are authoritative. Methods
+    that are not overridden use the default shard's store: it has the actions, the connectors, and the records of
+    clients' cursors.
     """
 
     def __init__(
@@ -86,16 +92,21 @@ class ShardedGateway(SyncGateway):
 
     @property
     def _main(self) -> ShardGateway:
+        """The gateway of the default shard."""
         return self._parts[self._shards.default]
 
     # -- push and pull -----------------------------------------------------------------------------------------------
 
     def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
+        """Record a rejected push. Its rows changed since if they have an arrival above that of all shards now."""
         self.newest_arrival = max(part.newest_arrival for part in self._parts.values())
         super()._record_rejection(push, claims, error)
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        """Push to all shards or none; a repeat completes a push that a crash between two shards interrupted."""
+        """Push to the shards of the push's tables, after all of them accepted it; see `sharding.pushing`.
+
+        The generator is given the future of its result, because the caller may cancel the push until it is stored.
+        """
         outcome: Future[PushResult] = Future()
         request_of_all = pushing.ShardedPush(request.push, request.claims, request.seen, request.trusted, outcome)
         return run(pushing.push(self._parts, self._shards, self._vectors, request_of_all), outcome)
@@ -145,7 +156,15 @@ class ShardedGateway(SyncGateway):
         return run(self._checkpoint(client_id, futures))
 
     def _checkpoint(self, client_id: str, futures: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
-        """Join the shards' checkpoints to one, with a new cursor, which means their arrivals."""
+        """Join the shards' checkpoints to one.
+
+        Args:
+            client_id: the client's id.
+            futures: the checkpoint of each shard, by shard name.
+
+        Returns:
+            A checkpoint whose `arrival` is a new cursor of the client, which means the arrival in each shard.
+        """
         checkpoints: dict[str, Checkpoint] = {}
         for name, future in futures.items():
             checkpoints[name] = yield future
@@ -161,7 +180,11 @@ class ShardedGateway(SyncGateway):
     # -- what every shard has ----------------------------------------------------------------------------------------
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
-        """Like `SyncGateway.register_schema`, in every shard; the table's shard checks the names first."""
+        """Like `SyncGateway.register_schema`, in every shard.
+
+        The table's shard checks the names before any shard stores the schema: it has the names of rows that were pushed
+        before the table had a schema.
+        """
         parsed = parse_schema(schema)
         self._parts[self._shards.of(parsed.table)].check_names(parsed)
         version = self._main.register_schema(parsed)
@@ -231,7 +254,8 @@ class ShardedGateway(SyncGateway):
                 by_shard.setdefault(self._shards.of(delta.table), []).append(delta)
             total += sum(self._parts[name].rehydrate(own) for name, own in by_shard.items())
             if deltas is None:
-                # they are in the adapter already (an identity does not depend on the arrival, 0 here)
+                # They are in the adapter already, so the next flush need not write them. An identity does not depend on
+                # the arrival, which is 0 here.
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 

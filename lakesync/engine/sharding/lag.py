@@ -1,4 +1,9 @@
-"""Lag and explanations of clients over several shards, each of which has its own cursors. `ShardedGateway` calls it."""
+"""Lag and explanations of clients over several shards, each of which has its own cursors.
+
+The *lag* of a client is the age of the oldest change that it was not sent yet; an *explanation* says why a client has a
+row or lacks it. A *shard* is a staging store with some of the gateway's tables. `ShardedGateway` runs `oldest_unsent`
+and `explain` with `steps.run`; they translate what is known of the client's cursors for each shard.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,14 @@
 """Reads pages over all shards: one shard after another, until the page is full.
 
-`ShardedGateway` runs `pull` and `peek`; `sharding.subscriptions` uses `shard_cursors`. All are generators of futures,
-which `steps.run` runs: what they return is the result, and their errors are those of the returned future.
+A *shard* is a staging store with some of the gateway's tables, and has a feed of its own. A client's cursor stands for
+a *vector*, a cursor in each shard. `Vectors` looks the vector up and stores new ones. Three cursors are special:
+
+- 0: the client starts, and has nothing of the shard.
+- `NEVER_PULLED` (1): the client has pushed to the shard, and was sent nothing of it.
+- `UNKNOWN_CURSOR`: what the client has of the shard is unknown. The shard sends it every row as DELETE and INSERT.
+
+All real cursors are higher. `ShardedGateway` runs `pull` and `peek`; `sharding.subscriptions` calls `shard_cursors`.
+These are generators of futures, which `steps.run` runs.
 """
 
 from __future__ import annotations
@@ -30,18 +37,18 @@ def shard_cursors(parts: Mapping[str, ShardGateway], client_id: str, sent: Resol
     Args:
         parts: the gateway of each shard, by shard name.
         client_id: the client's id.
-        sent: the cursor that the client sent, resolved by `Vectors.submit_resolve`.
+        sent: the cursor that the client sent, as `Vectors.submit_resolve` returned it.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.
     """
-    if sent.vector is not None:
+    if sent.vector is not None:  # cursor 0 has an empty vector
         known = dict(sent.vector.parts)
-        return {name: known.get(name, 0) for name in parts}
+        return {name: known.get(name, 0) for name in parts}  # a shard that was added later is missing
     if sent.feed_cursor != NEVER_PULLED:
         return dict.fromkeys(parts, UNKNOWN_CURSOR)
-    # The client has pushed and never pulled. A shard with a record of it has its writes: it is at NEVER_PULLED there.
-    # It has nothing of the other shards.
+    # The client has pushed and never pulled. A shard that has a record of the client has its writes, so that the client
+    # needs everything but these. It needs all rows of the other shards.
     cursors = {}
     for name, part in parts.items():
         has_record = yield from of_shard(name, part.submit_has_record(client_id))
@@ -56,8 +63,11 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
 
     Args:
         parts: the gateway of each shard, by shard name.
-        vectors: resolves and creates client cursors.
-        request: the pull, after its checks, with a cursor of the sharded gateway.
+        vectors: looks up and creates client cursors.
+        request: the pull, which passed the checks that need no store, with a cursor of the sharded gateway.
+
+    Returns:
+        The page, with a cursor of the sharded gateway.
 
     Raises:
         ResyncRequiredError: the cursor is unknown, and `request.knows_resync` is true.
@@ -80,8 +90,9 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
     for name in names[first:] + names[:first]:
         shard_pull = replace(client_pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
         if deltas_left <= 0 or bytes_left <= 0:
-            # The page is full: find only whether this shard has more. If the client starts again here, record that, so
-            # that a push before its next page does not take it to be at its earlier position.
+            # The page is full, so ask only whether this shard has more. If the client starts again here, record that.
+            # Otherwise, the response to a push before the client's next page would be computed from the position that
+            # the client had in this shard before.
             restarts = request.confirmed and cursors[name] in (0, UNKNOWN_CURSOR)
             submit = parts[name].submit_restart if restarts else parts[name].submit_has_changes
             checking = submit(
@@ -99,23 +110,26 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
             next_shard = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
-    # a shard's page with `has_more` has deltas, so no cursor of a shard moved if there are none
+    # Whether the client sent the cursor itself, and it is one that was made for this client and this feed: neither that
+    # of a broadcast to many clients nor the mark of a source's page. Only such a cursor may be returned unchanged.
     is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
     if is_own_cursor and not deltas and not unknown and sent.feed_cursor > NEVER_PULLED:
-        return SyncPage((), client_pull.since_hlc, more)  # nothing was sent, so the cursor still means the same
-    if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for it yet, so there is no vector to store
+        # No shard's page had deltas. A shard's page with more to follow has deltas, so the client lacks nothing that
+        # the cursors in the shards do not say already, and its cursor still means the same.
+        return SyncPage((), client_pull.since_hlc, more)
+    if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for the client yet: there is no vector
         return SyncPage(deltas, max(sent.feed_cursor, *cursors.values()), more)
     confirms = sent if request.confirmed else None
     issued: IssuedCursor = yield vectors.submit_issue(
         client_pull.client_id, cursors, next_shard, confirms, sent.feed_cursor
     )
-    if issued.record.sources:  # it may have rows of the same tables from a source
+    if issued.record.sources:  # the client may have the same rows from a source (a database beside the feed)
         deltas = with_deletes(deltas, issued.record)
     return SyncPage(deltas, issued.cursor, more)
 
 
 def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
-    """Return the deltas of several pages as one sequence; it stays encoded if all pages are."""
+    """Return the deltas of several pages as one sequence; it stays encoded as JSON if all pages are."""
     if len(pages) == 1:
         return pages[0]
     encoded = [page for page in pages if isinstance(page, EncodedDeltas)]
@@ -163,7 +177,11 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
 
 
 def _split_cursor(since: str) -> dict[str, str | None]:
-    """Return the cursor of each shard in a cursor of `peek`; None for a shard that no page has read yet."""
+    """Return the cursor of each shard in a cursor of `peek`; None for a shard that no page has read yet.
+
+    Raises:
+        ValidationError: `since` has another form.
+    """
     parts = [each.partition("=") for each in since.split(",")]
     if not all(equals for _, equals, _ in parts):
         raise no_cursor(since)

@@ -1,4 +1,9 @@
-"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `steps.run`."""
+"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `steps.run`.
+
+A *shard* is a staging store with some of the gateway's tables. There is no transaction over several shards. So a push
+to several is first checked in all of them, and then committed in one after another. A client's cursor stands for a
+*vector*, a cursor in each shard; the response has a new one.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +53,12 @@ def push(
 ) -> Steps[PushResult]:
     """Commit a push shard by shard, after all of its shards have accepted it.
 
-    After a crash in between, the client's repeat completes the push: each shard recognises its deltas by their ids.
-    Each shard returns its part of the response's cursor, also a shard without deltas, because it may be in doubt what
-    the client was sent there since its last pull. For a shard that cannot be reached, the cursor that the client
-    certainly has is used.
+    After a crash in between, the client repeats the push, which completes it: each shard recognises the deltas that it
+    has by their ids.
+
+    Each shard returns its part of the response's cursor, also a shard without deltas: the client may not have received
+    what it was sent there since its last pull. For a shard without deltas that cannot be reached, the cursor that the
+    client certainly has is used.
 
     Args:
         parts: the gateway of each shard, by shard name.
@@ -73,7 +80,7 @@ def push(
         yield from _check(parts, own, request)
     cursors: dict[str, int] = {}
     for name, part in own.items():
-        if not cursors and request.outcome.cancelled():
+        if not cursors and request.outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
             raise CancelledError
         pushing = parts[name].submit_push_part(
             part, request.claims, seen.get(name), admitted=has_several_shards, trusted=request.trusted
@@ -92,7 +99,7 @@ def push(
     for name, future in others.items():
         try:
             other_result: PushResult = yield future
-        except StagingUnavailableError:  # not needed: what the client was sent there since is in doubt
+        except StagingUnavailableError:  # its answer is not needed: a pull from the older cursor repeats what was sent
             cursors[name] = seen[name] if name in seen else (yield vectors.submit_confirmed(client_id)).get(name, 0)
         else:
             cursors[name] = other_result.server_hlc

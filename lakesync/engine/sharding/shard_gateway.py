@@ -1,6 +1,7 @@
 """The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs.
 
-`ShardedGateway` creates one per shard. Its cursors are those of the shard's own feed.
+A *shard* is a staging store with some of the gateway's tables. `ShardedGateway` creates a `ShardGateway` for each. Its
+cursors are those of the shard's own feed, which clients never see.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
     def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:
-        """Check whether `submit_push_part` would accept a push; nothing is stored.
+        """Check whether `submit_push_part` would accept a push; no delta is stored.
 
         Args:
             push: this shard's part of the push.
@@ -56,10 +57,13 @@ class ShardGateway(SyncGateway):
     def submit_page_part(self, request: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
         """Return this shard's part of a page.
 
+        If the client lacks anything here, the part has at least one row, even if the row exceeds what is left in the
+        page.
+
         Args:
             request: the pull of the sharded gateway.
             pull: the pull of this shard: with this shard's cursor, and the number of deltas left in the page.
-            max_bytes: encoded bytes left in the page.
+            max_bytes: encoded bytes left in the page, at least 1.
 
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
@@ -99,7 +103,7 @@ class ShardGateway(SyncGateway):
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
     def submit_restart(self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool) -> Future[bool]:
-        """Like `submit_has_changes`, for a client that starts again in this shard, which is recorded.
+        """Like `submit_has_changes`, for a client that starts again in this shard; the restart is recorded.
 
         Args:
             pull: the pull of this shard.
@@ -130,7 +134,7 @@ class ShardGateway(SyncGateway):
         return self._store.newest_checkpoint(self.gateway_id) is not None
 
     def submit_has_record(self, client_id: str) -> Future[bool]:
-        """Return whether this shard has a record of a client."""
+        """Return whether this shard has a record of a client, which shows that the client pushed or pulled here."""
 
         def has_record(view: ClientView) -> bool:
             return current(view.client(client_id), view.epoch) is not None

@@ -1,7 +1,8 @@
 """Runs a generator that yields futures, as a coroutine without an event loop: no thread waits for the futures.
 
-The operations of `ShardedGateway` over several shards are such generators. `run` starts one and returns a future of its
-result.
+The operations of `ShardedGateway` call several shards, one after another. Each is a generator that yields the future of
+a call, and receives the result when the future is completed. `run` starts such a generator, and returns a future of
+what it returns. What its docstring lists under "Returns" and "Raises" is the outcome of that future.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def of_shard(name: str, future: Future[T]) -> Steps[T]:
 
     Raises:
         StagingUnavailableError: the shard's store does not respond; the message names the shard.
-        Other errors of the future are raised unchanged.
+            Any other error of the future is raised unchanged.
     """
     try:
         result: T = yield future

@@ -1,7 +1,9 @@
 """Subscriptions of WebSocket clients over all shards; see `engine.subscriptions` for one store.
 
-`ShardedGateway` runs `subscribe`, `resume` and `scan` with `steps.run`. A subscriber's state contains its state in each
-shard. A broadcast joins the pages of all shards, under a new cursor that means the cursor in each shard.
+A *shard* is a staging store with some of the gateway's tables. A *broadcast* is a page of changes that the server sends
+to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` with `steps.run`, for the
+gateway's channels. A subscriber's state contains its state in each shard. A broadcast joins the pages of all shards,
+under a new cursor that means the cursor in each shard (a *vector*).
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from lakesync.model.types import Claims, RowDelta, SyncResponse
 class ShardedSubscriptionState(SubscriptionState):
     """The state of subscribers in every shard.
 
-    `access` is set if the state of every shard has one: only then can the subscribers share a scan. The content of this
-    `access` is not used.
+    Only the states in the shards say what the subscribers may see. `access` is set if each of them has one, because
+    only then can the subscribers share a scan; its content is not used.
     """
 
     parts: Mapping[str, SubscriptionState] | None = None
@@ -34,7 +36,7 @@ class ShardedSubscriptionState(SubscriptionState):
     def value(self) -> tuple[object, ...]:
         """Return a value that is equal for states whose subscribers get the same broadcasts.
 
-        The values of the parts contain the subscriptions, and what the subscribers understand.
+        Subscriptions and the flags are left out, because the values of the states in the shards contain them.
         """
         parts = self.parts or {}
         return (self.cursor, self.limit, self.has_more, self.access is None, *(each.value() for each in parts.values()))
@@ -48,7 +50,8 @@ def subscribe(
     Args:
         parts: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
-        newcomers: client id, verified claims and state of each; cursor 0 is that of a client that never pulled.
+        newcomers: client id, verified claims and state of each. A client with cursor 0 never pulled on its connection;
+            it is treated like one that has pushed, because it may have rows.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.
@@ -102,6 +105,8 @@ def scan(
     parts: Mapping[str, ShardGateway], vectors: Vectors, groups: Sequence[SubscriberGroup]
 ) -> Steps[list[ScanResult]]:
     """Return what each group lacks in any shard, in the order of the groups.
+
+    The results of the shards are joined. Groups that arrive at the same vector get the same new cursor.
 
     Args:
         parts: the gateway of each shard, by shard name.
@@ -176,10 +181,10 @@ def _page(pages: Sequence[SyncResponse | None], cursor: int) -> SyncResponse | N
 
 
 def _joined(state: SubscriptionState, cursor: int, parts: Mapping[str, SubscriptionState]) -> ShardedSubscriptionState:
-    """Return the state with new states in the shards.
+    """Return the state of subscribers, given their new states in the shards.
 
     Args:
-        state: the state before, from which what the subscribers understand is copied.
+        state: the state before. Its limit and its flags are copied, because they do not change in a scan.
         cursor: the cursor of the sharded gateway.
         parts: the state in each shard, by shard name.
     """

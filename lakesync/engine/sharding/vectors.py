@@ -1,6 +1,9 @@
-"""Stores, in the default shard, which cursor in each shard a client's cursor stands for (its vector).
+"""Stores, in the default shard, which cursor in each shard a client's cursor stands for (its *vector*).
 
-The other modules of this package call `Vectors`; `cursors` has the format and the pure functions.
+A *shard* is a staging store with some of the gateway's tables; the default shard also has what belongs to no table,
+such as client records. The other modules of this package call `Vectors`; `cursors` has the format and the pure
+functions. A *source* is a database from which clients pull beside the gateway's feed; a source's page has a cursor of
+its own, a *mark*, which stands for a cursor of the feed.
 """
 
 from __future__ import annotations
@@ -79,17 +82,24 @@ class Vectors:
         self._wall = wall
 
     def submit_resolve(self, client_id: str, cursor: int) -> Future[ResolvedCursor]:
-        """Resolve a cursor that a client sent."""
+        """Look up what a cursor that a client sent means; nothing is stored."""
         return self._store.read(self._gateway_id, lambda view: _resolve(view, client_id, cursor))
 
     def submit_resolve_all(self, clients: Sequence[tuple[str, int]]) -> Future[list[ResolvedCursor]]:
-        """Resolve the cursors of several clients, given as pairs of client id and cursor."""
+        """Look up the cursors of several clients at once, given as pairs of client id and cursor."""
         return self._store.read(
             self._gateway_id, lambda view: [_resolve(view, client_id, cursor) for client_id, cursor in clients]
         )
 
     def submit_issue_broadcast(self, requests: Sequence[BroadcastCursor]) -> Future[list[int]]:
-        """Create cursors for broadcasts, and store their vectors; returns them in the order of `requests`."""
+        """Create cursors for broadcasts, and store their vectors, because the clients' records do not have them.
+
+        Args:
+            requests: the vectors, each with the cursor that the new one must exceed.
+
+        Returns:
+            A future of the cursors, in the order of `requests`.
+        """
         now = self._wall()
 
         def work(commit: SharedCursorCommit) -> list[int]:
@@ -103,7 +113,7 @@ class Vectors:
         return self._store.submit(self._gateway_id, work)
 
     def submit_parts(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
-        """Return the cursors by shard that clients' cursors stand for.
+        """Return the vectors that clients' cursors stand for; nothing is stored.
 
         Args:
             clients: pairs of client id and cursor; a cursor may be 0 or None.
@@ -119,7 +129,7 @@ class Vectors:
         return self._store.read(self._gateway_id, read)
 
     def submit_confirmed(self, client_id: str) -> Future[dict[str, int]]:
-        """Return the cursors by shard of the last cursor that a client sent; empty if none is known."""
+        """Return the vector of the last cursor that a client sent, by shard name; empty if it sent no known one."""
 
         def read(view: ClientView) -> dict[str, int]:
             record = current(view.client(client_id), view.epoch)
@@ -176,7 +186,11 @@ def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
 
 
 def _after(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
-    """Return a client's record after the client sent a cursor."""
+    """Return a client's record after the client sent a cursor.
+
+    The cursor's vector is kept from now on. If the cursor shows that the client starts again, its positions in sources
+    are reset; otherwise the cursor may confirm a page of a source.
+    """
     broadcast = sent.vector if sent.is_broadcast else None
     record = replace(
         record,
