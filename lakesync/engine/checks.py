@@ -62,7 +62,7 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
             ],
         )
     malformed = [*find_malformed(push.deltas), *_ambiguous(push.deltas)]
-    foreign = any(delta.client_id != sender for delta in push.deltas)
+    foreign = {delta.client_id for delta in push.deltas} - {sender}
     newest = max([delta.hlc for delta in push.deltas], default=0)
     if malformed or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
         raise _error_for(push, malformed, now_ms, sender)

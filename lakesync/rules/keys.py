@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -35,6 +36,8 @@ _MAX_TEXT_BYTES = 64
 """A longer text of a `neq` filter is replaced by its digest."""
 _MAX_GROUP_BYTES = 256
 """Longer texts of equality filters, as a JSON list, are replaced by their digest."""
+_MAX_PREFIXES = 10_000
+"""The most keys, or beginnings of keys, in the cache of one bucket."""
 MAX_COMPUTED_KEYS = 1000
 """The most keys of one bucket that are computed from a client's claims."""
 
@@ -124,6 +127,10 @@ class _Plan:
         self.constant = [item for item in bucket.filters if item.claim is None]
         self.equal = [item for item in bucket.filters if item.claim is not None and item.equality]
         self.other_filters = [item for item in bucket.filters if item.claim is not None and not item.equality]
+        self._start = f"[{_json(self.label)},"
+        """The prefix of all keys of the bucket."""
+        self._prefix = lru_cache(_MAX_PREFIXES)(self._new_prefix)
+        """Like `_new_prefix`. Many rows share a key; with the cache it is also one string in memory."""
 
     def row_key(self, table: str, texts: _Texts) -> str | None:
         """Return the bucket's key of a row; None if the row is not in the bucket."""
@@ -145,7 +152,7 @@ class _Plan:
             if text is None:
                 return None
             parts.append(_part(condition, text))
-        return self._prefix(equal) + (_json(parts)[1:] + "]" if self.other_filters else "")
+        return self._prefix(tuple(equal)) + (_json(parts)[1:] + "]" if self.other_filters else "")
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> Iterator[str]:
         """Yield the bucket's keys that a client may see; see `BucketIndex.client_keys`."""
@@ -180,11 +187,6 @@ class _Plan:
         """Return whether the combinations of these texts are too many keys to compute."""
         return prod(map(len, choices)) > self.max_computed_keys
 
-    @property
-    def _start(self) -> str:
-        """The prefix of all keys of the bucket."""
-        return f"[{_json(self.label)},"
-
     def _accepts_equal_texts(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
         """Return a predicate for `keys`: whether the equality filters accept the texts in a key."""
         hashed: set[str] = set()
@@ -209,8 +211,12 @@ class _Plan:
             for condition, part, values in zip(self.other_filters, parts, operands, strict=True)
         )
 
-    def _prefix(self, equal: Sequence[str]) -> str:
-        """Return the whole key if there are no other filters, otherwise the key up to their texts."""
+    def _new_prefix(self, equal: tuple[str, ...]) -> str:
+        """Return the whole key if there are no other filters, otherwise the key up to their texts.
+
+        Args:
+            equal: the texts of the equality filters, in the order of the filters.
+        """
         return f"{self._start}{_json(_group(equal))}{',[' if self.other_filters else ']'}"
 
 
