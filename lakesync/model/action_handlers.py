@@ -1,4 +1,9 @@
-"""The interface of action handlers and connectors: what apps implement, and how both are described to clients."""
+"""The interface of action handlers and connectors: what apps implement, and how both are described to clients.
+
+An *action* is a client's command to an external system, for example "create an issue". A *connector* is such a system,
+as configured; a *handler* executes its actions. `lakesync.actions` calls handlers, and `lakesync.connectors` contains
+those of the built-in connector types.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +23,43 @@ class ActionDescriptor(msgspec.Struct, frozen=True, rename="camel", omit_default
     """One type of action that a handler executes."""
 
     action_type: str
+    """The name of the type, as clients send it."""
     description: str
+    """What the action does, for people."""
     params_schema: dict[str, Any] | None = None
-    """JSON Schema of the params, which are checked before the handler is called."""
+    """The JSON Schema of the params, which are checked before the handler is called; None accepts any params."""
 
 
 class ActionDiscovery(msgspec.Struct, frozen=True):
     """The actions that a gateway's clients may request, by connector."""
 
     connectors: dict[str, tuple[ActionDescriptor, ...]]
+    """The types of actions, by connector name."""
 
 
 SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
-"""Keyword of a field in a configuration schema that is a secret: never returned or logged, and sealed when stored."""
+"""The JSON Schema keyword that marks a setting as secret: it is never returned or logged, and encrypted when stored."""
 
 SERVER_FILE = "server-file"
-"""`format` of a field that names a file on the server, which is allowed only where `file:PATH` references are."""
+"""The JSON Schema `format` of a setting that names a file on the server. It is allowed only where references
+`file:PATH` are, because a client could read any file with it."""
 
 
 class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """A type of connector, with everything that a form for a new one needs."""
+    """A type of connector, with everything that a form for a new connector needs."""
 
     type: str
+    """The name of the type, for example `jira`."""
     display_name: str
+    """The name for people."""
     description: str
     category: Literal["database", "api"]
     config_schema: dict[str, Any]
-    """JSON Schema of the settings, which are under a key with the type's name."""
+    """The JSON Schema of the settings. A connector's description has them under a key with the type's name."""
     ingest_schema: dict[str, Any]
-    """JSON Schema of `ingest`."""
+    """The JSON Schema of `ingest`: how the connector is polled."""
     output_tables: tuple[TableSchema, ...] | None = None
-    """The tables that it writes; None if `ingest` names them."""
+    """The tables into which its polls write; None if `ingest` names them."""
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -70,13 +81,14 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionContext(NamedTuple):
-    """The sender of an action, and the number of the attempt."""
+    """What a handler is told about an action, beside the action itself."""
 
     gateway: str
+    """The id of the gateway that received the action."""
     claims: Claims
-    """Of the sender's token, for handlers that are not open to everyone."""
+    """The verified claims of the sender's token, for handlers that do not serve everyone."""
     attempt: int
-    """From 1. If it is higher, an earlier attempt may have had all or part of its effect."""
+    """The number of the attempt, from 1. Above 1, an earlier attempt may have had all or part of its effect."""
 
 
 class ActionHandler(Protocol):
@@ -96,6 +108,9 @@ class ActionHandler(Protocol):
         Args:
             action: the action.
             context: who requested it, and the number of the attempt.
+
+        Returns:
+            The result for the client: a JSON object, or None for an empty one.
 
         Raises:
             TransientError: it failed and may be tried again, with the same id.

@@ -1,7 +1,9 @@
 """Computes deltas between row versions, and the ids of deltas and actions.
 
-Ids are SHA-256 over RFC 8785, the JSON Canonicalization Scheme (JCS): keys in UTF-16 order, numbers as ECMAScript
-prints them, no spaces. Clients, connectors and the engine use them, so that a repeated delta is recognised.
+A *delta* is a change of some columns of one row; an *action* is a client's command to an external system. Their ids are
+hashes of their content, so that a repeated delta or action is recognised: SHA-256 over the JSON Canonicalization Scheme
+(JCS, RFC 8785), with keys in UTF-16 order, numbers as ECMAScript prints them, and no spaces. Clients, connectors and
+the engine call this module.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action, ColumnValue, Op, RowDelta
 
 MAX_DEPTH = 100
-"""Most levels of lists and objects in a value."""
+"""The most levels of lists and objects in a value."""
 
 _TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
 _CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
@@ -30,7 +32,12 @@ _decode = msgspec.json.Decoder().decode
 
 
 def jcs(value: Any) -> str:
-    """Return the RFC 8785 text of a JSON value; integers beyond 2**53 are rounded to doubles, like in JavaScript.
+    """Return the canonical text (RFC 8785) of a decoded JSON value.
+
+    Integers beyond 2**53 are rounded to doubles, as in JavaScript.
+
+    Args:
+        value: the value, as Python decodes JSON.
 
     Raises:
         ValidationError: the value cannot be written as JSON: infinities, NaN, lone surrogates, other types.
@@ -41,7 +48,10 @@ def jcs(value: Any) -> str:
 
 
 def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
-    """Return the RFC 8785 text of a value given as JSON text.
+    """Return the canonical text (RFC 8785) of a value that is given as JSON text.
+
+    Args:
+        raw: the JSON text, in UTF-8.
 
     Raises:
         ValidationError: the text is not JSON, or has no canonical form.
@@ -61,7 +71,14 @@ def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
 
 
 def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iterable[ColumnValue]) -> str:
-    """Return the id of a delta: SHA-256 hex of the JCS text of everything but its op, with columns in the given order.
+    """Return the id of a delta: SHA-256 hex of the canonical text of everything but its op.
+
+    Args:
+        client_id: the client that writes.
+        hlc: the client's timestamp of the write.
+        table: the row's table.
+        row_id: the row's id.
+        columns: the columns, whose order counts.
 
     Raises:
         ValidationError: a value has no canonical form.
@@ -74,7 +91,18 @@ def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iter
 
 
 def action_id(*, client_id: str, hlc: int, connector: str, action_type: str, params: Any) -> str:
-    """Return the id of an action: SHA-256 hex of its JCS text; `params` is a Python value or raw JSON."""
+    """Return the id of an action: SHA-256 hex of its canonical text.
+
+    Args:
+        client_id: the client that requests the action.
+        hlc: the client's timestamp of the request.
+        connector: the connector's name.
+        action_type: the type of the action.
+        params: the params, as a decoded JSON value or as `msgspec.Raw`.
+
+    Raises:
+        ValidationError: the params have no canonical form.
+    """
     text = jcs_raw(params) if isinstance(params, msgspec.Raw) else jcs(params)
     return _sha256(
         f'{{"actionType":{_quote(action_type)},"clientId":{_quote(client_id)},"connector":{_quote(connector)},'
@@ -94,12 +122,12 @@ def make_action(
     """Create an action with its id.
 
     Args:
-        connector: name of the connector.
-        action_type: one of its actions.
-        params: a JSON object.
-        client_id: of the sender.
-        hlc: of the sender's clock.
-        idempotency_key: actions of a client with the same key are executed once.
+        connector: the connector's name.
+        action_type: the type of the action, one that the connector executes.
+        params: the params, as a decoded JSON object.
+        client_id: the client that requests the action.
+        hlc: the client's timestamp of the request.
+        idempotency_key: actions of a client with the same key are executed once; None if only the id counts.
 
     Raises:
         ValidationError: `params` is not a JSON object.
@@ -126,12 +154,12 @@ def extract_delta(
     values differ. Values are compared as JSON: 1 equals 1.0 and not true. A column that `after` omits is unchanged.
 
     Args:
-        before: column to value; None if the row did not exist.
-        after: column to value; None if the row was deleted.
-        table: of the row.
-        row_id: of the row.
-        client_id: of the writer.
-        hlc: of the writer's clock.
+        before: the earlier values, by column; None if the row did not exist.
+        after: the later values, by column; None if the row was deleted.
+        table: the row's table.
+        row_id: the row's id.
+        client_id: the client that writes.
+        hlc: the client's timestamp of the write.
 
     Raises:
         ValidationError: a value is not a JSON value.
@@ -151,14 +179,20 @@ def extract_delta(
 
 
 def id_digest(delta_id: str) -> bytes:
-    """Return 8 bytes of a delta id for the ledger: its first 16 hex digits, or of its SHA-256 if it is no hash."""
+    """Return 8 bytes of a delta id, which the ledger of staging sums up.
+
+    They are the id's first 16 hex digits or, for an id that is not 64 hex digits, the first 8 bytes of its SHA-256.
+    """
     if _HEX_ID.fullmatch(delta_id):
         return bytes.fromhex(delta_id[:16])
     return hashlib.sha256(delta_id.encode()).digest()[:8]
 
 
 def id_identity(delta_id: str) -> bytes:
-    """Return 8 bytes that identify a delta id: of its SHA-256, whatever its form."""
+    """Return 8 bytes by which a repeated delta is recognised: the first of the SHA-256 of its id, whatever its form.
+
+    `id_digest` would not do, because a client chooses its ids, and could choose two with the same first digits.
+    """
     return id_identities((delta_id,))
 
 
@@ -175,7 +209,7 @@ def id_digests(delta_ids: Sequence[str]) -> bytes:
     if set(map(len, delta_ids)) == {_HEX_CHARS} and joined == joined.lower():
         with suppress(ValueError):
             hashes = bytes.fromhex(joined)
-    if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # fromhex skips spaces
+    if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # some id is not 64 hex digits (`fromhex` skips spaces)
         return b"".join(map(id_digest, delta_ids))
     return b"".join(struct.unpack("8s24x" * len(delta_ids), hashes))
 
@@ -186,6 +220,7 @@ def id_number(delta_id: str) -> int:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[ColumnValue, ...]:
+    """Return the columns of `after` whose values differ from those of `before`, in canonical text."""
     changed = []
     for column, value in after.items():
         text = jcs(value)

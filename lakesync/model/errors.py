@@ -26,7 +26,8 @@
         ├── LakeUnavailableError      LAKE_UNAVAILABLE
         └── StartupError              STARTUP_ERROR
 
-A retry policy reads only whether an error is terminal or transient.
+The words on the right are the codes that clients get. A retry policy reads only whether an error is terminal or
+transient. All packages raise these errors; the gateway maps them to HTTP statuses.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ from typing import ClassVar
 import msgspec
 
 MAX_MESSAGE_CHARS = 1000
-"""Longest message that is sent or kept: a message quotes the invalid value, which may be as long as a body."""
+"""The longest message that is sent or stored. A message quotes the invalid value, which may be as long as a body."""
 
 
 def shortened(message: str) -> str:
-    """Return a message of at most about 1,000 characters; its middle is left out, as its end says what to do."""
+    """Return a message of at most about 1,000 characters.
+
+    Of a longer one, the middle is left out, because its end says what to do.
+    """
     if len(message) <= MAX_MESSAGE_CHARS:
         return message
     half = MAX_MESSAGE_CHARS // 2
@@ -53,6 +57,7 @@ class Rejection(msgspec.Struct, frozen=True, rename="camel"):
 
     delta_id: str
     code: str
+    """The code of the error class that fits this delta, for example `SCHEMA_ERROR`."""
     message: str
 
 
@@ -167,13 +172,13 @@ class StagingVersionError(TerminalError):
 
 
 class IntegrityError(TerminalError):
-    """Two things that must be equal differ, so the work was stopped."""
+    """Two things that must be equal differ, for example staging and the lake; the work was stopped."""
 
     code = "INTEGRITY_ERROR"
 
 
 class CensusError(TerminalError):
-    """A census of a source lacks more rows than allowed: nothing was deleted."""
+    """A census, the list of all ids in a polled system, lacks more known rows than allowed; nothing was deleted."""
 
     code = "CENSUS_REFUSED"
 

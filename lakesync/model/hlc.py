@@ -1,8 +1,9 @@
 """Hybrid logical clock: 64 bits, of which 48 are wall milliseconds since the Unix epoch and 16 a counter.
 
 The algorithm is that of Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014). Both parts are packed into one
-integer, so that an overflow of the counter carries into the wall part. Clients stamp their deltas with it, and the
-server checks them and timestamps their receipt. `WallClock` is the server's wall clock, which tests can shift.
+integer, so that an overflow of the counter carries into the wall part. Clients stamp their deltas (changes of rows)
+with it; the engine checks these stamps, and gives each commit a timestamp of its own in the same format, the *arrival*.
+`WallClock` is the server's wall clock, which tests can shift.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from pathlib import Path
 from lakesync.model.errors import ClockDriftError
 
 COUNTER_BITS = 16
+"""Number of low bits that are the counter."""
 MAX_COUNTER = (1 << COUNTER_BITS) - 1
+"""The highest counter."""
 MAX_WALL_MS = (1 << 48) - 1
+"""The highest wall time, in milliseconds since 1970."""
 MAX_DRIFT_MS = 5000
-"""Most milliseconds that another clock may be ahead of the local one."""
+"""The most milliseconds by which another clock may be ahead of the local one."""
 
 
 def encode(wall_ms: int, counter: int) -> int:
-    """Return the hlc of a wall time in milliseconds and a counter.
+    """Return the hlc of a wall time and a counter.
+
+    Args:
+        wall_ms: milliseconds since 1970.
+        counter: from 0 to `MAX_COUNTER`.
 
     Raises:
         ValueError: one of them does not fit its bits.
@@ -34,17 +42,17 @@ def encode(wall_ms: int, counter: int) -> int:
 
 
 def decode(hlc: int) -> tuple[int, int]:
-    """Return `(wall_ms, counter)` of an hlc."""
+    """Return the wall time, in milliseconds since 1970, and the counter of an hlc."""
     return hlc >> COUNTER_BITS, hlc & MAX_COUNTER
 
 
 def wall_of(hlc: int) -> int:
-    """Return the wall part of an hlc or of an arrival, in milliseconds."""
+    """Return the wall time of an hlc or of an arrival, in milliseconds since 1970."""
     return hlc >> COUNTER_BITS
 
 
 def start_of(wall_ms: int) -> int:
-    """Return the lowest hlc of a millisecond."""
+    """Return the lowest hlc of a wall time, which is given in milliseconds since 1970."""
     return wall_ms << COUNTER_BITS
 
 
@@ -60,7 +68,7 @@ class HLC:
         """Create the clock.
 
         Args:
-            wall: returns wall time in milliseconds.
+            wall: returns wall time in milliseconds since 1970.
             last: the highest hlc that the clock returned or received before; 0 for a new clock.
         """
         self._wall = wall
@@ -77,7 +85,10 @@ class HLC:
         return self._last
 
     def receive(self, remote: int) -> int:
-        """Return a new hlc, above all earlier ones and above `remote`.
+        """Return a new hlc, above all earlier ones and above one that was received.
+
+        Args:
+            remote: the hlc in a message from another clock.
 
         Raises:
             ClockDriftError: `remote` is more than MAX_DRIFT_MS ahead of the wall clock; the clock is unchanged.
@@ -93,17 +104,22 @@ class HLC:
 
 
 _RECHECK_SECONDS = 0.02
+"""Seconds between two checks of the offset file."""
 
 
 class WallClock:
-    """The system's clock plus an offset from a file.
+    """The system's clock plus an offset from a file, so that tests can shift the clock of a running server.
 
     The file contains milliseconds. It is checked at most every 20 ms, and read if it has changed. While it is missing
     or incomplete, the last offset stays.
     """
 
     def __init__(self, offset_file: Path | None = None) -> None:
-        """Create the clock; `offset_file` may be missing."""
+        """Create the clock.
+
+        Args:
+            offset_file: the file with the offset, which need not exist; None for no offset.
+        """
         self._file = offset_file
         self._offset = 0
         self._version: tuple[int, int] | None = None

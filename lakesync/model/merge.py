@@ -1,11 +1,14 @@
 """The merge of deltas into rows: per column, the value with the greatest stamp wins (last writer wins).
 
-A row's state maps each live column to a cell: its value and its origin, the delta that wrote it. Of all values that a
-column was ever given, it has the greatest by (hlc, client id, JCS text, delta id). A tombstone deletes every column
-with a smaller stamp. Both are maxima, so the state depends only on the set of deltas, not on their order or repetition:
-it is a map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs" (2011).
+A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. Its *stamp* is (hlc, client id): the writer's
+timestamp (a hybrid logical clock) and id. A row's state maps each live column to a *cell*: its value and its *origin*,
+the delta that wrote it. Of all values that a column was ever given, it has the one with the greatest stamp; of values
+with equal stamps, which only a faulty client writes, `_order` decides. The *tombstone* is the greatest stamp of a
+DELETE: it deletes every column whose stamp is smaller or equal.
 
-Server and client merge rows with this code; the lake's Arrow kernel follows the same law.
+Both are maxima, so the state depends only on the set of deltas, not on their order or repetition. It is a map of
+last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs" (2011). `docs/spec.md` has
+this law as M1 to M5. Server and client merge rows with this code; the lake's Arrow kernel follows the same law.
 """
 
 from __future__ import annotations
@@ -20,21 +23,25 @@ from lakesync.model.delta import jcs_raw
 from lakesync.model.types import ColumnValue, RowDelta, Stamp
 
 _LAYOUTS_KEPT = 4096
+"""The most tuples of column names that `intern_names` caches."""
 
 
 class LiveDelta(msgspec.Struct, array_like=True, gc=False):
-    """A delta that owns columns of a row, with those columns only."""
+    """A delta that wrote current columns of a row (it *owns* them), with those columns only.
+
+    Rows are stored and sent in this form.
+    """
 
     hlc: int
     client_id: str
     delta_id: str
     columns: dict[str, Raw]
     width: int
-    """How many columns the delta had originally."""
+    """How many columns the delta had when it was pushed."""
 
     @property
     def whole(self) -> bool:
-        """Whether it still owns all of its columns."""
+        """Whether the delta still owns all of its columns, because none was overwritten or deleted since."""
         return len(self.columns) == self.width
 
     @property
@@ -44,15 +51,15 @@ class LiveDelta(msgspec.Struct, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The delta that wrote some columns of a row; their cells share it."""
+    """The delta that wrote some columns of a row, without their values. The columns' cells share one object."""
 
     hlc: int
     client_id: str
     delta_id: str
     width: int
-    """How many columns the delta had originally."""
+    """How many columns the delta had when it was pushed."""
     columns: tuple[str, ...]
-    """The columns that it may own, in the delta's order."""
+    """The names of the columns that it may own, in the delta's order, as `intern_names` returns them."""
 
     @property
     def stamp(self) -> Stamp:
@@ -70,7 +77,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     changed: bool
     """Whether the state changed."""
     was_visible: bool
+    """Whether the row was visible before; see `RowState.visible`."""
     visible: bool
+    """Whether the row is visible now."""
 
 
 class Cell(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +88,8 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
     origin: Origin
     value: Raw
     at: int
-    """The arrival at which the value last changed or an older value lost; 0 if it is not tracked."""
+    """The arrival (the gateway's own timestamp of a commit) at which the value last changed; 0 if it is not tracked.
+    Also the arrival at which another client's value last lost to it, so that the loser is sent the winning value."""
 
 
 class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so not hashable
@@ -92,7 +102,8 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
     inserted: Stamp | None = None
     """The greatest stamp of an INSERT, if it is above the tombstone."""
     newest: int = -1
-    """The highest hlc in it."""
+    """The highest hlc of any delta that was merged into this object, also of one that lost; -1 for none. After a state
+    was stored and read again, it is the highest hlc of the stamps that were stored."""
 
     @staticmethod
     def of(
@@ -101,13 +112,13 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         inserted: Stamp | None = None,
         touched: Mapping[str, int] | None = None,
     ) -> RowState:
-        """Build a state from the values of `live` and `touched`.
+        """Build a state from its parts, as a store has them.
 
         Args:
-            parts: no two own the same column.
+            parts: the value of `RowState.live`: the deltas that own columns. No two own the same column.
             tombstone: the greatest stamp of a DELETE.
             inserted: the greatest stamp of an INSERT, if it is above the tombstone.
-            touched: column to `Cell.at`.
+            touched: the value of `RowState.touched`: `Cell.at` by column; None if it is not tracked.
         """
         cells: dict[str, Cell] = {}
         at_of = (touched or {}).get
@@ -122,10 +133,10 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
     @staticmethod
     def of_insert(delta: RowDelta, at: int) -> RowState:
-        """Build the state that one INSERT makes of a row.
+        """Return the state of a new row after one INSERT; the same as `RowState().merge`, but faster.
 
         Args:
-            delta: the INSERT.
+            delta: the INSERT; it has no column twice.
             at: its arrival.
         """
         names = intern_names(tuple([column.column for column in delta.columns]))
@@ -150,7 +161,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
     @property
     def visible(self) -> bool:
-        """M2: whether it has a live column, or an INSERT above the tombstone."""
+        """Whether the row exists for clients (M2): it has a live column, or an INSERT above the tombstone."""
         return bool(self.cells) or self.inserted is not None
 
     @property
@@ -160,10 +171,10 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
     @property
     def live(self) -> list[LiveDelta]:
-        """The deltas that own columns, each with those, in order of (hlc, client id, delta id, width).
+        """The deltas that own columns, in order of (hlc, client id, delta id, width); each has the columns it owns.
 
-        Columns of a complete delta are in its order, others in the order of their names, so that the order of merges
-        does not matter.
+        The columns of a whole delta are in its own order, so that it has its original id. Those of another delta are in
+        the order of their names, so that the result does not depend on the order of merges.
         """
         parts: list[LiveDelta] = []
         cells = self.cells
@@ -181,7 +192,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
     @property
     def touched(self) -> dict[str, int]:
-        """Column to `Cell.at`, where that is tracked."""
+        """`Cell.at` by column, where it is tracked."""
         return {name: cell.at for name, cell in self.cells.items() if cell.at}
 
     def values(self) -> dict[str, Raw]:
@@ -193,7 +204,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return RowState(self.cells.copy(), self.tombstone, self.inserted, self.newest)
 
     def touch(self, columns: Iterable[str], at: int) -> None:
-        """Record that columns changed, or that older values lost, at an arrival."""
+        """Set `Cell.at` of columns: the arrival at which they changed, or at which another value lost to theirs."""
         for name in columns:
             cell = self.cells[name]
             self.cells[name] = Cell(cell.origin, cell.value, at)
@@ -201,14 +212,19 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
     def merge(self, delta: RowDelta, at: int = 0) -> Outcome:
         """Merge one delta, in place. Columns of a DELETE are ignored.
 
-        Values are copied, so that a row does not keep a request's body in memory.
+        Values are copied, so that a row does not keep a request's body in memory. The state of a client that lost
+        columns is not recorded here: the caller calls `touch` for `Outcome.lost` if the client must be sent them.
 
         Args:
-            delta: of this row.
-            at: its arrival, for the cells that it wins.
+            delta: a delta of this row; it has no column twice.
+            at: the delta's arrival, for `Cell.at` of the columns that it wins; 0 if arrivals are not tracked.
+
+        Returns:
+            What the delta changed.
 
         Raises:
-            ValidationError: values with equal stamps must be compared, and one is not JSON.
+            ValidationError: values with equal stamps must be compared, and one is not JSON. A push is checked before,
+                so this does not happen there. The state may contain a part of the delta then, so drop it.
         """
         op = delta.op
         self.newest = max(self.newest, delta.hlc)
@@ -230,15 +246,16 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
     def overwrite(self, origin: Origin, columns: Sequence[ColumnValue], at: int, newer: Collection[str]) -> None:
-        """Merge an UPDATE that is newer than all that the row has but some columns, in place.
+        """Merge an UPDATE, in place, without comparisons. The caller knows already which columns it wins.
 
-        It wins every other column, as in `merge`, without a comparison.
+        Its hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`. It wins
+        all of its other columns, as it would in `merge`.
 
         Args:
-            origin: the UPDATE, with an hlc above all others that the row has.
-            columns: its columns, as in `origin`.
+            origin: the UPDATE; its `columns` are interned.
+            columns: its column values, in the order of `origin.columns`.
             at: its arrival.
-            newer: the columns that newer UPDATEs gave the row.
+            newer: the columns that later UPDATEs have overwritten; their cells stay as they are.
         """
         self.newest = max(self.newest, origin.hlc)
         for name, column in zip(origin.columns, columns, strict=True):
@@ -246,7 +263,14 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
                 self.cells[name] = Cell(origin, column.value.copy(), at)
 
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Give the delta the columns that it wins; return these, and those that it lost."""
+        """Give a delta the columns that it wins, and return these, and those that it lost.
+
+        A column that the delta owns already is in neither: the delta was repeated.
+
+        Args:
+            delta: the delta; it is above the tombstone.
+            at: its arrival.
+        """
         cells, columns, hlc = self.cells, delta.columns, delta.hlc
         names = intern_names(tuple([column.column for column in delta.columns]))
         origin = Origin(hlc, intern(delta.client_id), delta.delta_id, len(names), names)
@@ -273,7 +297,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
 
 class StoredState(msgspec.Struct, array_like=True, gc=False):
-    """The stored form of a state: the deltas that own columns."""
+    """The stored form of a state: the deltas that own columns, the tombstone, and the INSERT; see `RowState`."""
 
     live: list[LiveDelta] = []
     tombstone: Stamp | None = None
@@ -294,7 +318,7 @@ class StoredState(msgspec.Struct, array_like=True, gc=False):
 
 
 def encode_state(state: RowState) -> bytes:
-    """Encode a state as compact JSON; values keep their text."""
+    """Encode a state as compact JSON; values keep the text in which they were pushed."""
     return _encode(StoredState.of(state))
 
 
@@ -313,7 +337,10 @@ _layouts: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
 def intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return equal tuples of names as one object for all deltas: a row keeps one for each of its origins."""
+    """Return one tuple object for all equal tuples of column names.
+
+    Rows keep such a tuple for each of their origins, so this saves memory; and equal names are found by identity.
+    """
     return _layouts.get(names) or _share(names)
 
 
@@ -324,10 +351,19 @@ def _share(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _order(origin: Origin, value: Raw, held: Cell) -> int:
-    """Return above 0 if the new value wins, below 0 if it loses, 0 if both are the same.
+    """Compare a new value of a column with the one that it has.
 
-    M3: of equal stamps, the greater JCS text wins, in code point order. The other parts decide the owner if the texts
-    are equal, so that replicas agree on ids too.
+    Of values with equal stamps, the one with the greater canonical JSON text (JCS) wins, in code point order (M3 of the
+    law). If these texts are equal too, the value is the same. Then delta id, width and original text decide which delta
+    owns the column, so that all replicas agree on that.
+
+    Args:
+        origin: the delta of the new value.
+        value: the new value.
+        held: the column's cell.
+
+    Returns:
+        A number above 0 if the new value wins, below 0 if it loses, 0 if both are of the same delta.
     """
     if origin.stamp != held.origin.stamp:
         return 1 if origin.stamp > held.origin.stamp else -1

@@ -1,6 +1,7 @@
-"""Maps gateways to the namespaces of their state tables in the lake: the shared one, or one of their own.
+"""Maps gateways to the Iceberg namespaces of their state tables: the shared one, or one of their own.
 
-Configuration, engine and lakehouse use it.
+A *gateway* is one tenant's or app's stream of changes; its *state tables* in the lake have the current rows.
+Configuration, engine and lakehouse call this module.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PATTERN = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
-"""Form of a gateway's own namespace: engines differ in case, and assets join the parts of their names by `__`."""
+"""Form of a gateway's own namespace, as a regular expression. SQL engines differ in how they treat case, and Dagster
+assets join the parts of their names by `__`, so neither upper case nor `__` is allowed."""
 
 _TAKEN = frozenset({"default", "information_schema", "main", "pg_catalog", "public", "sys", "system", "temp"})
-"""Names that have a meaning of their own in engines that read the lake."""
+"""Names that no gateway may declare, because SQL engines that read the lake give them another meaning."""
 
 
 class Gateways(NamedTuple):
     """The gateways whose rows are in the tables of one namespace."""
 
     names: frozenset[str]
+    """Gateway ids."""
     others: bool
-    """Whether it is all gateways but `names`."""
+    """Whether all gateways except `names` are meant, instead of `names`."""
 
     def has(self, gateway: str) -> bool:
         """Return whether a gateway is among them."""
@@ -32,13 +35,13 @@ class Namespaces(NamedTuple):
     """The namespace of each gateway's state tables."""
 
     shared: str
-    """Of every gateway that declares none."""
+    """The namespace of every gateway that declares none."""
     own: Mapping[str, str]
-    """Gateway to the namespace that it declares; several may declare the same."""
+    """By gateway id, the namespace that the gateway declares; several may declare the same."""
 
     @property
     def apart(self) -> list[str]:
-        """The declared namespaces."""
+        """The declared namespaces, each once, sorted."""
         return sorted(set(self.own.values()))
 
     def of(self, gateway: str) -> str:
@@ -60,13 +63,14 @@ def check_namespaces(own: Mapping[str, str], *, shared: str, system: str, catalo
     """Check the namespaces that gateways declare.
 
     Args:
-        own: Gateway to the namespace that it declares.
-        shared: `lake.namespace`, that of every gateway that declares none.
-        system: `lake.system_namespace`, that of LakeSync's own tables.
-        catalog: `lake.catalog`, the catalogue's name, which engines put before a namespace.
+        own: by gateway id, the namespace that the gateway declares.
+        shared: the setting `lake.namespace`: the namespace of every gateway that declares none.
+        system: the setting `lake.system_namespace`: the namespace of LakeSync's own tables.
+        catalog: the setting `lake.catalog`: the catalogue's name, which SQL engines put before a namespace.
 
     Raises:
-        ValueError: A name cannot be used, or means something else; the message says which.
+        ValueError: a name cannot be used, or has another meaning; the message has the gateway and the reason. It is
+            no LakeSyncError, because pydantic collects it with the errors of other settings.
     """
     for gateway, name in own.items():
         setting = f"gateways.{gateway}.namespace is {name!r}"

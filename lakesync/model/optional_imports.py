@@ -1,4 +1,7 @@
-"""Imports packages of an extra, with an error that says how to install them."""
+"""Imports packages of an extra (an optional part of the installation), with an error that says how to install them.
+
+Modules that need a database's driver or another optional package call it around the import.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ def extra(name: str, needs: str) -> Iterator[None]:
     """Turn an ImportError in the `with` block into an error that names the extra.
 
     Args:
-        name: of the extra.
-        needs: what needs it, as in "Postgres needs its driver".
+        name: the extra's name, as in `pip install 'lakesync[NAME]'`.
+        needs: what needs the package, as the beginning of the message, for example "Postgres needs its driver".
 
     Raises:
         ConfigurationError: a package is not installed.

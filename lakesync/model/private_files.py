@@ -1,4 +1,7 @@
-"""Creates files and folders that no other local user may read: those of the data folder."""
+"""Creates files and folders that no other local user may read, because they contain customers' data or secrets.
+
+The staging store on SQLite, and the commands that write to the data folder of `lakesync up`, call it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import tempfile
 from pathlib import Path
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+"""The permissions of the group and of all other users."""
 UMASK = _OTHERS
-"""Of every process that writes to the data folder."""
+"""The umask that every process sets that writes to the data folder."""
 
 
 def make_private_folder(folder: Path) -> None:
@@ -51,6 +55,7 @@ def replace_private_file(path: Path, content: bytes) -> None:
 
 
 def _close(path: Path) -> None:
+    """Remove the permissions of the group and of all other users."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & _OTHERS:
         path.chmod(mode & ~_OTHERS)

@@ -1,6 +1,7 @@
 """Table schemas: their parser, their evolution, and the check of pushed values against them.
 
-Gateways parse a schema when it is registered and check each push; clients and connectors use the same code.
+A schema names the columns of a synced table and their types. Gateways parse a schema when it is registered, and check
+each push against it; clients and connectors use the same code.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from lakesync.model.errors import SchemaError
 from lakesync.model.types import RowDelta
 
 ColumnType = Literal["string", "number", "boolean", "json", "null"]
+"""The types of columns. `json` accepts any value; every type accepts null."""
 
 RESERVED_COLUMNS = frozenset(
     {
@@ -24,7 +26,7 @@ RESERVED_COLUMNS = frozenset(
         *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
     }
 )
-"""Columns that state tables add, and Iceberg's metadata columns."""
+"""Names that no column may have: columns that the lake's state tables add, and Iceberg's metadata columns."""
 
 RESERVED_TABLES = frozenset(
     f"lakesync_{name}" for name in ("deltas", "marks", "dead_letters", "incoming", "rows", "keys", "letters")
@@ -54,7 +56,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The reference's form of what a column points to; its `cardinality` is not stored."""
+    """What a column points to, in the form that the reference (the TypeScript system) uses. It is stored as text."""
 
     table: str
     column: str
@@ -66,11 +68,13 @@ class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
     table: str
     columns: tuple[Column, ...]
     source_table: str | None = None
-    """The destination's table, if it has another name."""
+    """The name of the table in destinations (databases that copy the lake); None if it is the same."""
     primary_key: tuple[str, ...] = ("row_id",)
-    """Column names, or `row_id` for the row's id."""
+    """The primary key of the table in destinations: names of columns, or `row_id` for the row's id."""
     soft_delete: bool = True
+    """Whether destinations mark deleted rows instead of deleting them."""
     external_id_column: str | None = None
+    """The column with the row's id in the external system that the table comes from; None if there is none."""
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -80,7 +84,7 @@ class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
 
 @lru_cache(maxsize=4096)
 def is_identifier(name: str) -> bool:
-    """Return whether a table or a column may have this name."""
+    """Return whether a name has the form of a table's or column's name: 1 to 64 of A-Z a-z 0-9 _, no digit first."""
     return _IDENTIFIER.fullmatch(name) is not None
 
 
@@ -90,7 +94,10 @@ def is_reserved_column(name: str) -> bool:
 
 
 def parse_schema(obj: Any) -> TableSchema:
-    """Parse the schema in a decoded JSON object; a `TableSchema` is returned unchanged.
+    """Parse and check a schema.
+
+    Args:
+        obj: a decoded JSON object; a `TableSchema` is returned unchanged.
 
     Raises:
         SchemaError: it does not have the documented form; the message names the column.
@@ -116,7 +123,7 @@ def check_schema(schema: TableSchema) -> None:
 
 
 def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
-    """Return `new` with the old columns first, if it only adds columns, which are nullable like all columns.
+    """Return the new version of a registered schema, which may only add columns. Old columns keep their order.
 
     Args:
         old: the registered schema.
@@ -157,7 +164,7 @@ def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
     JSON.
 
     Args:
-        schema: of the delta's table.
+        schema: the schema of the delta's table.
         delta: the delta.
     """
     if delta.op == "DELETE":

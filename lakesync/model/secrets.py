@@ -35,16 +35,16 @@ def _masked(option: re.Match[str]) -> str:
 
 
 REFERENCE_PREFIXES = ("env:", "file:")
-"""The prefixes of references."""
+"""The prefixes by which a reference is told from a plain value."""
 
 
 def read_reference(what: str, reference: str, folder: Path) -> str:
     """Return the value of a reference.
 
     Args:
-        what: the setting that contains it, for the message.
+        what: the name of the setting that contains the reference, for the message.
         reference: `env:NAME` or `file:PATH`.
-        folder: to which relative paths refer.
+        folder: the folder to which relative paths refer: that of `lakesync.toml`.
 
     Raises:
         ConfigurationError: the variable is not set, or the file cannot be read.

@@ -1,7 +1,9 @@
 """The messages of the protocol: deltas, pushes, pulls and their responses, actions, connectors.
 
-All are frozen msgspec Structs, created when a request is decoded; later code does not check their form again. Their
-fields have the wire's names in camelCase through `rename`, so that JSON needs no mapping.
+A *delta* is a client's change of some columns of one row. A *push* sends deltas to the gateway; a *pull* requests a
+*page* of the changes that the client lacks, from a *cursor*. All packages use these values. They are created when a
+request is decoded, and later code does not check their form again. `rename="camel"` gives the fields their names in
+JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class OfRow:
-    """A change of one row: the properties that deltas have in common."""
+    """A base class of deltas, with the properties that are computed from their fields."""
 
     __slots__ = ()
     table: str
@@ -50,7 +52,7 @@ class OfRow:
 
     @property
     def stamp(self) -> Stamp:
-        """The stamp that merges compare."""
+        """The stamp that merges compare: the greatest one wins a column."""
         return (self.hlc, self.client_id)
 
     @property
@@ -60,15 +62,19 @@ class OfRow:
 
 
 class RowDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A column-level change of one row."""
+    """A change of some columns of one row."""
 
     op: Op
     table: str
     row_id: str
     client_id: str
+    """The client that made the change."""
     columns: tuple[ColumnValue, ...]
+    """The changed columns; none for a DELETE."""
     hlc: int
+    """The client's timestamp of the change: a hybrid logical clock, see `model.hlc`."""
     delta_id: str
+    """The hash of the delta's content (`model.delta.delta_id`), by which a repeated delta is recognised."""
 
 
 class SyncPush(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,18 +83,22 @@ class SyncPush(msgspec.Struct, frozen=True, rename="camel"):
     client_id: str
     deltas: tuple[RowDelta, ...]
     last_seen_hlc: int = 0
+    """The client's cursor: it has everything up to it. 0 if it never pulled."""
 
 
 class SyncPull(msgspec.Struct, frozen=True, rename="camel"):
-    """A client's pull: `since_hlc` is a cursor (an arrival), never a client's hlc."""
+    """A client's pull."""
 
     client_id: str
     since_hlc: int
+    """The client's cursor: the `server_hlc` of the last response, never a timestamp of the client. 0 at first."""
     max_deltas: int = 100
+    """Deltas at which the page is full."""
     source: str | None = None
+    """The name of a source (a database beside the gateway's own feed) to pull from; None for the gateway's feed."""
     own_hlc: int | None = None
-    """Of its own writes, the client has those up to this hlc only, for example after its database was restored. None:
-    all."""
+    """The hlc up to which the client has its own writes; later ones are lost, for example because its database was
+    restored from a backup, and are sent back to it. None if it has all of them."""
 
 
 class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):
@@ -96,11 +106,13 @@ class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):
 
     deltas: tuple[RowDelta, ...]
     server_hlc: int
+    """The cursor with which the client requests the next page."""
     has_more: bool = False
+    """Whether more pages follow now."""
 
 
 class SyncPage(NamedTuple):
-    """A page as the engine creates it: its deltas may be encoded still, and are decoded when they are read."""
+    """A `SyncResponse` as the engine creates it. Its deltas may still be encoded; they are decoded when read."""
 
     deltas: Sequence[RowDelta]
     server_hlc: int
@@ -108,28 +120,36 @@ class SyncPage(NamedTuple):
 
 
 class PushResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The response to a push; `accepted` includes repeated deltas."""
+    """The response to a push."""
 
     server_hlc: int
+    """The client's new cursor."""
     accepted: int
+    """The number of accepted deltas, those that were accepted before included."""
     deltas: tuple[RowDelta, ...] = ()
+    """Part of the wire's message; the gateway sends none."""
 
 
 class Action(msgspec.Struct, frozen=True, rename="camel"):
-    """An imperative request to a connector."""
+    """A command of a client to an external system, for example "create an issue"."""
 
     client_id: str
     hlc: int
+    """The client's timestamp of the request."""
     connector: str
+    """The name of the connector, which describes the external system."""
     action_type: str
+    """What to do, of the types that the connector executes."""
     params: msgspec.Raw
     """A JSON object, as text: use `msgspec.json.decode(action.params)`."""
     action_id: str
+    """The hash of the action's content, by which a repeated action is recognised."""
     idempotency_key: str | None = None
+    """Actions of a client with the same key are executed once; None if only the id counts."""
 
 
 class ActionPush(msgspec.Struct, frozen=True, rename="camel"):
-    """A client's actions."""
+    """A client's request to execute actions, in their order."""
 
     client_id: str
     actions: tuple[Action, ...]
@@ -149,37 +169,47 @@ class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionFailure(msgspec.Struct, frozen=True, rename="camel"):
-    """An action that failed; if it is retryable, it may be sent again with the same id."""
+    """The outcome of an action that failed."""
 
     action_id: str
     code: str
+    """The error's code, see `model.errors`."""
     message: str
     retryable: bool
+    """Whether the action may be sent again, with the same id, and may succeed then."""
 
 
 class ActionResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """One outcome per action, in order."""
+    """The response to an action request: one outcome for each action, in their order."""
 
     results: tuple[ActionResult | ActionFailure, ...]
     server_hlc: int
 
 
 class StoredConnector(msgspec.Struct, frozen=True):
-    """A connector registered at run time."""
+    """A connector (a configured external system) that was registered at run time, as stores keep it."""
 
     name: str
     type: str
+    """The connector's type, for example `jira`."""
     settings: dict[str, Any]
-    """By the type's JSON Schema; a secret is a reference or sealed, never plain."""
+    """The settings, which fit the type's JSON Schema. A secret is encrypted, or a reference (`env:NAME`,
+    `file:PATH`)."""
     ingest: dict[str, Any] | None = None
+    """How the connector is polled; None if it is not."""
 
 
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A position after one delta and before the next. Positions compare in the order of reading."""
+    """A position in a database's order of deltas: after the delta that it names, and before the next one.
+
+    Deltas are read in the order of their arrival (the gateway's timestamp of a commit) or of their hlc. Positions of
+    one order compare in that order.
+    """
 
     value: int
-    """Arrival or hlc, by the order of reading."""
+    """The delta's arrival or hlc, whichever the order is."""
     hlc: int
     client_id: str
     delta_id: str
     gateway: str
+    """The id of the delta's gateway, because a database may contain several."""

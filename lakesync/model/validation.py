@@ -1,8 +1,11 @@
 """Checks the form of values: ids, addresses and deltas, before anything else is checked, and JSON against JSON Schemas.
 
-Gateway, client and settings check ids and deltas; actions check their params by `Form`, and connectors their settings.
-An app's client id is the `sub` of its token. The feed never sends a client its own changes, so an import for a user has
-a client id of its own, made from that `sub`; otherwise it would never reach the user's app.
+Gateway, client and settings check ids and deltas (changes of rows); actions check their params by `Form`, and
+connectors their settings.
+
+An app's client id is the `sub` of its token. A client is never sent its own changes. So data that is imported for a
+user under the user's own client id would never reach the user's app. An import has a client id of its own instead, made
+from that `sub` (`importer_of`).
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError as SchemaViolation
 
 _IMPORT = "import:"
-"""Begins the client ids of imports."""
+"""The beginning of the client ids of imports."""
 _MAX_SHOWN_CHARS = 200
-"""Longer allowed values and field names are cut off in a message."""
+"""The most characters of a list of allowed values or field names in a message."""
 
 
 def importer_of(sub: str) -> str:
@@ -46,8 +49,9 @@ GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
 """Form of a gateway's id, as a regular expression."""
 _GATEWAY_ID = re.compile(GATEWAY_ID)
 MAX_ID_CHARS = 512
+"""The most characters of a row, client or delta id."""
 MAX_HLC = (1 << 63) - 1
-"""The lake stores an hlc as a signed 64-bit integer."""
+"""The highest hlc (timestamp of a hybrid logical clock): the lake stores it as a signed 64-bit integer."""
 
 
 def check_gateway_id(value: str) -> str | None:
@@ -61,7 +65,7 @@ def check_address(name: str, value: str) -> str | None:
     """Return what is wrong with a gateway's address; None if it is valid. The message never contains a password.
 
     Args:
-        name: of the setting, for the message.
+        name: the name of the setting, for the message.
         value: the address.
     """
     shown = f"{name} is {value.rpartition('@')[2]!r}"
@@ -80,13 +84,13 @@ def check_address(name: str, value: str) -> str | None:
 
 
 def check_keys_url(name: str, value: str) -> str | None:
-    """Return what is wrong with the URL of an issuer's keys; None if it is valid.
+    """Return what is wrong with the URL of the keys by which an issuer's tokens are verified; None if it is valid.
 
     Keys that are fetched without TLS can be replaced on the way. So `http://` is allowed only for this machine, private
     addresses, and names without a full stop, such as a container's.
 
     Args:
-        name: of the setting, for the message.
+        name: the name of the setting, for the message.
         value: the URL.
     """
     shown = f"{name} is {value.rpartition('@')[2]!r}"
@@ -110,7 +114,12 @@ def _is_near(host: str) -> bool:
 
 
 def check_id(name: str, value: str) -> str | None:
-    """Return what is wrong with a row, client or delta id; None if it is valid."""
+    """Return what is wrong with a row, client or delta id; None if it is valid.
+
+    Args:
+        name: the name of the field, for the message.
+        value: the id.
+    """
     if not value:
         return f"{name} is empty: give 1 to {MAX_ID_CHARS} characters"
     if len(value) > MAX_ID_CHARS:
@@ -121,7 +130,12 @@ def check_id(name: str, value: str) -> str | None:
 
 
 def check_hlc(name: str, value: int) -> str | None:
-    """Return what is wrong with an hlc; None if it is valid."""
+    """Return what is wrong with an hlc; None if it is valid.
+
+    Args:
+        name: the name of the field, for the message.
+        value: the hlc.
+    """
     if not 0 <= value <= MAX_HLC:
         return f"{name} {value} is outside 0 to {MAX_HLC}: send the hybrid logical clock's value"
     return None
@@ -141,7 +155,7 @@ def check_shape(delta: RowDelta) -> Rejection | None:
 
 
 def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
-    """Return whether `check_shape` accepts all deltas; equal parts are checked once."""
+    """Return whether `check_shape` accepts all deltas. It is faster than that, because equal parts are checked once."""
     if not deltas:
         return True
     ids = [delta.delta_id for delta in deltas]
@@ -163,7 +177,12 @@ def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
 
 
 def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
-    """Return whether no delta has a column twice; `names` are the columns of all deltas, in order."""
+    """Return whether no delta has a column twice.
+
+    Args:
+        deltas: the deltas, at least one.
+        names: the column names of all deltas, in order.
+    """
     width = len(deltas[0].columns)
     if {len(delta.columns) for delta in deltas} == {width} and names == names[:width] * len(deltas):
         return len(set(names)) == width
@@ -171,6 +190,7 @@ def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
 
 
 def _fault(delta: RowDelta) -> str | None:
+    """Return what is wrong with the form of a delta; None if it is valid."""
     message = (
         check_id("deltaId", delta.delta_id)
         or check_id("rowId", delta.row_id)
@@ -200,7 +220,7 @@ class Form:
 
         Args:
             schema: the JSON Schema.
-            what: whose schema it is, for the message.
+            what: what the schema belongs to, for the message, for example an action's name.
 
         Raises:
             ConfigurationError: the schema is invalid.
@@ -227,13 +247,14 @@ class Form:
 
         Args:
             value: the value.
-            name: of the value, with which the message begins.
+            name: the name of the value, with which the message begins.
         """
         error = self._worst(self._faults(value))
         return None if error is None else _words(error, name + error.json_path.removeprefix("$"))
 
 
 def _words(error: SchemaViolation, place: str) -> str:
+    """Return a violation of a JSON Schema as a sentence; `place` is the name of the invalid value."""
     rule, value = error.validator, error.instance
     allowed: Any = error.validator_value
     if rule == "required" and isinstance(value, Mapping):
