@@ -1,7 +1,8 @@
 """Bucket keys: rows have keys, a client's claims give it keys, and the client sees the rows with one of its keys.
 
-The feed is indexed by these keys, so a pull reads only what its client may see. The feed and the engine call this
-module; `docs/feed.md` explains the keys.
+The sync rules consist of *buckets* with filters (`rules.model`); *claims* are fields of a client's token. The feed,
+from which clients pull changes, is indexed by bucket keys, so that a pull reads only what its client may see. The feed
+and the engine call this module; `docs/feed.md` explains the keys.
 
 A key is a JSON list: `[bucket#digest, [texts of equality filters], [texts of other filters]]`. The digest is that of
 the bucket's definition. Each filter of a bucket has one of three effects:
@@ -30,27 +31,30 @@ from lakesync.model.types import Claims
 from lakesync.rules.model import ORDER_CHARS, Bucket, Filter, SyncRules, holds, operands_of, text_of_raw
 
 EVERYTHING = "*"
-"""The only key if the rules have no buckets."""
+"""The only key if the rules have no buckets: every client sees every row."""
 
 _MAX_TEXT_BYTES = 64
-"""A longer text of a `neq` filter is replaced by its digest."""
+"""A longer text of a `neq` filter is replaced by its digest (SHA-256), so that keys stay short."""
 _MAX_GROUP_BYTES = 256
-"""Longer texts of equality filters, as a JSON list, are replaced by their digest."""
+"""If the texts of a bucket's equality filters are longer than this, as a JSON list, their digest replaces them."""
 _MAX_PREFIXES = 10_000
 """The most keys, or beginnings of keys, in the cache of one bucket."""
 MAX_COMPUTED_KEYS = 1000
-"""The most keys of one bucket that are computed from a client's claims."""
+"""The most keys of one bucket that are computed from a client's claims; of more, only those in use are searched."""
 
 
 class BucketIndex:
-    """The keys of one set of rules. Every key starts with `[` or is `*`, and has at most 2,000 bytes."""
+    """Computes the keys of rows and clients by one set of rules.
+
+    Every key starts with `[` or is `*`, and has at most 2,000 bytes.
+    """
 
     def __init__(self, rules: SyncRules, max_computed_keys: int = MAX_COMPUTED_KEYS) -> None:
         """Prepare the rules.
 
         Args:
             rules: the rules.
-            max_computed_keys: the most keys of one bucket that are computed from a client's claims.
+            max_computed_keys: see `MAX_COMPUTED_KEYS`; tests set a lower number.
         """
         self._plans = [_Plan(bucket, max_computed_keys) for bucket in rules.buckets]
         self._claims = frozenset(
@@ -69,7 +73,7 @@ class BucketIndex:
 
         Args:
             table: the row's table.
-            values: column → JSON value.
+            values: the row's values as JSON, by column.
         """
         if not self._plans:
             return _ALL
@@ -89,9 +93,10 @@ class BucketIndex:
         return frozenset(key for plan in self._plans for key in plan.client_keys(claims, existing))
 
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
-        """Return prefixes of keys that no row has yet and that the client may see once a row has them.
+        """Return prefixes of keys that the client may see once a row has them, and that cannot be computed now.
 
-        `prefixes_of` returns the prefixes of a new key, to find the clients that it concerns.
+        When a row gets a new key, `prefixes_of` returns the key's prefixes, to find the connected clients that it
+        concerns.
         """
         return frozenset(prefix for plan in self._plans for prefix in plan.client_prefixes(claims))
 
@@ -180,15 +185,20 @@ class _Plan:
         return map(self._prefix, product(*choices)) if self.other_filters else ()
 
     def _choices(self, claims: Claims) -> list[Mapping[str, None]]:
-        """Return the texts that each equality filter accepts."""
+        """Return the texts that each equality filter accepts, without duplicates and in order."""
         return [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
 
     def _are_many(self, choices: Sequence[Mapping[str, None]]) -> bool:
-        """Return whether the combinations of these texts are too many keys to compute."""
+        """Return whether these texts can be combined to too many keys to compute them all."""
         return prod(map(len, choices)) > self.max_computed_keys
 
     def _accepts_equal_texts(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
-        """Return a predicate for `keys`: whether the equality filters accept the texts in a key."""
+        """Return a function that tells whether the equality filters accept the texts in a key.
+
+        Args:
+            choices: the texts that each equality filter accepts.
+            keys: the keys for which the function will be called.
+        """
         hashed: set[str] = set()
         if any(isinstance(_decode_any(key)[1], str) for key in keys):  # keys of long texts contain a digest
             hashed = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
@@ -202,7 +212,12 @@ class _Plan:
         return is_accepted
 
     def _shows(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
-        """Return whether the other filters accept the texts in a key, given what each of them compares with."""
+        """Return whether the filters that do not compare for equality accept the texts in a key.
+
+        Args:
+            key: a key of this bucket.
+            operands: what each of these filters compares with.
+        """
         if not self.other_filters:
             return True
         parts = _decode(key)[2]
@@ -221,9 +236,10 @@ class _Plan:
 
 
 def prefixes_of(key: str) -> tuple[str, ...]:
-    """Return the prefixes of a key: that of its bucket, and the key up to the texts of other filters, if it has any.
+    """Return the prefixes by which `BucketIndex.client_prefixes` may name a key.
 
-    The key `*` has no prefixes.
+    They are the prefix of all keys of the bucket and, if the bucket has filters that do not compare for equality, the
+    key up to their texts. The key `*` has no prefixes.
     """
     if not key.startswith("["):
         return ()

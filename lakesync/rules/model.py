@@ -1,9 +1,14 @@
 """Sync rules: their values, parser and presets, the meaning of filters, and direct evaluation of rules for one row.
 
-Configuration, admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test`, flows and sources call
-`matches`. The gateway itself evaluates rules through bucket keys (`rules.keys`), whose tests use `matches` as the
-oracle. Values are compared as text: a string as it is, everything else as canonical JSON. `gt`, `lt`, `gte` and `lte`
-compare numbers if both texts are decimal numbers, otherwise code points; they use the first ORDER_CHARS characters.
+The rules consist of *buckets*. A bucket has tables, and filters that compare a row's columns with constants or with the
+*claims* of a client's token. A client sees the rows that are in a bucket for its claims.
+
+Configuration, admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test`, flows (copies from one
+database to another) and sources (databases from which clients pull) call `matches`. The gateway itself evaluates rules
+through bucket keys (`rules.keys`), whose tests use `matches` as the oracle.
+
+Values are compared as text: a string as it is, everything else as canonical JSON. `gt`, `lt`, `gte` and `lte` compare
+numbers if both texts are decimal numbers, otherwise code points; they use the first ORDER_CHARS characters.
 """
 
 from __future__ import annotations
@@ -20,22 +25,26 @@ from lakesync.model.schema import is_identifier
 from lakesync.model.types import Claims
 
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
+"""The comparisons of filters; `holds` has their meaning."""
 
 CLAIM_PREFIX = "jwt:"
-"""A filter's value that starts with it names a claim."""
+"""The beginning of a filter's value that names a claim, as in `jwt:team`."""
 MAX_NAME_CHARS = 64
+"""The most characters of a bucket's name."""
 MAX_OTHER_FILTERS = 3
-"""The most filters of a bucket that compare with a claim other than by `eq` or `in`, because its keys contain them."""
+"""The most filters of a bucket that compare with a claim by another operator than `eq` or `in`. Each makes the bucket's
+keys longer."""
 
 _OPERATORS = get_args(Operator)
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """A condition on one column: `value` is a constant, or `jwt:` and the name of a claim."""
+    """A condition on one column of a row."""
 
     column: str
     op: Operator
     value: str
+    """What the column is compared with: a constant, or `jwt:` and the name of a claim."""
 
     @property
     def claim(self) -> str | None:
@@ -44,28 +53,32 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def equality(self) -> bool:
-        """Whether it compares for equality: `eq` and `in` mean the same."""
+        """Whether the filter compares for equality: `eq` and `in` mean the same."""
         return self.op in ("eq", "in")
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Rows of some tables that satisfy every filter."""
+    """A part of the rules: the rows of some tables that satisfy every filter."""
 
     name: str
     tables: tuple[str, ...]
-    """Empty for all tables."""
+    """The tables; empty for all tables."""
     filters: tuple[Filter, ...]
 
 
 class SyncRules(msgspec.Struct, frozen=True):
-    """A client sees the rows of all buckets whose filters its claims satisfy. Without buckets it sees every row."""
+    """The rules of one gateway. A client sees the rows of all buckets; without buckets, every client sees every row."""
 
     version: int
+    """A number that the author of the rules chooses. The gateway counts changes of rules by a number of its own."""
     buckets: tuple[Bucket, ...]
 
 
 def parse_rules(obj: Any) -> SyncRules:
-    """Parse rules from a decoded JSON object.
+    """Parse rules.
+
+    Args:
+        obj: a decoded JSON object, `{version, buckets}`.
 
     Raises:
         ValidationError: it has another form; the message has the index and name of the invalid part.
@@ -154,7 +167,7 @@ def user_scoped(column: str, tables: tuple[str, ...] = ()) -> SyncRules:
 
 
 ORDER_CHARS = 64
-"""`gt`, `lt`, `gte` and `lte` compare this many characters, so that a value fits into a bucket key."""
+"""How many characters `gt`, `lt`, `gte` and `lte` compare. It is limited because a bucket key contains them."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _decode_text = msgspec.json.Decoder(str).decode
@@ -194,7 +207,15 @@ def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
 
 
 def operands_of(condition: Filter, claims: Claims) -> Sequence[str]:
-    """Return what a filter compares with: its constant, or the claim's values; empty if the claim is missing."""
+    """Return what a filter compares a row's column with.
+
+    Args:
+        condition: the filter.
+        claims: the client's claims.
+
+    Returns:
+        The filter's constant, or the values of the claim that it names; empty if the client lacks the claim.
+    """
     name = condition.claim
     if name is None:
         return (condition.value,)
@@ -210,7 +231,11 @@ def text_of(value: Any) -> str:
 
 
 def text_of_raw(raw: msgspec.Raw) -> str:
-    """Return the text by which a JSON value is compared, given its encoded JSON."""
+    """Return the text by which a JSON value is compared, given its encoded JSON.
+
+    Raises:
+        ValidationError: the value has no canonical form; accepted values have one.
+    """
     text = bytes(raw)
     if text[:1] == b'"':
         return text[1:-1].decode() if b"\\" not in text else _decode_text(text)

@@ -1,6 +1,7 @@
 """Encodes and decodes actions and their outcomes, in JSON and protobuf (`lakesync.proto`).
 
-Gateway and client call it. An action is a request to an external system, which the gateway executes once.
+An *action* is a client's command to an external system, which the gateway executes once. Gateway and client call this
+module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lakesync.wire.protobuf import check_range, parse
 
 
 class _UntypedHlc(msgspec.Struct):
-    """An action's hlc as it is written, because `_decode_push` accepts more than plain decimals."""
+    """An action's hlc (the client's timestamp) as it is written, because `_decode_push` accepts more than decimals."""
 
     hlc: Any
 
@@ -156,12 +157,16 @@ def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
 
 
 def _raw(data: bytes) -> msgspec.Raw:
-    """Return a message's JSON bytes; an empty object for none."""
+    """Return a field's JSON without space around it; an empty object if the field is empty."""
     return msgspec.Raw(data.strip(b" \t\r\n") or b"{}")
 
 
 def _check(action: Action, where: str) -> None:
     """Check that an action's hlc is in range, and that its params are a JSON object with a canonical form.
+
+    Args:
+        action: the action.
+        where: the action's place in the request, with which the message begins.
 
     Raises:
         ValidationError: they are not; the message starts with `where`.
@@ -173,6 +178,7 @@ def _check(action: Action, where: str) -> None:
 
 
 def _check_json(raw: msgspec.Raw, where: str) -> None:
+    """Check that a value has a canonical form; a ValidationError begins with `where`."""
     try:
         jcs_raw(raw)
     except ValidationError as error:

@@ -1,6 +1,8 @@
 """Deltas that are already encoded as JSON, and the encoding of rows as such deltas.
 
-Stores keep rows in this form, the feed joins them to pages, and the gateway sends them without decoding.
+A *delta* is a change of some columns of one row. A client that lacks a row is sent it as an INSERT and, if columns were
+written at different times, UPDATEs. Stores keep rows in this encoded form, the feed joins them to pages, and the
+gateway sends them without decoding.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from lakesync.model.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 
 NO_STAMP: Stamp = (0, "")
-"""Less than every stamp of a delta."""
+"""A stamp that is less than every stamp of a delta."""
 
 
 class EncodedDeltas(Sequence[RowDelta]):
@@ -81,7 +83,7 @@ def encoded_size(deltas: Sequence[RowDelta]) -> int:
 
 
 class Group(NamedTuple):
-    """The columns of a row that have the same stamp."""
+    """The columns of a row that have the same stamp (hlc and client id of their write)."""
 
     stamp: Stamp
     columns: dict[str, Raw]
@@ -90,7 +92,11 @@ class Group(NamedTuple):
 
 
 def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:
-    """Return a row's columns by stamp, oldest first; `live` is its `RowState.live`."""
+    """Group a row's columns by stamp, oldest first.
+
+    Args:
+        live: the value of `RowState.live`: the deltas that own columns, in the order of their stamps.
+    """
     groups: list[Group] = []
     for part in live:
         stamp = (part.hlc, part.client_id)
@@ -130,13 +136,16 @@ def row_deltas(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
 
 
 def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> tuple[bytes, int]:
-    """Encode a visible row's deltas (`row_deltas`) as a part of a JSON array; return it with the number of deltas.
+    """Encode a visible row's deltas (`row_deltas`) as a part of a JSON array: separated by commas, without brackets.
 
     Args:
         table: the row's table.
         row_id: the row's id.
         state: the row's merged state.
         live: `state.live`, if the caller has it already.
+
+    Returns:
+        The JSON, and the number of deltas in it.
     """
     deltas = row_deltas(table, row_id, state, live)
     return encode_deltas(deltas)[1:-1], len(deltas)

@@ -1,4 +1,9 @@
-"""Files of checkpoint frames, on a local disk or on S3: the pipeline writes them, the gateway reads them."""
+"""Reads files of checkpoint frames, on a local disk or on S3.
+
+A *checkpoint* is a snapshot of all rows, from which new clients start; its *frames* are length-prefixed protobuf
+messages (`wire.frames`). The data pipeline writes them to files, with `s3()` if they are on S3. The gateway reads them
+with `FramePlace`.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +23,17 @@ _S3 = "s3://"
 
 
 class FramePlace:
-    """One file of frames."""
+    """The place of one file of frames."""
 
     def __init__(self, uri: str) -> None:
         """Parse the file's URI.
 
         Args:
-            uri: `file:///…`, a path, or `s3://BUCKET/KEY`.
+            uri: `file:///…`, a path without a scheme, or `s3://BUCKET/KEY`. A path is decoded like a `file:` URI, so
+                write `%`, `#` and `?` in it as in a URI.
 
         Raises:
-            ConfigurationError: it has another form, or pyarrow, which reads S3, is not installed.
+            ConfigurationError: it has another scheme.
         """
         scheme = urlsplit(uri).scheme
         if scheme not in ("", "file", "s3"):
@@ -42,6 +48,7 @@ class FramePlace:
         Raises:
             FileNotFoundError: it does not exist.
             OSError: it cannot be reached.
+            ConfigurationError: it is on S3, and pyarrow is not installed.
         """
         if not self.on_s3:
             Path(self._path).stat()
@@ -49,14 +56,26 @@ class FramePlace:
             raise FileNotFoundError(self.uri)
 
     def open(self) -> BinaryIO:
-        """Open the file for reading. A local file can be read to its end even if it is deleted meanwhile."""
+        """Open the file for reading; use it in a `with` statement.
+
+        A local file can be read to its end even if it is deleted meanwhile; reading from S3 then fails. On S3, the
+        result has only `read(size)` and the methods of a `with` statement.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            OSError: it cannot be reached.
+            ConfigurationError: it is on S3, and pyarrow is not installed.
+        """
         if self.on_s3:
             return _Stream(s3().open_input_stream(self._path))  # type: ignore[return-value]
         return Path(self._path).open("rb")
 
 
 class _Stream:
-    """Wraps Arrow's stream, whose `read` may return fewer bytes than requested, so that `read` returns all of them."""
+    """Wraps Arrow's stream, so that `read` returns as many bytes as requested, unless the file ends before.
+
+    The `read` of Arrow's stream may return fewer.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -78,7 +97,9 @@ class _Stream:
 
 @cache
 def s3() -> S3FileSystem:
-    """Return Arrow's S3 file system, with the endpoint and credentials of the `AWS_…` variables.
+    """Return Arrow's S3 file system, which finds credentials as AWS tools do, in variables or the machine's role.
+
+    The variables `AWS_REGION` (or `AWS_DEFAULT_REGION`) and `AWS_ENDPOINT_URL` select region and endpoint.
 
     Raises:
         ConfigurationError: pyarrow is not installed.

@@ -1,6 +1,7 @@
 """The framing of messages: tags of WebSocket frames, and length prefixes of checkpoint streams.
 
-Gateway, client and the pipeline's checkpoints call it.
+The messages inside are protobuf (`wire.protobuf`). A *checkpoint* is a snapshot of all rows, from which new clients
+start. Gateway, client and the pipeline's checkpoints call this module.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ MAX_FRAME_BYTES = 16 << 20
 """The largest message in a checkpoint stream."""
 
 _LENGTH_BYTES = 4
+"""Size of a length prefix."""
 _CURSOR_ZERO = b"\x11" + bytes(8)
-"""A SyncResponse whose `server_hlc`, field 2, is 0."""
+"""An encoded SyncResponse message whose field 2, `server_hlc`, is written as 0 instead of left out."""
 
 
 class FrameTag(IntEnum):
     """The first byte of a WebSocket frame."""
 
     PUSH = 1
+    """A client's push."""
     PULL = 2
+    """A client's pull."""
     BROADCAST = 3
+    """A page that the server sends without a request."""
 
 
 def encode_frame(tag: FrameTag, message: bytes) -> bytes:
@@ -67,7 +72,10 @@ def encode_checkpoint_frame(message: bytes) -> bytes:
 
 
 def read_checkpoint(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the messages of a checkpoint stream; memory is limited to one message.
+    """Yield the messages of a checkpoint stream. Only one message is in memory at a time.
+
+    Args:
+        stream: the stream, at the beginning of a frame. The caller closes it.
 
     Raises:
         ValidationError: the stream ends within a frame, or a frame is larger than MAX_FRAME_BYTES.

@@ -1,6 +1,7 @@
-"""Converts deltas to columns of the lake's history, in Arrow, with values as canonical (JCS) texts.
+"""Converts deltas to columns of the lake's history, in Arrow, with values as canonical JSON texts (JCS).
 
-The tasks of a flush call it (`lakehouse.history.decoding`), and queries of deltas that are not flushed
+A *delta* is a change of some columns of one row; the *history* is the Iceberg table of all deltas. The Spark tasks that
+write it call this module (`lakehouse.history.decoding`), and so do queries of deltas that are not in the lake yet
 (`analysis.unflushed`).
 """
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
-"""Matches values that are canonical already, as most pushed values are."""
+"""A regular expression for values that are canonical already, as most pushed values are."""
 
 
 DELTA_FIELDS = (
@@ -70,7 +71,10 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
 
 
 def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
-    """Return the canonical texts of JSON values."""
+    """Return the canonical texts of JSON values.
+
+    Only values that are not canonical yet are parsed, because that is slow.
+    """
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
     joined = pa.py_buffer(b"".join(values))

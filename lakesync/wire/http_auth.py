@@ -1,7 +1,8 @@
-"""Credentials for requests that `requests` sends: a bearer token, or none.
+"""Credentials for requests that the package `requests` sends: a bearer token, or none.
 
-Every session must set one of these as its `auth`. Otherwise `requests` reads `~/.netrc` and sends a password from there
-instead of the session's `Authorization` header, or to a server that needs none.
+Every module that creates a `requests` session sets one of these as the session's `auth`. Otherwise `requests` reads
+`~/.netrc`, and sends a password from there instead of the session's `Authorization` header, or to a server that needs
+none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BearerAuth:
-    """Adds `Authorization: Bearer TOKEN`."""
+    """Adds the header `Authorization: Bearer TOKEN` to a request."""
 
     def __init__(self, token: str | None) -> None:
         """Store the token; with None, requests are sent without credentials."""

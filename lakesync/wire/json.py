@@ -1,6 +1,8 @@
 """The JSON encoding of pushes, pulls and their responses. Gateway, client and stores call it.
 
-An hlc is encoded as a decimal string, and decoded from that or from an integer. Column values keep their text.
+A *push* sends deltas (changes of rows), a *pull* requests those that the client lacks. An *hlc* (timestamp of a hybrid
+logical clock, or cursor) has 64 bits, which a JSON number in JavaScript would round. So it is encoded as a decimal
+string; it is decoded from that or from an integer. Column values keep the text in which they were sent.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_values
 T = TypeVar("T")
 
 DEFAULT_MAX_DELTAS = 100
-"""Deltas per page, if a pull does not say."""
+"""Deltas at which a page is full, if a pull does not name a limit."""
 _DECIMAL = re.compile("0|[1-9][0-9]{0,18}")
 
 
@@ -217,6 +219,10 @@ def _pull(request: _PullRequest) -> SyncPull:
 
 def _whole(name: str, given: float) -> int:
     """Return a whole number as an integer, also if JSON writes it as 5.0.
+
+    Args:
+        name: the field's name, for the message.
+        given: the number.
 
     Raises:
         ValidationError: the number has a fraction.

@@ -1,6 +1,9 @@
 """The encoding of a row of staging's log: a push's deltas as one compressed body, and their ids beside it.
 
-Stores write it; flush tasks and rebuilds read it.
+The *log* of the staging store has one row for each push (a client's request with *deltas*, changes of rows). Stores
+write and replay log rows; flush tasks read their bodies to copy them to the lake. The ids stay when a body is deleted
+after that, so that a repeated push is recognised. Each id is stored as two hashes of 8 bytes: the *digest*, which the
+ledger sums up, and the *identity*, by which the delta is recognised (`model.delta`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ MAX_BODY_BYTES = 256 << 20
 
 _HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
+"""The compression level of zstd: the fastest, because every push waits for it."""
 _HLC_BYTES = _DIGEST_BYTES = 8
 _IDS_VERSION = b"\x01"
 """The last byte of packed ids. Ids from before version 1 have none."""
@@ -51,11 +55,13 @@ class PackedDeltas(NamedTuple):
     number: int
     """Number of deltas."""
     hlc_low: int
+    """The lowest hlc (client's timestamp) of the deltas."""
     hlc_high: int
+    """The highest hlc of the deltas."""
     ids: bytes
-    """As `pack_ids` returns it."""
+    """The deltas' ids, as `pack_ids` returns them."""
     body: bytes | None
-    """As `encode_body` returns it; None if it is not stored."""
+    """The deltas, as `encode_body` returns them; None if they are not stored, because the lake has them already."""
 
 
 def pack(deltas: Sequence[RowDelta], *, body: bool = True) -> PackedDeltas:
@@ -104,14 +110,15 @@ def unpack_body(body: bytes) -> bytes:
 
 
 def unpacked_size(body: bytes) -> int:
-    """Return the number of bytes of the JSON in a body."""
+    """Return the number of bytes of the JSON in a body, from its header, without unpacking it."""
     return int(zstandard.frame_content_size(memoryview(body)[1:]))
 
 
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
-    """Pack deltas' hlcs (int64, little-endian), then their `id_digest`s, then their `id_identity`s, and a version byte.
+    """Pack the hlcs and ids of deltas.
 
-    Ids that were packed before version 1 have no identities and no version byte.
+    The result has all hlcs (int64, little-endian), then all `id_digest`s, then all `id_identity`s, and a version byte.
+    Ids that an earlier version of LakeSync packed have no identities and no version byte.
     """
     ids = [delta.delta_id for delta in deltas]
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
@@ -129,7 +136,10 @@ def packed_digests(ids: bytes) -> memoryview:
 
 
 def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
-    """Return `(hlc, id identity)` of each delta, in order; for ids from before version 1, `(hlc, old_identity)`.
+    """Return what identifies each delta, in order.
+
+    Returns:
+        Pairs of hlc and `id_identity`; for ids without a version byte, pairs of hlc and `old_identity`.
 
     Raises:
         ValidationError: the length is invalid.
@@ -142,7 +152,10 @@ def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
 
 
 def old_identity(delta_id: str) -> bytes:
-    """Return the identity that `unpack_ids` gives a delta id that was packed before version 1."""
+    """Return the identity that `unpack_ids` gives a delta id that was packed without identities.
+
+    Of such an id only the digest is stored.
+    """
     return _OLD + id_digest(delta_id)
 
 

@@ -1,6 +1,9 @@
 """Checks that msgspec's decoders do not make: malformed deltas of a push, texts of hlcs, values without canonical form.
 
-The decoders in `wire.json` and `wire.protobuf` call it.
+A *delta* is a change of some columns of one row. A decoder stops at the first malformed one, but a client must get the
+rejection of each, so that it can set these aside. An *hlc* is a client's timestamp, of 64 bits: a JSON number would
+lose some of them. A value needs a *canonical form* (JCS), from which its delta's id is computed. The decoders in
+`wire.json` and `wire.protobuf` call this module.
 """
 
 from __future__ import annotations
@@ -39,14 +42,16 @@ _decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
 
 _DECIMAL = re.compile("0|[1-9][0-9]*")
 _EXACT_BELOW = 1 << 56
-"""From here on, doubles are multiples of `_DOUBLE_STEP`. So an hlc that is not one was written as a plain decimal."""
+"""From here on, doubles are multiples of `_DOUBLE_STEP`. So an hlc that is no such multiple was written as a
+decimal."""
 _DOUBLE_STEP = 16
+"""The difference of two doubles next to each other, from `_EXACT_BELOW` on."""
 
 
 def hlc_problem(name: str, given: object) -> str | None:
     """Return what is wrong with the text of an hlc; None if it is valid or absent.
 
-    Lax decoders also accept texts such as "1e3".
+    msgspec's lax decoders accept more texts than plain decimals, such as "1e3", which are rounded.
 
     Args:
         name: the field's name, for the message.
@@ -75,7 +80,7 @@ def check_hlc_texts(body: bytes, push: SyncPush) -> None:
 
 
 def push_error(body: bytes, otherwise: str) -> ValidationError:
-    """Return the error for a malformed push, with every malformed delta.
+    """Return the error for a malformed push, with a rejection for every malformed delta; the caller raises it.
 
     Args:
         body: the push as JSON.
@@ -87,6 +92,7 @@ def push_error(body: bytes, otherwise: str) -> ValidationError:
 
 
 def _cursor_problem(body: bytes) -> str | None:
+    """Return what is wrong with the cursor `lastSeenHlc` of a push; None if it is valid or cannot be read."""
     try:
         return hlc_problem("lastSeenHlc", _decode_hlcs(body).last_seen_hlc)
     except (msgspec.MsgspecError, *DECODE_ERRORS):
@@ -94,9 +100,14 @@ def _cursor_problem(body: bytes) -> str | None:
 
 
 def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
-    """Return whether every hlc that may have been a double is in the body in the form in which clients write it.
+    """Return whether the hlcs of a push are certainly plain decimals, by a quick search in its text.
 
-    A quick check that is sufficient: False means that the texts have to be read.
+    An hlc that may have been rounded is searched for in the form in which clients write it. False means only that the
+    texts have to be decoded to decide.
+
+    Args:
+        body: the push as JSON.
+        push: the same, decoded.
     """
     cursor, hlcs = push.last_seen_hlc, [delta.hlc for delta in push.deltas]
     if min(hlcs, default=0) < 0 or cursor < 0:

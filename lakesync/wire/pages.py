@@ -1,7 +1,8 @@
 """Decodes a page as a client receives it, leaving the columns of its deltas as JSON until they are read.
 
-A page has thousands of deltas, and decoding their columns takes most of the time. `cells_of` decodes the columns of
-many deltas together. The client's prefetch and its writes to the app's database call this module.
+A *page* is the response to a pull: the *deltas* (changes of rows) that the client lacks. It may have thousands, and
+decoding their columns takes most of the time. `cells_of` decodes the columns of many deltas together. The client's
+prefetch and its writes to the app's database call this module.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from lakesync.model.validation import check_hlc
 from lakesync.wire.malformed import DECODE_ERRORS
 
 Cells = tuple[ColumnValue, ...]
+"""The columns of one delta."""
 
 _AT_ONCE = 100
-"""Deltas whose columns are decoded together, so that they stay in the processor's cache."""
+"""How many deltas' columns are decoded together: few enough to stay in the processor's cache."""
 _SAMPLE_INTERVAL = 20
-"""`about_bytes` measures one delta in so many."""
+"""`about_bytes` measures one of so many deltas."""
 
 
 class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -78,7 +80,10 @@ def decode_page(body: bytes) -> SyncResponse:
 
 
 def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
-    """Yield the columns of deltas, in lists for several deltas at a time. All or none must be `PageDelta`s.
+    """Yield the columns of deltas, in lists for several deltas at a time.
+
+    Args:
+        deltas: deltas of a page; either all or none of them are `PageDelta`s.
 
     Raises:
         ValidationError: they have another form.
@@ -107,5 +112,5 @@ def about_bytes(deltas: Sequence[RowDelta]) -> int:
 
 
 def flat(cells: Sequence[Cells]) -> list[ColumnValue]:
-    """Return all columns in one list."""
+    """Return the columns of several deltas in one list."""
     return list(chain.from_iterable(cells))

@@ -1,11 +1,13 @@
 """Protobuf messages: encodes and decodes pushes, pulls, responses and single deltas.
 
-Gateway, client and the pipeline's checkpoints call it.
+A *push* sends deltas (changes of rows), a *pull* requests those that the client lacks. A *checkpoint* is a snapshot of
+all rows, from which new clients start. Gateway, client and the pipeline's checkpoints call this module.
 
-The client's load of a checkpoint decodes a frame's deltas by field: to one list per field, without an object per delta.
-That relies on a rule of protobuf: if encoded messages are concatenated, the decoder merges them to one message and
-appends their repeated fields. So this module declares a message with the field numbers of a delta, all of them
-repeated, and decodes the concatenated deltas as one such message. C code then builds the lists.
+A client that loads a checkpoint decodes millions of deltas. It calls `decode_by_field`, which returns one list for each
+field, without an object for each delta. That relies on a rule of protobuf: if encoded messages are concatenated, the
+decoder merges them to one message and appends their repeated fields. So this module declares a message with the field
+numbers of a delta, all of them repeated, and decodes the concatenated deltas as one such message. C code then builds
+the lists.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from lakesync.wire.malformed import check_values
 M = TypeVar("M", bound=Message)
 
 DEFAULT_MAX_DELTAS = 100
-"""Deltas per page, if a pull does not say."""
+"""Deltas at which a page is full, if a pull does not name a limit."""
 
 _OPS: dict[pb.DeltaOp, Op] = {pb.DELTA_OP_INSERT: "INSERT", pb.DELTA_OP_UPDATE: "UPDATE", pb.DELTA_OP_DELETE: "DELETE"}
 _NUMBERS = {op: number for number, op in _OPS.items()}
@@ -203,9 +205,9 @@ class DeltaFields(NamedTuple):
     clients: list[str]
     hlcs: list[int]
     names: list[str]
-    """The column names of all deltas; an empty name ends those of each delta."""
+    """The column names of all deltas, one delta after the other; an empty name follows those of each delta."""
     values: list[bytes]
-    """The JSON values of these columns; an empty value ends those of each delta."""
+    """The JSON values of these columns; an empty value follows those of each delta."""
 
     @property
     def width(self) -> int | None:
@@ -226,7 +228,13 @@ def split_deltas(response: bytes) -> Sequence[bytes]:
 
 
 def decode_by_field(deltas: Sequence[bytes]) -> DeltaFields | None:
-    """Decode encoded RowDelta messages, at least one, to lists of their fields; None if one lacks a field.
+    """Decode encoded RowDelta messages to lists of their fields.
+
+    Args:
+        deltas: the messages, at least one.
+
+    Returns:
+        The fields; None if a delta lacks one (protobuf leaves out empty fields), so that the lists would not match.
 
     Raises:
         ValidationError: the messages have another form.
