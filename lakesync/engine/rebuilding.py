@@ -148,7 +148,15 @@ def rebuild(
 
 
 def _selected_urls(urls: dict[str, str], only: str | None) -> dict[str, str]:
-    """Return the URL of each shard to rebuild; None in `only` selects all."""
+    """Return the URL of each shard to rebuild; None in `only` selects all.
+
+    Args:
+        urls: the URL of every shard's store, by shard name.
+        only: the name of the only shard to rebuild; None for all.
+
+    Raises:
+        ConfigurationError: there is no such shard, or its folder contains another shard's.
+    """
     if only is None:
         return urls
     if only not in urls:

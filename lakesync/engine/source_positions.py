@@ -182,12 +182,22 @@ def started_again(record: ClientRecord) -> ClientRecord:
 
 
 def after_request(record: ClientRecord, since: int) -> ClientRecord:
-    """Return the record after a request with the cursor `since`, which may be the mark of a page in any source."""
+    """Return the record after a request with the cursor `since`, which may be the mark of a page in any source.
+
+    Args:
+        record: the client's record.
+        since: the cursor that the client sent.
+    """
     return msgspec.structs.replace(record, sources=tuple(received(record, known, since) for known in record.sources))
 
 
 def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
-    """Return the client's record with this position, which replaces the one in the same source."""
+    """Return the client's record with this position, which replaces the one in the same source.
+
+    Args:
+        record: the client's record.
+        known: the position in one source.
+    """
     others = tuple(other for other in record.sources if other.source != known.source)
     return msgspec.structs.replace(record, sources=(*others, known))
 

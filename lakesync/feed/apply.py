@@ -398,7 +398,12 @@ def has_from_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
 
 
 def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
-    """Return the bucket keys that a row belongs to by the rules, sorted; none if the row is deleted or empty."""
+    """Return the bucket keys that a row belongs to by the rules, sorted; none if the row is deleted or empty.
+
+    Args:
+        row: the row.
+        index: computes the bucket keys of a row by the active rules.
+    """
     if not row.state.visible:
         return ()
     if index.everything:
@@ -426,6 +431,7 @@ def _has_same_keys(before: RowState, after: RowState, index: BucketIndex) -> boo
 
 
 def _value(state: RowState, column: str) -> Raw | None:
+    """Return a column's value in a row's state; None if the row does not have the column."""
     cell = state.cells.get(column)
     return None if cell is None else cell.value
 

@@ -72,7 +72,12 @@ def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
-    """Return the newest scope with the claims and rules of an access; None if there is none."""
+    """Return the newest scope with the claims and rules of an access; None if there is none.
+
+    Args:
+        record: the client's record.
+        access: what the client may see.
+    """
     return next((scope for scope in reversed(record.scopes) if access.same_as(scope)), None)
 
 
@@ -106,12 +111,22 @@ def has_other_access(record: ClientRecord, access: Access) -> bool:
 
 
 def ends_scope(record: ClientRecord, access: Access) -> bool:
-    """Return whether a page for `access` begins a new scope, because the newest one has other claims or rules."""
+    """Return whether a page for `access` begins a new scope, because the newest one has other claims or rules.
+
+    Args:
+        record: the client's record.
+        access: what the client may see by the present request.
+    """
     return bool(record.scopes) and not access.same_as(record.scopes[-1])
 
 
 def owns_cursors(record: ClientRecord, access: Access) -> bool:
-    """Return whether complete cursors belong to `access`: the newest scope has it, and a complete cursor was sent."""
+    """Return whether complete cursors belong to `access`: the newest scope has it, and a complete cursor was sent.
+
+    Args:
+        record: the client's record.
+        access: what the client may see on the connection in question.
+    """
     scope = record.scopes[-1] if record.scopes else None
     return scope is not None and scope.start >= 0 and access.same_as(scope)
 
@@ -280,6 +295,10 @@ def with_page(record: ClientRecord, page: Page) -> ClientRecord:
     """Return the record with a page added; it replaces one with the same cursor.
 
     Above `PAGES_KEPT`, the oldest pages are removed, but not that of the cursor `seen`, which the client certainly has.
+
+    Args:
+        record: the client's record.
+        page: the page, with the cursor whose meaning it is.
     """
     pages = [each for each in record.pages if each.cursor != page.cursor]
     surplus = len(pages) + 1 - PAGES_KEPT

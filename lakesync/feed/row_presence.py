@@ -125,13 +125,23 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
 
 
 def _was_shown(entry: Entry, at: Position) -> bool:
-    """Return whether the row may have been inside a bucket since the base while the client had claims for it."""
+    """Return whether the row may have been inside a bucket since the base while the client had claims for it.
+
+    Args:
+        entry: one of the row's entries.
+        at: the client's feed position.
+    """
     periods = at.sent.get(entry.bucket, ())
     return any(entry.may_be_inside_between(max(period.at, at.base), period.ended_at) for period in periods)
 
 
 def _may_hold(entry: Entry, at: Position) -> bool:
-    """Return whether the client may have the row, as far as one entry shows."""
+    """Return whether the client may have the row, as far as one entry shows.
+
+    Args:
+        entry: one of the row's entries.
+        at: the client's feed position.
+    """
     if entry.bucket.startswith("@"):  # an entry under the client's own key exists only if it wrote to the row
         return True
     if not entry.first:  # the row never joined this bucket

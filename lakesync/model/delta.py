@@ -230,6 +230,13 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Colum
 
 
 def _write(value: Any, put: Callable[[str], None], depth: int) -> None:
+    """Write a value as canonical JSON, by calling `put` with each part; raises ValidationError.
+
+    Args:
+        value: the decoded JSON value.
+        put: called with each part of the text, in order.
+        depth: how many levels of lists and objects are left.
+    """
     kind = type(value)
     if kind is str:
         put(_quote(value))
@@ -248,6 +255,7 @@ def _write(value: Any, put: Callable[[str], None], depth: int) -> None:
 
 
 def _write_list(value: Sequence[Any], put: Callable[[str], None], depth: int) -> None:
+    """Write a list as canonical JSON; `depth` is the number of levels that are left. Raises ValidationError."""
     if depth < 0:
         raise ValidationError(_TOO_DEEP)
     put("[")
@@ -259,6 +267,7 @@ def _write_list(value: Sequence[Any], put: Callable[[str], None], depth: int) ->
 
 
 def _write_object(value: Mapping[Any, Any], put: Callable[[str], None], depth: int) -> None:
+    """Write an object as canonical JSON; `depth` is the number of levels that are left. Raises ValidationError."""
     if depth < 0:
         raise ValidationError(_TOO_DEEP)
     for key in value:
@@ -275,6 +284,7 @@ def _write_object(value: Mapping[Any, Any], put: Callable[[str], None], depth: i
 
 
 def _quote(text: str) -> str:
+    """Return a text as a JSON string; raises ValidationError if it is no valid Unicode."""
     if not text.isascii():
         try:
             text.encode()

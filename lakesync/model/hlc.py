@@ -132,6 +132,7 @@ class WallClock:
         return time.time_ns() // 1_000_000 + self._offset
 
     def _refresh(self, file: Path) -> None:
+        """Read the offset if the file has changed, at most every `_RECHECK_SECONDS`."""
         now = time.monotonic()
         if now - self._checked < _RECHECK_SECONDS:
             return

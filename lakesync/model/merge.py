@@ -204,7 +204,12 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return RowState(self.cells.copy(), self.tombstone, self.inserted, self.newest)
 
     def touch(self, columns: Iterable[str], at: int) -> None:
-        """Set `Cell.at` of columns: the arrival at which they changed, or at which another value lost to theirs."""
+        """Set `Cell.at` of columns: the arrival at which they changed, or at which another value lost to theirs.
+
+        Args:
+            columns: names of live columns.
+            at: the arrival.
+        """
         for name in columns:
             cell = self.cells[name]
             self.cells[name] = Cell(cell.origin, cell.value, at)
@@ -289,6 +294,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return (tuple([name for name in names if name not in kept]) if kept else names), tuple(lost)
 
     def _bury(self, stamp: Stamp) -> None:
+        """Set the tombstone, and delete the columns and the INSERT with a smaller or equal stamp."""
         self.tombstone = stamp
         for name in [name for name, cell in self.cells.items() if cell.origin.stamp <= stamp]:
             del self.cells[name]

@@ -55,7 +55,12 @@ class Namespaces(NamedTuple):
         return Gateways(frozenset(name for name, where in self.own.items() if where == namespace), others=False)
 
     def called(self, namespace: str, table: str) -> str:
-        """Return a state table's name for people: with its namespace, unless that is the shared one."""
+        """Return a state table's name for people: with its namespace, unless that is the shared one.
+
+        Args:
+            namespace: the namespace of the table.
+            table: the synced table's name.
+        """
         return table if namespace == self.shared else f"{namespace}.{table}"
 
 

@@ -41,6 +41,10 @@ def replace_private_file(path: Path, content: bytes) -> None:
 
     Raises:
         OSError: the content cannot be written.
+
+    Args:
+        path: the file, which need not exist; its folder must.
+        content: the new content.
     """
     descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

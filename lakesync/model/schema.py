@@ -196,6 +196,7 @@ def _references_as_text(obj: Any) -> Any:
 
 
 def _reference_as_text(column: Any) -> Any:
+    """Return a column with its reference as `table.column`, if it is given as an object; raises SchemaError."""
     if not isinstance(column, dict) or not isinstance(column.get("references"), dict):
         return column
     try:
@@ -214,6 +215,7 @@ def _reference_as_text(column: Any) -> Any:
 
 
 def _check_names(schema: TableSchema) -> None:
+    """Check the names of a schema's table and columns; raises SchemaError."""
     if not is_identifier(schema.table):
         raise SchemaError(f"table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
     if schema.source_table is not None and not is_identifier(schema.source_table):
@@ -250,6 +252,7 @@ def _check_names(schema: TableSchema) -> None:
 
 
 def _check_keys(schema: TableSchema) -> None:
+    """Check that a schema's keys are among its columns; raises SchemaError."""
     names = {column.name for column in schema.columns}
     if not schema.primary_key:
         raise SchemaError(f"primaryKey of table {schema.table!r} is empty: leave it out for row_id")

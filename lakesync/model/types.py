@@ -33,7 +33,12 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, column: str, value: Any) -> ColumnValue:
-        """Create one from a Python value that can be written as JSON."""
+        """Create one from a Python value that can be written as JSON.
+
+        Args:
+            column: the column's name.
+            value: the value.
+        """
         return cls(column, msgspec.Raw(msgspec.json.encode(value)))
 
     def decoded(self) -> Any:

@@ -138,7 +138,12 @@ class _Plan:
         """Like `_new_prefix`. Many rows share a key; with the cache it is also one string in memory."""
 
     def row_key(self, table: str, texts: _Texts) -> str | None:
-        """Return the bucket's key of a row; None if the row is not in the bucket."""
+        """Return the bucket's key of a row; None if the row is not in the bucket.
+
+        Args:
+            table: the row's table.
+            texts: the row's values.
+        """
         if self.tables and table not in self.tables:
             return None
         for condition in self.constant:

@@ -100,6 +100,7 @@ def parse_rules(obj: Any) -> SyncRules:
 
 
 def _bucket(obj: Any, position: int) -> Bucket:
+    """Parse a bucket; a ValidationError begins with its `position` in the list."""
     where = f"buckets[{position}]"
     if not isinstance(obj, dict):
         raise ValidationError(f"{where} is not a JSON object: send {{name, tables, filters}}")
@@ -126,6 +127,7 @@ def _bucket(obj: Any, position: int) -> Bucket:
 
 
 def _filter(obj: Any, where: str) -> Filter:
+    """Parse a filter; a ValidationError begins with `where`, the filter's place in the rules."""
     if not isinstance(obj, dict):
         raise ValidationError(f"{where} is not a JSON object: send {{column, op, value}}")
     column, op, value = obj.get("column"), obj.get("op"), obj.get("value")
@@ -145,6 +147,7 @@ def _is_operator(op: object) -> TypeGuard[Operator]:
 
 
 def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
+    """Return the list under a key; raises ValidationError if it is missing or no list."""
     value = obj.get(name)
     if not isinstance(value, list):
         raise ValidationError(f"{where}: {name} is not a list")
@@ -260,6 +263,7 @@ def _compare_order(op: Operator, left: str, right: str) -> bool:
 
 
 def _compare(op: Operator, left: Any, right: Any) -> bool:
+    """Return whether `left` is greater than `right` (`gt`), smaller (`lt`), and so on."""
     if op == "gt":
         return bool(left > right)
     if op == "lt":

@@ -47,7 +47,12 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def put(self, gateway: str, job: T) -> None:
-        """Add a job behind the others of its gateway."""
+        """Add a job behind the others of its gateway.
+
+        Args:
+            gateway: the gateway's id.
+            job: the job.
+        """
         jobs = self._waiting.get(gateway)
         if jobs is None:
             self._waiting[gateway] = deque((job,))

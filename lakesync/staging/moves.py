@@ -82,7 +82,12 @@ def change_of(kind: MoveKind, at: int) -> EntryChange:
 
 
 def add_moves(sums: MoveSums, moves: Iterable[Move]) -> None:
-    """Combine moves with `sums`, in their order."""
+    """Combine moves with `sums`, in their order.
+
+    Args:
+        sums: the earlier moves; this dictionary has the result.
+        moves: the later moves.
+    """
     for move in moves:
         of_bucket = sums.get(move.bucket)
         if of_bucket is None:
@@ -128,7 +133,12 @@ def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChang
 
 
 def newest_of(rows: Iterable[StoredRow], moves: Iterable[Move]) -> dict[str, int]:
-    """Return, by bucket key, the latest arrival of any of the rows or moves under it."""
+    """Return, by bucket key, the latest arrival of any of the rows or moves under it.
+
+    Args:
+        rows: changed rows, each under its current bucket keys.
+        moves: explicit moves.
+    """
     by_keys: dict[tuple[str, ...], int] = {}  # many rows have the same keys
     for row in rows:
         if row.arrival > by_keys.get(row.keys, 0):

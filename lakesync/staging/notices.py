@@ -92,7 +92,12 @@ class Announcement:
         self._presence: list[Notice] = []
 
     def moved(self, gateway: str, buckets: Iterable[str]) -> None:
-        """Record that rows changed under these bucket keys."""
+        """Record that rows changed under these bucket keys.
+
+        Args:
+            gateway: the gateway's id.
+            buckets: the bucket keys.
+        """
         changed = self._moved.setdefault(gateway, set())
         if changed is not None:
             changed.update(buckets)
@@ -102,7 +107,12 @@ class Announcement:
         self._moved[gateway] = None
 
     def announce_presence(self, gateway: str, presence: Iterable[Presence]) -> None:
-        """Record connected clients, in notices that are small enough for Postgres."""
+        """Record connected clients, in notices that are small enough for Postgres.
+
+        Args:
+            gateway: the gateway's id.
+            presence: the connected clients.
+        """
         self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
 
     def take(self) -> list[Notice]:

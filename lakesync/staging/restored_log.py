@@ -71,7 +71,12 @@ class ReplacementStore(Protocol):
         """Create a gateway with a new epoch, which identifies this copy of the gateway's data."""
 
     def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
-        """Run `work` in a commit and return its result."""
+        """Run `work` in a commit and return its result.
+
+        Args:
+            gateway: the gateway's id.
+            work: the function to run, given the transaction.
+        """
 
 
 class RestoringCommit(SqlQueries):

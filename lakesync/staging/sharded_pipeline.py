@@ -204,7 +204,11 @@ class ShardedPipeline:
         self.stores[self.shards.names[index]].confirm_erasure(gateway, shard_seq)
 
     def _split_seq(self, gateway: str, seq: int) -> tuple[int, int]:
-        """Return the index of an erasure's shard, and the erasure's number there."""
+        """Return the index of an erasure's shard, and the erasure's number there.
+
+        Raises:
+            NotFoundError: the number has no shard.
+        """
         index, shard_seq = seq >> _INDEX_BITS, seq & ((1 << _INDEX_BITS) - 1)
         if index >= len(self.shards.names):
             raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")

@@ -187,7 +187,12 @@ class FlushJobStatements(FlushJobQueries):
         self._query(_ADD_JOB, int(set_aside), job_id, body)
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
-        """Delete a job and return its body; None if there is no such job."""
+        """Delete a job and return its body; None if there is no such job.
+
+        Args:
+            job_id: the job's id.
+            set_aside: whether to look among the jobs that failed and were set aside, instead of the waiting ones.
+        """
         rows = self._query(_GET_JOB, int(set_aside), job_id)
         self._query(_DROP_JOB, int(set_aside), job_id)
         return bytes(rows[0][0]) if rows else None

@@ -33,7 +33,12 @@ class FrameTag(IntEnum):
 
 
 def encode_frame(tag: FrameTag, message: bytes) -> bytes:
-    """Return a tagged WebSocket frame."""
+    """Return a tagged WebSocket frame.
+
+    Args:
+        tag: what the message is.
+        message: the encoded protobuf message.
+    """
     return bytes((tag,)) + message
 
 

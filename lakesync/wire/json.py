@@ -208,6 +208,7 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
 
 
 def _pull(request: _PullRequest) -> SyncPull:
+    """Check a decoded pull request, of which some fields have two names; raises ValidationError."""
     since = _cursor(request.since if request.since_hlc is msgspec.UNSET else request.since_hlc)
     own = None if request.own_hlc is None else _hlc("ownHlc", request.own_hlc, "send an hlc of the client's own")
     limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
@@ -239,6 +240,16 @@ def _cursor(given: float | str | msgspec.UnsetType) -> int:
 
 
 def _hlc(name: str, given: float | str, remedy: str) -> int:
+    """Return an hlc that JSON has as a number or a decimal text.
+
+    Args:
+        name: the field's name, for the message.
+        given: the number or text.
+        remedy: what to send instead, for the message.
+
+    Raises:
+        ValidationError: it is neither, or out of range.
+    """
     if isinstance(given, str):
         if not _DECIMAL.fullmatch(given):
             raise ValidationError(f"{name} is {given[:40]!r}: {remedy}")
@@ -263,6 +274,7 @@ def _all_to_wire(deltas: Iterable[RowDelta]) -> list[_Delta]:
 
 
 def _with_hlcs(value: Any) -> Any:
+    """Return a value in which every integer under a key `hlc` or ending in `Hlc` is a decimal string."""
     if isinstance(value, dict):
         return {
             key: str(item)

@@ -129,6 +129,10 @@ def parse(message: M, data: bytes) -> M:
 
     Raises:
         ValidationError: `data` has another form.
+
+    Args:
+        message: an empty message.
+        data: the encoded message.
     """
     try:
         message.ParseFromString(data)
@@ -165,12 +169,14 @@ def _message(delta: RowDelta) -> pb.RowDelta:
 
 
 def _deltas(messages: Iterable[pb.RowDelta]) -> tuple[RowDelta, ...]:
+    """Convert RowDelta messages to deltas, and check their values; raises ValidationError."""
     deltas = tuple(_delta(message, f"deltas[{index}]") for index, message in enumerate(messages))
     check_values(deltas)
     return deltas
 
 
 def _delta(message: pb.RowDelta, where: str) -> RowDelta:
+    """Convert a RowDelta message to a delta; a ValidationError begins with `where`, its place in the message."""
     op = _OPS.get(message.op)
     if op is None:
         raise ValidationError(f"{where}: op {message.op} is none of 1 INSERT, 2 UPDATE, 3 DELETE")

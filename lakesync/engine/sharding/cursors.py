@@ -104,7 +104,12 @@ def adopt(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors
 
 
 def next_above(cursor: int, now_ms: int) -> int:
-    """Return the next multiple of `ARRIVAL_STEP` above an earlier cursor, and not below the wall time `now_ms`."""
+    """Return the next multiple of `ARRIVAL_STEP` above an earlier cursor, and not below the wall time `now_ms`.
+
+    Args:
+        cursor: the earlier cursor; 0 for none.
+        now_ms: server wall time in milliseconds since 1970.
+    """
     return max(cursor // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
 
 

@@ -146,7 +146,14 @@ class ShardedGateway(SyncGateway):
         return run(subscriptions.scan(self._parts, self._vectors, groups))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Checkpoint]:
-        """Like `SyncGateway.submit_checkpoint`: every shard's newest checkpoint, under one cursor."""
+        """Like `SyncGateway.submit_checkpoint`: every shard's newest checkpoint, under one cursor.
+
+        Raises:
+            ForbiddenError: the client id is not the token's.
+            NotFoundError: a shard has no checkpoint.
+        Raises (in the future):
+            NotFoundError: as `SyncGateway.submit_checkpoint`, in any shard.
+        """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
         for name, part in self._parts.items():

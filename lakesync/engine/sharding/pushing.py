@@ -110,7 +110,13 @@ def push(
 
 
 def _seen(parts: Iterable[str], vectors: Vectors, request: ShardedPush) -> Steps[dict[str, int]]:
-    """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known."""
+    """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known.
+
+    Args:
+        parts: the names of all shards.
+        vectors: looks up client cursors.
+        request: the push, with the cursor that the client certainly has.
+    """
     if request.seen is None:
         return {}
     if request.seen <= NEVER_PULLED:

@@ -82,7 +82,12 @@ class Vectors:
         self._wall = wall
 
     def submit_resolve(self, client_id: str, cursor: int) -> Future[ResolvedCursor]:
-        """Look up what a cursor that a client sent means; nothing is stored."""
+        """Look up what a cursor that a client sent means; nothing is stored.
+
+        Args:
+            client_id: the client's id.
+            cursor: the cursor that the client sent.
+        """
         return self._store.read(self._gateway_id, lambda view: _resolve(view, client_id, cursor))
 
     def submit_resolve_all(self, clients: Sequence[tuple[str, int]]) -> Future[list[ResolvedCursor]]:

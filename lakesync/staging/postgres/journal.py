@@ -132,7 +132,12 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
 
 
 def save_head(connection: Connection, head: Head) -> None:
-    """Write a head, at the end of a transaction that changed it."""
+    """Write a head, at the end of a transaction that changed it.
+
+    Args:
+        connection: an open connection; statements run in its current transaction.
+        head: the gateway's head.
+    """
     connection.execute("UPDATE gateway SET arrival = %s WHERE id = %s", (head.arrival, head.gateway))
     connection.execute(
         "UPDATE shard SET last_seq = %s, last_arrival = %s, flushed_seq = %s, trimmed_seq = %s, deltas = %s,"

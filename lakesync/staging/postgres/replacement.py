@@ -40,6 +40,7 @@ class _ReplacementSchema:
         ensure_gateway(self._connection, gateway, self._wall(), self._shard)
 
     def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
+        """Run `work` in the transaction, and store the gateway's head after it."""
         head = load_head(self._connection, gateway, self._configs, lock=True)
         journal = Journal(self._connection, head, self._wall)
         result = work(PostgresCommit(journal))

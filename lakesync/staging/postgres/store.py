@@ -78,7 +78,12 @@ class PostgresStore(Pipeline, ErasingStore, CutPointStore):
             ensure_gateway(connection, gateway, self._wall(), self._shard)
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future completes when Postgres has committed. See `StagingStore.submit`."""
+        """Run `work` in a commit; the future completes when Postgres has committed. See `StagingStore.submit`.
+
+        Args:
+            gateway: the gateway's id.
+            work: the function to run, given the transaction.
+        """
         return self._groups.submit(gateway, work)
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:

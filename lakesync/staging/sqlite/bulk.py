@@ -76,6 +76,11 @@ def search(
 
 
 def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield parts of a sequence with at most `size` items each."""
+    """Yield parts of a sequence with at most `size` items each.
+
+    Args:
+        items: the sequence.
+        size: the most items of a part.
+    """
     for start in range(0, len(items), size):
         yield items[start : start + size]

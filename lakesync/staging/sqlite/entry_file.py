@@ -36,7 +36,12 @@ class BucketNumbers:
         self._cache.clear()
 
     def find(self, gateway: str, name: str) -> int | None:
-        """Return a key's number; None if it has none."""
+        """Return a key's number; None if it has none.
+
+        Args:
+            gateway: the gateway's id.
+            name: the bucket key.
+        """
         cached = self._cache.get((gateway, name))
         if cached is not None:
             return cached
@@ -44,7 +49,12 @@ class BucketNumbers:
         return None if row is None else self._remember(gateway, name, int(row[0]))
 
     def make(self, gateway: str, name: str) -> int:
-        """Return a key's number; create one if it has none."""
+        """Return a key's number; create one if it has none.
+
+        Args:
+            gateway: the gateway's id.
+            name: the bucket key.
+        """
         found = self.find(gateway, name)
         if found is not None:
             return found

@@ -51,7 +51,11 @@ class OwnerLock:
             raise
 
     def _take(self, folder: Path) -> None:
-        """Lock the file, and write this process's id into it."""
+        """Lock the file, and write this process's id into it.
+
+        Raises:
+            StagingUnavailableError: another process has the lock.
+        """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

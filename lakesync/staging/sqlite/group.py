@@ -147,6 +147,13 @@ class GroupCommit:
         Raises:
             MustRunAloneError: the job was rolled back and must run again, alone.
             sqlite3.Error: the job could not be rolled back alone, so the whole group must be.
+
+        Args:
+            job: the job.
+            alone: whether the job has a transaction of its own.
+
+        Returns:
+            The job's future, with its result or error.
         """
         mark = self._journal.mark()
         try:
@@ -187,7 +194,12 @@ class GroupCommit:
             raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
     def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
-        """Roll back the group, and complete its futures with the error."""
+        """Roll back the group, and complete its futures with the error.
+
+        Args:
+            futures: the futures of all jobs of the group.
+            exc: the error, which `_shown` converts for the callers.
+        """
         self.announcement.take()
         self._journal.rollback()
         if self._state.intact:

@@ -293,12 +293,30 @@ class Journal(JournalFile):
         self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
 
     def put_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
-        """Store a table's schema under its new version; None if it is retired."""
+        """Store a table's schema under its new version; None if it is retired.
+
+        Args:
+            gateway: the gateway's id.
+            table: the table.
+            version: the version, which counts the table's registrations and retirements.
+            schema: the schema; None if it is retired.
+
+        Raises:
+            MustRunAloneError: as `direct`.
+        """
         self.direct()
         self.write_schema(gateway, table, version, schema)
 
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
-        """Store a gateway's configuration, without its schemas."""
+        """Store a gateway's configuration, without its schemas.
+
+        Args:
+            gateway: the gateway's id.
+            config: the configuration.
+
+        Raises:
+            MustRunAloneError: as `direct`.
+        """
         self.direct()
         self.write_config(gateway, config)
         self.set_head(msgspec.structs.replace(self.head(gateway), config=config))
@@ -306,7 +324,12 @@ class Journal(JournalFile):
     # -- clients -------------------------------------------------------------------------------------------------
 
     def client(self, gateway: str, client_id: str) -> ClientRecord | None:
-        """Return a client's record, also one that waits in memory; None if it has none."""
+        """Return a client's record, also one that waits in memory; None if it has none.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
+        """
         place = (gateway, client_id)
         known = self._group.clients.get(place) or self._clients.get(place)
         if known is None:

@@ -95,14 +95,26 @@ class JournalFile:
         )
 
     def write_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
-        """Write a table's schema under its new version; None if it is retired."""
+        """Write a table's schema under its new version; None if it is retired.
+
+        Args:
+            gateway: the gateway's id.
+            table: the table.
+            version: the version, which counts the table's registrations and retirements.
+            schema: the schema; None if it is retired.
+        """
         self.sql.execute(
             "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
             (gateway, table, version, _encode(schema) if schema is not None else RETIRED),
         )
 
     def write_config(self, gateway: str, config: GatewayConfig) -> None:
-        """Write a gateway's configuration, without its schemas."""
+        """Write a gateway's configuration, without its schemas.
+
+        Args:
+            gateway: the gateway's id.
+            config: the configuration.
+        """
         rules = _encode(config.rules) if config.rules is not None else None
         self.sql.execute(
             "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
@@ -116,6 +128,10 @@ class JournalFile:
 
         A rebuild from the lake stores one record for all clients that it cannot know, under the id `ANYONE`. A client
         without a record of its own gets a copy of that record, if there is one.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
         """
         row = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
         return msgspec.structs.replace(decode_client(row[0]), client_id=client_id) if row is not None else None
@@ -178,6 +194,10 @@ class JournalFile:
         """Yield a shard's log rows above `seq`, in order; recovery replays them.
 
         Rows are read in chunks, so that a long log does not fill the memory.
+
+        Args:
+            head: the gateway's head in the shard.
+            seq: the number of the log row after which to begin; 0 for all.
         """
         while True:
             chunk = self.sql.execute(_ENTRY, (head.gateway, head.shard, head.epoch, seq, _REPLAY_CHUNK)).fetchall()

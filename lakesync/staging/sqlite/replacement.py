@@ -32,6 +32,7 @@ class _RestoringCommit(SqliteCommit, RestoringCommit):
         self._journal.set_head(head)
 
     def restore_config(self, config: GatewayConfig) -> None:
+        """Store schemas and rules with the versions that they had in the lost store."""
         for table, registered in config.schemas.items():
             self._journal.put_schema(self.gateway, table, registered.version, registered.schema)
         for table, version in config.retired.items():

@@ -179,7 +179,12 @@ class RowFile:
         self._cache.clear()
 
     def get(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
-        """Return the rows among `keys`; they must not be changed."""
+        """Return the rows among `keys`; they must not be changed.
+
+        Args:
+            gateway: the gateway's id.
+            keys: the rows' keys.
+        """
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
         for key in keys:

@@ -30,7 +30,12 @@ class State(LayeredFile):
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """Return the stored rows among `keys`; they must not be changed."""
+        """Return the stored rows among `keys`; they must not be changed.
+
+        Args:
+            gateway: the gateway's id.
+            keys: the rows' keys.
+        """
         found: dict[RowKey, StoredRow] = {}
         missing: Collection[RowKey] = keys
         for rows in self._unwritten(gateway):
@@ -112,7 +117,12 @@ class State(LayeredFile):
         return False
 
     def buckets(self, gateway: str, prefix: str) -> list[str]:
-        """Return the bucket keys in use that start with `prefix`."""
+        """Return the bucket keys in use that start with `prefix`.
+
+        Args:
+            gateway: the gateway's id.
+            prefix: the beginning of the keys; empty for all.
+        """
         found = set(self._buckets.names(gateway, prefix))
         for newest in self._newest():
             found |= {name for where, name in newest if where == gateway and name.startswith(prefix)}

@@ -56,7 +56,11 @@ def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
 
 
 def _purge(connection: sqlite3.Connection, path: Path) -> None:
-    """Rewrite one file, and truncate its write-ahead log."""
+    """Rewrite one file, and truncate its write-ahead log.
+
+    Raises:
+        StagingUnavailableError: another process reads the file, so its write-ahead log cannot be truncated.
+    """
     _rewrite(connection)
     (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
@@ -189,6 +193,10 @@ class SqliteStore(ErasingStore, CutPointStore):
 
         A function that calls `run_alone` or `put_rules` runs twice: first in a group, which it leaves by an error that
         rolls it back, and then alone.
+
+        Args:
+            gateway: the gateway's id.
+            work: the function to run, given the transaction.
         """
         opened = self._open
         return opened.owner.submit(

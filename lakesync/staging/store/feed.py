@@ -95,7 +95,12 @@ class FeedView(Protocol):
         """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Return every entry of these rows under these bucket keys, in any order."""
+        """Return every entry of these rows under these bucket keys, in any order.
+
+        Args:
+            keys: the rows' keys.
+            buckets: the bucket keys.
+        """
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
         """Return whether any entry under these bucket keys has `changed > since`."""

@@ -125,7 +125,12 @@ class FlushJobCommit(FlushJobView, Protocol):
         """
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
-        """Delete a job and return its body; None if the job does not exist."""
+        """Delete a job and return its body; None if the job does not exist.
+
+        Args:
+            job_id: the job's id.
+            set_aside: whether to look among the jobs that failed and were set aside, instead of the waiting ones.
+        """
 
 
 class SharedCursorView(Protocol):

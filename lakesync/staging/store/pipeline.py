@@ -183,6 +183,10 @@ class ErasureStore(GatewayStore, Protocol):
         Raises:
             NotFoundError: there never was such a client.
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
         """
 
     def erasures(self, gateway: str) -> list[Erasure]:

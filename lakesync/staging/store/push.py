@@ -162,10 +162,20 @@ class Replayer(Protocol):
     """
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
-        """Apply a log row's deltas to rows and entries, with their original arrivals."""
+        """Apply a log row's deltas to rows and entries, with their original arrivals.
+
+        Args:
+            commit: the open transaction in the gateway's store.
+            entry: the log row, with its body.
+        """
 
     def reindex(self, commit: RowCommit) -> None:
         """Start a re-index of all rows by the active rules, now or when the store is open."""
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
-        """Store rows that were changed without a push, with the bucket keys of their values and the resulting moves."""
+        """Store rows that were changed without a push, with the bucket keys of their values and the resulting moves.
+
+        Args:
+            commit: the open transaction in the gateway's store.
+            rows: copies of the rows, changed.
+        """
