@@ -95,7 +95,18 @@ def explain(
 def _unconfirmed(
     view: ClientView, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, position: ClientPosition
 ) -> tuple[Op, ...]:
-    """Return the operations on the row that were sent, and that no later request of the client confirms yet."""
+    """Return the operations on the row that were sent, and that no later request of the client confirms yet.
+
+    They are those that a pull from the cursor of the client's last request would return.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        key: the row's table and id.
+        client_id: the client's id.
+        record: the client's record in this epoch; None if it has none.
+        access: the claims and bucket keys that decide what the client may see.
+        position: what this process knows of the client. A connected client confirms everything that it was sent.
+    """
     if record is None or position.state is not None:
         return ()
     confirmed = record.seen if position.confirmed is None else position.confirmed
@@ -103,7 +114,10 @@ def _unconfirmed(
 
 
 class _OneRow:
-    """A `FeedView` of one row only, so that `pull_page` computes what a pull returns of this row."""
+    """A `FeedView` of one row only, so that `pull_page` computes what a pull returns of this row.
+
+    So an explanation agrees with what the client is really sent, and reads no other rows.
+    """
 
     def __init__(self, view: FeedView, key: RowKey) -> None:
         self._view = view
@@ -157,11 +171,19 @@ def _verdict(row: StoredRow | None, pending_ops: tuple[Op, ...], *, shown: bool)
 
 
 def _buckets(config: GatewayConfig) -> tuple[Bucket, ...]:
+    """Return the buckets of the active rules; none if there are no rules."""
     return config.rules.buckets if config.rules is not None else ()
 
 
 def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -> ExplainedBucket:
-    """Evaluate one bucket for a row and a client's claims; a row that does not exist fails every filter."""
+    """Evaluate one bucket of the rules for a row and a client's claims.
+
+    Args:
+        bucket: the bucket.
+        table: the row's table.
+        row: the stored row; None if it does not exist, so that it fails every filter.
+        claims: the client's claims.
+    """
     values = row.state.values() if row is not None else {}
     filters = []
     for condition in bucket.filters:
@@ -177,7 +199,14 @@ def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -
 
 
 def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client_id: str) -> ExplainedRow:
-    """Describe a row's merged state; None for a row that does not exist."""
+    """Describe a row's merged state, without its values.
+
+    Args:
+        row: the stored row; None if it does not exist.
+        rules: the gateway's cache of compiled sync rules.
+        config: the gateway's configuration, with the active rules.
+        client_id: the client whose own writes to the row are described too.
+    """
     if row is None:
         return ExplainedRow(False, False, None, None, None, None, (), (), (), None)
     state = row.state

@@ -65,7 +65,7 @@ class PullRequest(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A page that was read, and everything that it was computed from, so that `remember_page` can tell a change."""
+    """A page that was read, and everything that it was computed from, so that `remember_page` sees later changes."""
 
     since: int
     """The requested cursor of the gateway's own feed."""
@@ -76,6 +76,7 @@ class Reading(NamedTuple):
     access: Access
     """What the client may see."""
     page: PulledPage
+    """The page, without its cursor."""
     newest: int
     """The gateway's newest arrival (its own HLC timestamp of a commit)."""
 
@@ -103,6 +104,9 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
         view: a consistent read of the gateway's store.
         request: the pull, after its checks.
         rules: the gateway's cache of compiled sync rules.
+
+    Returns:
+        The page, and what it was computed from. For a cursor that cannot be served, it is the first page of all rows.
 
     Raises:
         ResyncRequiredError: the cursor cannot be served, and `request.knows_resync` is true.
@@ -146,6 +150,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         reading: the page that was read.
     """
     record = reading.record
+    # a client that starts again and may have unknown rows must be recorded as such, even if there is nothing to send
     if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.may_hold_unknown_rows):
         return None
     if record is None:
@@ -190,6 +195,7 @@ def remember_page(
     """
     client_id = request.pull.client_id
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
+    # `others`: the client may also have a connection with other claims, whose process must know of this page's claims
     others = latest is not None and has_other_access(latest, reading.access)
     if latest is not None and (
         _sent_state(latest) != _sent_state(reading.record)
@@ -208,7 +214,8 @@ def remember_page(
     if not request.confirmed:
         record = follows(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
     if request.confirmed and not reading.complete:
-        # a broadcast may cross this pull: from here on, the client may have rows that these pages do not contain
+        # More pages follow, and a broadcast may arrive between them. So from here on, the client may have rows that
+        # these pages do not contain.
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _sent_page(record, request, reading)
@@ -324,7 +331,7 @@ def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> 
     at, page = reading.at, reading.page
     if request.confirmed:
         record = replace(record, seen=0 if at.base == NO_BASE and at.after == 0 else reading.since)
-        if record.seen == 0:  # it starts from cursor 0: what 0 means until it confirms another cursor
+        if record.seen == 0:  # the client starts from cursor 0; store what 0 means until it sends another cursor
             start = _page(record, 0, at, at.after, at.rescan)
             record = with_page(record, replace(start, serial=-1))
     if reading.complete:

@@ -34,6 +34,7 @@ from lakesync.wire.encoded import NO_STAMP
 _EVERYTHING = (EVERYTHING,)
 """The bucket key of every row of a gateway without rules."""
 _NONE: Sequence[Move] = ()
+"""No moves: one object for all rows whose entries do not change."""
 
 
 class PushRows(NamedTuple):
@@ -145,6 +146,7 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
     columns = tuple([cell.column for cell in deltas[0].columns])
     cells = [cell.column for delta in deltas for cell in delta.columns]
     shared = intern_names(columns) if cells == [*columns] * len(deltas) else ()
+    # most pushes have one delta for each row
     single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
     if len(single) == len(deltas):
         return PushRows(single, shared, len(cells))
@@ -231,6 +233,8 @@ def apply(
     after: list[StoredRow] = []
     moves: list[Move] = []
     clean = True
+    # `names`: the columns of the last UPDATE; `unruled`: whether an UPDATE of them may be merged later, because it is
+    # narrow and no rule reads them. They are kept from row to row: most pushes update the same columns of each row.
     names: tuple[str, ...] = ()
     unruled = False
     at = arrival - ARRIVAL_STEP * len(deltas)  # each row gets an arrival, the last one that of the push
@@ -240,7 +244,7 @@ def apply(
         # the short cut for an UPDATE that wins every column and changes no bucket key, in a row that the sender sees
         if len(changes) == 1 and before is not None and delta.op == "UPDATE" and delta.hlc > before.newest:
             columns = shared or intern_names(tuple([column.column for column in delta.columns]))
-            if columns is not names:  # mostly the same for all deltas of a push
+            if columns is not names:  # equal names are one tuple object
                 names = columns
                 unruled = sender.reindexed and 0 < len(names) <= NARROW and index.columns.isdisjoint(names)
             if unruled and not allowed.isdisjoint(before.keys):

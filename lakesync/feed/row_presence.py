@@ -60,11 +60,12 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
     if presence is RowPresence.YES and row.emptied > at.base:
         presence = RowPresence.UNSURE  # the row lost columns since the base, and an UPDATE cannot remove columns
     written = _written_since(row, client_id, at)
-    if written is None:
+    if written is None:  # the client did not write to the row, as far as the row's writers are known
         in_doubt = at.may_hold_unknown_rows or row.writers_floor > writers_known_from(at)
         in_doubt = in_doubt or (at.no_retry and any(entry.left for entry in history))
         return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
     if written > 0:  # the client inserted the row since its base
+        # `stayed`: the row has not left any bucket after that INSERT, so the client was sent no DELETE of it
         stayed = not at.moved and all(entry.left <= written for entry in history)
         has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, at)
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
