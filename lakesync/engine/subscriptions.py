@@ -58,6 +58,7 @@ class Subscription(NamedTuple):
 
 
 _NOTHING = Subscription()
+"""No bucket keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,7 @@ class SubscriptionState:
 
     @property
     def _kind(self) -> tuple[bool, ...]:
+        """The flags, which `value` contains."""
         return (self.may_hold_unknown_rows, self.knows_resync, self.has_not_pulled, self.has_other_claims)
 
 

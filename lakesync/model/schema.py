@@ -70,11 +70,12 @@ class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
     source_table: str | None = None
     """The name of the table in destinations (databases that copy the lake); None if it is the same."""
     primary_key: tuple[str, ...] = ("row_id",)
-    """The primary key of the table in destinations: names of columns, or `row_id` for the row's id."""
+    """The columns that identify a row for people, or `row_id`, the row's id. Destinations index these columns, but not
+    as unique: two offline devices may use one key."""
     soft_delete: bool = True
     """Whether destinations mark deleted rows instead of deleting them."""
     external_id_column: str | None = None
-    """The column with the row's id in the external system that the table comes from; None if there is none."""
+    """The column with the row's id in an external system, which destinations index; None if there is none."""
 
     @property
     def types(self) -> dict[str, ColumnType]:

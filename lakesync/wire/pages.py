@@ -28,7 +28,7 @@ _SAMPLE_INTERVAL = 20
 
 
 class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A `RowDelta` whose columns are decoded when they are read."""
+    """A `RowDelta` whose columns are decoded when they are read; see there for the other fields."""
 
     op: Op
     table: str

@@ -34,7 +34,10 @@ K = TypeVar("K")
 
 
 class Undo:
-    """A stack of functions that undo changes, run last first."""
+    """A stack of functions that undo changes in memory, run last first.
+
+    It does for the values in memory what a rollback does in the file.
+    """
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
@@ -138,6 +141,7 @@ class Journal(JournalFile):
         self.unpacked_bytes = 0
         """Size of all bodies that this process has appended, before compression; it only grows."""
         self._group = _Group(alone=False)
+        # caches of what the file contains
         self._writers: dict[Client, tuple[int, int]] = {}
         self._clients: dict[Client, ClientRecord] = {}
         self._answers: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}

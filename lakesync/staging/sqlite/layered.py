@@ -36,10 +36,15 @@ class LayeredFile(StateFile):
         """Clear all layers, when no transaction is open."""
         super()._reset()
         self._work = Layer()
+        """The writes of the current job."""
         self._group = Layer()
+        """The writes of earlier jobs of the current group."""
         self._committed = Layer()
+        """The writes of committed groups since the last `freeze`."""
         self._frozen: Layer | None = None
+        """The layer that is being written to the file; None if there is none."""
         self._writing: Iterator[None] = iter(())
+        """Writes a part of the frozen layer at each step."""
         self.left = 0
         """About how many rows of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
@@ -108,7 +113,7 @@ class LayeredFile(StateFile):
 
     @property
     def guarded(self) -> bool:
-        """Whether the current group has written to the file, in savepoints, so that it must not be committed now."""
+        """Whether the current group has written to the file, in savepoints, so that the file must not be committed."""
         return bool(self._savepoints)
 
     def freeze(self) -> None:
