@@ -1,5 +1,6 @@
 """Named places in the code at which a test can kill the process, to prove that nothing is lost.
 
+Commits, flushes, rebuilds and erasures call `crash_point` between two steps; crash tests set the variable.
 With `LAKESYNC_CRASH_AT=name`, the process dies when it first reaches that place; with `name:n`, the n-th time. Without
 the variable, a crash point costs one look-up, so it may stay in code that runs for every commit.
 """

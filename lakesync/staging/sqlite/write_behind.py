@@ -189,7 +189,7 @@ class WriteBehind:
             until, pause = self._left_after(), monotonic() + _SECONDS_AT_A_TIME
             while not self._state.write_on():
                 if self._state.left <= until or (monotonic() > pause and not self.full):
-                    return False
+                    return False  # enough for now: jobs run before the next part
             if self._state.wrote_more:  # a read has written newer rows too, so the file must be committed with these
                 self._write_all()
             else:
@@ -204,6 +204,7 @@ class WriteBehind:
         overwritten again and again: all of them are soon in memory, and their number stops growing.
         """
         waited, self._waited = self._waited, self._waits()
+        # for age, rows and bytes: what came since the last part, in proportion to what may still come
         came = [
             (now - before) / max(most - now, 1e-9)
             for now, before, most in zip(self._waited, waited, self._allowed, strict=True)
