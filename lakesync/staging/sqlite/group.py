@@ -1,8 +1,9 @@
 """Group commit of a SQLite store: several jobs share one transaction of `log.db`.
 
-A *job* is a function that the engine or the pipeline submits to the store. Jobs that wait at the same time form a
-*group*: they run one after another in one transaction, and are acknowledged once it is durable. So the disk is
-synchronised once for all of them. The store's owner thread calls `GroupCommit.run` with its queues.
+A *job* is a function that the engine or the pipeline submits to the store. Jobs that wait at the same time, or arrive
+while others run, form a *group*: they run one after another in one transaction, and are acknowledged once it is
+durable. So the disk is synchronised once for all of them. The store's owner thread calls `GroupCommit.run` with its
+queues.
 """
 
 from __future__ import annotations
@@ -144,16 +145,16 @@ class GroupCommit:
     def _attempt(self, job: Job, *, alone: bool) -> Outcome:
         """Run one job in the group.
 
-        Raises:
-            MustRunAloneError: the job was rolled back and must run again, alone.
-            sqlite3.Error: the job could not be rolled back alone, so the whole group must be.
-
         Args:
             job: the job.
             alone: whether the job has a transaction of its own.
 
         Returns:
             The job's future, with its result or error.
+
+        Raises:
+            MustRunAloneError: the job was rolled back and must run again, alone.
+            sqlite3.Error: the job could not be rolled back alone, so the whole group must be.
         """
         mark = self._journal.mark()
         try:
