@@ -39,12 +39,12 @@ def make_private_file(path: Path) -> None:
 def replace_private_file(path: Path, content: bytes) -> None:
     """Replace a file as a whole: after a crash or an error it has its earlier content, or all of the new one.
 
-    Raises:
-        OSError: the content cannot be written.
-
     Args:
         path: the file, which need not exist; its folder must.
         content: the new content.
+
+    Raises:
+        OSError: the content cannot be written.
     """
     descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -127,12 +127,12 @@ def decode_deltas(data: Sequence[bytes]) -> tuple[RowDelta, ...]:
 def parse(message: M, data: bytes) -> M:
     """Parse `data` into `message`, and return it.
 
-    Raises:
-        ValidationError: `data` has another form.
-
     Args:
         message: an empty message.
         data: the encoded message.
+
+    Raises:
+        ValidationError: `data` has another form.
     """
     try:
         message.ParseFromString(data)

@@ -180,13 +180,13 @@ class ErasureStore(GatewayStore, Protocol):
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase everything that a client ever wrote from staging, and its record.
 
-        Raises:
-            NotFoundError: there never was such a client.
-            StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
-
         Args:
             gateway: the gateway's id.
             client_id: the client's id.
+
+        Raises:
+            NotFoundError: there never was such a client.
+            StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
     def erasures(self, gateway: str) -> list[Erasure]:
