@@ -230,7 +230,12 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
 
 
 def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
-    """Return the scopes of a record that began after this one."""
+    """Return the scopes of a record that began after this one.
+
+    Args:
+        record: the client's record.
+        scope: one of the record's scopes.
+    """
     return [later for later in record.scopes if later.number > scope.number]
 
 
@@ -374,7 +379,12 @@ def _keys(base_scope: Scope, page_scope: Scope, access: Access) -> tuple[frozens
 
 
 def scope_numbered(record: ClientRecord, number: int) -> Scope | None:
-    """Return a scope by its number; None if it was removed from the record."""
+    """Return a scope by its number; None if it was removed from the record.
+
+    Args:
+        record: the client's record.
+        number: the scope's `number`, as a stored page has it.
+    """
     return next((scope for scope in record.scopes if scope.number == number), None)
 
 

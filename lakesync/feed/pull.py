@@ -352,8 +352,8 @@ class _PageBuilder:
     def _is_feed_position(self, entry: Entry, history: list[Entry]) -> bool:
         """Return whether the row is sent at this entry, and not at another of its entries.
 
-        A row is sent at its latest entry. In the part of the feed that a transition reads, that is the latest entry
-        under a bucket key that became active or inactive, because entries under other keys are not read there.
+        A row is sent at its latest entry. In a transition, up to `transition_at`, only entries under bucket keys that
+        became active or inactive are read. There, the row is sent at the latest one of these.
 
         Args:
             entry: the entry that was read.

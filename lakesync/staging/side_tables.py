@@ -1,8 +1,9 @@
 """The tables beside the log, with the same SQL in both stores (SQLite and Postgres).
 
-They contain actions (commands of clients) and attempts at them, connectors (external systems), the position of a
-re-index, broadcast cursors of sharded gateways, the spelling of names in the lake, erasures, and jobs that follow a
-flush without a pipeline. The views and commits of both stores inherit from `SideQueries` and `SideStatements`.
+They contain actions (commands of clients) and attempts at them, and connectors (external systems). They also contain
+the position of a re-index, broadcast cursors of sharded gateways, and the spelling of names in the lake. The last ones
+are erasures, and the jobs that follow a flush without a pipeline. The views and commits of both stores inherit from
+`SideQueries` and `SideStatements`.
 `staging.store.operations` and `staging.store.push` say what each method promises.
 """
 

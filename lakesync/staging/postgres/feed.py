@@ -188,6 +188,12 @@ def changed_among(connection: Connection, gateway: str, buckets: Collection[str]
 
 
 def buckets_with(connection: Connection, gateway: str, prefix: str) -> list[str]:
-    """Return the bucket keys in use that start with `prefix`."""
+    """Return the bucket keys in use that start with `prefix`.
+
+    Args:
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
+        prefix: the beginning of the keys; empty for all.
+    """
     query = "SELECT name FROM bucket WHERE gateway = %s AND name ^@ %s ORDER BY name"
     return [name for (name,) in connection.execute(query, (gateway, prefix)).fetchall()]

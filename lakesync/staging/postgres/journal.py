@@ -218,7 +218,13 @@ class Journal:
         )
 
     def put_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
-        """Write a table's schema under its new version; None if it is retired."""
+        """Write a table's schema under its new version; None if it is retired.
+
+        Args:
+            table: the table.
+            version: the version, which counts the table's registrations and retirements.
+            schema: the schema; None if it is retired.
+        """
         self.connection.execute(
             "INSERT INTO table_schema VALUES (%s, %s, %s, %b) ON CONFLICT (gateway, table_name) DO UPDATE"
             " SET version = excluded.version, body = excluded.body",

@@ -108,12 +108,22 @@ def without_schema(config: GatewayConfig, table: str) -> GatewayConfig:
 
 
 def with_rules(config: GatewayConfig, rules: SyncRules) -> GatewayConfig:
-    """Return the configuration with new sync rules; each call increments the rules version."""
+    """Return the configuration with new sync rules; each call increments the rules version.
+
+    Args:
+        config: the current configuration.
+        rules: the new rules.
+    """
     return msgspec.structs.replace(
         config, version=config.version + 1, rules=rules, rules_version=config.rules_version + 1
     )
 
 
 def with_write_scope(config: GatewayConfig, scope: WriteScope) -> GatewayConfig:
-    """Return the configuration with a new write scope."""
+    """Return the configuration with a new write scope.
+
+    Args:
+        config: the current configuration.
+        scope: which rows clients may push to.
+    """
     return msgspec.structs.replace(config, version=config.version + 1, write_scope=scope)

@@ -302,7 +302,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return 0 < self.first <= place < self.left_before
 
     def may_be_inside_between(self, low: int, high: int) -> bool:
-        """Return whether the row may have been inside the bucket at any arrival above `low` and up to `high`."""
+        """Return whether the row may have been inside the bucket at any arrival above `low` and up to `high`.
+
+        Args:
+            low: an arrival.
+            high: a later arrival.
+        """
         if self.since <= high:
             return self.inside or self.left > low
         return 0 < self.first <= high and self.left_before > low

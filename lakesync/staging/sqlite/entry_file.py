@@ -63,7 +63,12 @@ class BucketNumbers:
         return self._remember(gateway, name, number)
 
     def names(self, gateway: str, prefix: str) -> Iterator[str]:
-        """Return the numbered keys that start with `prefix`, in order."""
+        """Return the numbered keys that start with `prefix`, in order.
+
+        Args:
+            gateway: the gateway's id.
+            prefix: the beginning of the keys; empty for all.
+        """
         rows = self._sql.execute(
             "SELECT name FROM bucket WHERE gateway = ? AND name >= ? ORDER BY name", (gateway, prefix)
         )

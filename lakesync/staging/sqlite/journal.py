@@ -343,7 +343,12 @@ class Journal(JournalFile):
         return known
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
-        """Store a client's record."""
+        """Store a client's record.
+
+        Args:
+            gateway: the gateway's id.
+            record: the record, which replaces the client's earlier one.
+        """
         self._group.undo.update(self._group.clients, {(gateway, record.client_id): record})
 
     def writer(self, gateway: str, client_id: str) -> tuple[int, int]:

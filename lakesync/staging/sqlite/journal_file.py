@@ -1,8 +1,8 @@
 """The SQL statements that read and write `log.db`, the journal of a SQLite store.
 
 `JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has each gateway's *head*
-(its counters) and configuration, the clients' records, the *log* (one row for each push), and the *ledger* (count and
-id sum of the accepted deltas of each UTC day). The actions' and the pipeline's tables are in the file too;
+(its counters) and configuration, and the clients' records. It has the *log*, one row for each push, and the *ledger*,
+the count and id sum of the accepted deltas of each UTC day. The actions' and the pipeline's tables are in the file too;
 `SideQueries` and `PipelineTables` have their statements.
 """
 
@@ -142,7 +142,12 @@ class JournalFile:
         bulk.insert(self.sql, "client", records, _PUT_CLIENT)
 
     def stored_writer(self, gateway: str, client_id: str) -> tuple[int, int] | None:
-        """Return the values of `Journal.writer` for a client; None if it never pushed."""
+        """Return the values of `Journal.writer` for a client; None if it never pushed.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
+        """
         numbers: tuple[int, int] | None = self.sql.execute(_WRITER, (gateway, client_id)).fetchone()
         return numbers
 

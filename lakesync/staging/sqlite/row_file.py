@@ -55,7 +55,12 @@ class RowNumbers:
         self._next = 0
 
     def find(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, int]:
-        """Return the numbers of those rows that have one."""
+        """Return the numbers of those rows that have one.
+
+        Args:
+            gateway: the gateway's id.
+            keys: the rows' keys.
+        """
         row_ids: dict[str, list[str]] = {}
         for table, row_id in keys:
             row_ids.setdefault(table, []).append(row_id)
@@ -255,7 +260,12 @@ class RowFile:
         return numbers
 
     def numbers(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, int]:
-        """Return the numbers of those rows that have one."""
+        """Return the numbers of those rows that have one.
+
+        Args:
+            gateway: the gateway's id.
+            keys: the rows' keys.
+        """
         found: dict[RowKey, int] = {}
         missing = []
         for key in keys:
