@@ -111,7 +111,7 @@ def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...
         raise StagingUnavailableError(f"the log at {source.url!r} is neither SQLite's nor Postgres'")
     url = source.url.removeprefix("jdbc:")
     try:
-        credentials = make_conninfo(url, connect_timeout=10, **source.properties)
+        credentials = make_conninfo(url, **{"connect_timeout": "10", **source.properties})
         with psycopg.connect(credentials) as connection:
             return connection.execute(_ROWS.format(table=source.table, mark="%s"), log_range).fetchall()
     except psycopg.Error as error:

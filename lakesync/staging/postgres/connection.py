@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
@@ -68,6 +69,7 @@ class Database:
                 "staging.url cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ "
                 "and the like in the password"
             ) from None
+        self._given = given
         self.info = {**_KEEPALIVE, **given}
         """Connection parameters, with libpq's names."""
         self.address = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
@@ -145,12 +147,17 @@ class Database:
     def jdbc(self) -> tuple[str, dict[str, str]]:
         """Return the database's address for Spark's tasks, which read the log.
 
+        A part that the configured URL lacks is missing here too, so that libpq's default applies as in the pool.
+
         Returns:
-            The URL for a JDBC driver, and the properties `user` and `password`, as far as they are configured.
+            The URL for a JDBC driver, and as properties the configured URL's other parameters, with libpq's names.
         """
-        host, port = self.info.get("host", "localhost"), self.info.get("port", "5432")
-        properties = {key: str(value) for key, value in self.info.items() if key in ("user", "password")}
-        return f"jdbc:postgresql://{host}:{port}/{self.info.get('dbname', '')}", properties
+        rest = {key: str(value) for key, value in self._given.items()}
+        hosts, ports = rest.pop("host", "").split(","), rest.pop("port", "").split(",")
+        if len(ports) == 1:
+            ports *= len(hosts)
+        places = [_host_in_url(host) + (f":{port}" if port else "") for host, port in zip(hosts, ports, strict=True)]
+        return f"jdbc:postgresql://{','.join(places)}/{quote(rest.pop('dbname', ''), safe='')}", rest
 
     @contextmanager
     def _mapped(self, what: str) -> Iterator[None]:
@@ -163,6 +170,11 @@ class Database:
             yield
         except (psycopg.Error, PoolTimeout) as exc:
             raise unavailable(self.address, what, exc) from exc
+
+
+def _host_in_url(host: str) -> str:
+    """Return a host as URLs have it: an IPv6 address in brackets, the folder of a socket percent-encoded."""
+    return f"[{host}]" if ":" in host and not host.startswith("/") else quote(host, safe="")
 
 
 def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableError:

@@ -56,7 +56,7 @@ class LogSource(msgspec.Struct, frozen=True):
     """A JDBC URL."""
     table: str
     properties: dict[str, str] = {}
-    """JDBC connection properties, with the credentials."""
+    """JDBC connection properties, with the credentials; for Postgres, the URL's other parameters with libpq's names."""
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from lakesync.model.errors import StagingUnavailableError, StagingVersionError
 from lakesync.model.schema import Column, TableSchema
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
 from lakesync.staging.postgres import feed
-from lakesync.staging.postgres.connection import _SETTINGS
+from lakesync.staging.postgres.connection import _SETTINGS, Database
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.testing import ManualClock
 from tests.conformance.book import EVERYONE, Book, contents, id_sum, make_delta
@@ -237,6 +238,23 @@ def test_spark_can_read_the_log_source(stores, url):
     with psycopg.connect(url) as connection:
         rows = connection.execute(f"SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table}")
         assert len(rows.fetchall()) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p%40ss@db:5433/shop?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=3",
+        "postgresql://u@one:1,two:2/shop?target_session_attrs=read-write",
+        "postgresql://[::1]/a%2Fb%3F",
+        "postgresql:///shop?host=/var/run/postgresql&options=-c%20geqo%3Doff",
+        "postgres://db",
+    ],
+)
+def test_the_log_source_has_every_parameter_of_the_url(url):
+    address, properties = Database(url).jdbc()
+    assert address.startswith("jdbc:postgresql://")
+    found = conninfo_to_dict(address.removeprefix("jdbc:"), **properties)
+    assert found == conninfo_to_dict(url)
 
 
 def test_the_feed_is_read_by_index(stores, url):
