@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.secrets import without_password
 from lakesync.model.types import RowDelta
 from lakesync.staging.records import LogSource
 from lakesync.wire.log import decode_body
@@ -108,11 +109,13 @@ def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...
     from psycopg.conninfo import make_conninfo
 
     if not source.url.startswith(_POSTGRES):
-        raise StagingUnavailableError(f"the log at {source.url!r} is neither SQLite's nor Postgres'")
+        raise StagingUnavailableError(f"the log at {without_password(source.url)!r} is neither SQLite's nor Postgres'")
     url = source.url.removeprefix("jdbc:")
     try:
         credentials = make_conninfo(url, **{"connect_timeout": "10", **source.properties})
         with psycopg.connect(credentials) as connection:
             return connection.execute(_ROWS.format(table=source.table, mark="%s"), log_range).fetchall()
     except psycopg.Error as error:
-        raise StagingUnavailableError(f"the log at {url} cannot be read: {str(error).strip()}") from error
+        raise StagingUnavailableError(
+            f"the log at {without_password(url)} cannot be read: {str(error).strip()}"
+        ) from error

@@ -15,9 +15,10 @@ from lakesync.model.errors import StagingUnavailableError, StagingVersionError
 from lakesync.model.schema import Column, TableSchema
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
+from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import _SETTINGS, Database
-from lakesync.staging.records import ARRIVAL_STEP
+from lakesync.staging.records import ARRIVAL_STEP, LogSource
 from lakesync.testing import ManualClock
 from tests.conformance.book import EVERYONE, Book, contents, id_sum, make_delta
 from tests.conformance.places import postgres
@@ -255,6 +256,13 @@ def test_the_log_source_has_every_parameter_of_the_url(url):
     assert address.startswith("jdbc:postgresql://")
     found = conninfo_to_dict(address.removeprefix("jdbc:"), **properties)
     assert found == conninfo_to_dict(url)
+
+
+def test_an_unreadable_log_is_reported_without_its_password():
+    source = LogSource("jdbc:postgresql://someone:hush@127.0.0.1:1/none", "lakesync.log")
+    with pytest.raises(StagingUnavailableError, match=r"someone:…@127\.0\.0\.1") as raised:
+        list(read_log(source, LogRange("g", "main", 1, 1, 1)))
+    assert "hush" not in str(raised.value)
 
 
 def test_the_feed_is_read_by_index(stores, url):
