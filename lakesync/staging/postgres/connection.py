@@ -24,8 +24,8 @@ POOL_SIZE = 8
 _POOL_SECONDS = 10.0
 """Seconds that a transaction waits for a connection of the pool before it fails."""
 APPLICATION = "lakesync staging"
-"""The `application_name` of the pool's connections. `replacement` counts connections by it before it replaces a store.
-"""
+"""The `application_name` of the store's connections; that of the listening one begins with `lakesync`, too.
+`replacement` counts connections by it before it replaces a store."""
 _KEEPALIVE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -70,12 +70,12 @@ class Database:
                 "and the like in the password"
             ) from None
         self._given = given
-        self.info = {**_KEEPALIVE, **given}
+        self.info = {**_KEEPALIVE, **given, "application_name": APPLICATION}
         """Connection parameters, with libpq's names."""
         self.address = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         """Host and database, for messages; without user and password."""
         self._pool = ConnectionPool(
-            psycopg.conninfo.make_conninfo("", **(self.info | {"application_name": APPLICATION})),
+            psycopg.conninfo.make_conninfo("", **self.info),
             min_size=1,
             max_size=POOL_SIZE,
             open=False,

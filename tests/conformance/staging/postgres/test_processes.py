@@ -17,11 +17,12 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.postgres import feed
-from lakesync.staging.postgres.connection import _SETTINGS, Database
+from lakesync.staging.postgres.connection import _MIGRATION_LOCK, _SETTINGS, Database
 from lakesync.staging.records import ARRIVAL_STEP, LogSource
 from lakesync.testing import ManualClock
 from tests.conformance.book import EVERYONE, Book, contents, id_sum, make_delta
 from tests.conformance.places import postgres
+from tests.integration.gateway_support import until
 
 
 @pytest.fixture
@@ -263,6 +264,20 @@ def test_an_unreadable_log_is_reported_without_its_password():
     with pytest.raises(StagingUnavailableError, match=r"someone:…@127\.0\.0\.1") as raised:
         list(read_log(source, LogRange("g", "main", 1, 1, 1)))
     assert "hush" not in str(raised.value)
+
+
+def test_a_store_that_waits_for_a_migration_counts_as_a_user(own_database, clock):
+    """A rebuild with `--replace` looks for sessions by their name."""
+    store = open_store(own_database, clock)
+    with psycopg.connect(own_database, autocommit=True) as other, ThreadPoolExecutor(1) as threads:
+        other.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
+        opening = threads.submit(store.open, Book())
+        waiting = "SELECT application_name FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        names = until(lambda: other.execute(waiting).fetchall(), "the store to wait")
+        other.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
+        opening.result()
+    store.close()
+    assert names == [("lakesync staging",)]
 
 
 def test_the_feed_is_read_by_index(stores, url):
