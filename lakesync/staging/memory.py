@@ -22,7 +22,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 Linux keeps files in memory ther
 _WANTED_BYTES = 512 << 20
 """Free bytes that `/dev/shm` must have; a small one, as in containers, would fill up."""
 _PREFIX = "lakesync-memory-"
-"""Folder names are this, the process id, `-`, and a random part."""
+"""Folder names are this, the name of the process that created them, `-`, and a random part."""
 _LOCK_FILE = "owner.lock"
 """The file in its folder that a `SqliteStore` locks while it is open."""
 
@@ -70,7 +70,8 @@ def _make() -> tempfile.TemporaryDirectory[str]:
     for folder in parent.glob(f"{_PREFIX}*"):
         if _abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
+    prefix = f"{_PREFIX}{_process_name(str(os.getpid()))}-"
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
 def _parent_folder() -> Path:
@@ -80,10 +81,21 @@ def _parent_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
+def _process_name(pid: str) -> str | None:
+    """Return a process's id with the time of its start, as ids are used again; None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    start = stat.rpartition(")")[2].split()[19]  # field 22, in ticks since the machine started: see proc(5)
+    return f"{pid}.{start}"
+
+
 def _abandoned(folder: Path) -> bool:
     """Return whether no process uses the folder: its creator has ended, and its lock is free."""
-    pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-    if not pid.isdigit() or Path(f"/proc/{pid}").exists():
+    creator = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    pid = creator.partition(".")[0]
+    if not pid.isdigit() or _process_name(pid) == creator:
         return False
     try:
         file = os.open(folder / _LOCK_FILE, os.O_RDWR)
@@ -91,7 +103,7 @@ def _abandoned(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # it is locked, or its file system has no locks
         return False
     finally:
         os.close(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,15 +49,19 @@ def test_a_name_has_one_open_store_at_a_time(clock, book):
     second.close()
 
 
-def test_leftovers_of_a_killed_process_are_removed_by_the_next(clock, book):
+@pytest.mark.parametrize("is_pid_reused", [False, True])
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(clock, book, is_pid_reused):
     script = (
         "import os, signal; from lakesync.staging.memory import MemoryStore;"
         "from tests.conformance.book import Book; store = MemoryStore(lambda: 1, 'n'); store.open(Book());"
         "print(store.log_source().url, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    killed = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    said, _ = killed.communicate(timeout=60)
     assert killed.returncode == -9
-    left = Path(killed.stdout.strip().removeprefix("jdbc:sqlite:")).parent
+    left = Path(said.strip().removeprefix("jdbc:sqlite:")).parent
+    if is_pid_reused:  # by this process
+        left = left.rename(left.with_name(left.name.replace(str(killed.pid), str(os.getpid()), 1)))
     assert left.is_dir()
     living = MemoryStore(clock)
     living.open(book)
