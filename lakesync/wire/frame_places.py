@@ -29,18 +29,21 @@ class FramePlace:
         """Parse the file's URI.
 
         Args:
-            uri: `file:///…`, a path without a scheme, or `s3://BUCKET/KEY`. A path is decoded like a `file:` URI, so
-                write `%`, `#` and `?` in it as in a URI.
+            uri: `file:///…`, an absolute path, or `s3://BUCKET/KEY`.
 
         Raises:
-            ConfigurationError: it has another scheme.
+            ConfigurationError: it has another form.
         """
-        scheme = urlsplit(uri).scheme
-        if scheme not in ("", "file", "s3"):
-            raise ConfigurationError(f"checkpoint frame {uri!r} is neither on a local disk nor on S3")
         self.uri = uri
-        self.on_s3 = scheme == "s3"
-        self._path = uri.removeprefix(_S3) if self.on_s3 else unquote(urlsplit(uri).path)
+        self.on_s3 = uri.startswith(_S3)
+        if self.on_s3:
+            self._path = uri.removeprefix(_S3)
+        elif uri.startswith("file:///"):
+            self._path = unquote(urlsplit(uri).path)
+        elif uri.startswith("/"):
+            self._path = uri
+        else:
+            raise ConfigurationError(f"checkpoint frame {uri!r} is neither on a local disk nor on S3")
 
     def check(self) -> None:
         """Check that the file exists.

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakehouse.checkpoints.frame_files import frames, write_file
+from lakesync.model.errors import ConfigurationError
+from lakesync.wire.frame_places import FramePlace
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.property.test_full_disk import files_end_at
@@ -116,6 +118,24 @@ def test_no_visible_row_makes_no_file_and_a_failure_leaves_none_under_its_name(t
     path = Path(urlsplit(uri).path)
     assert (written["rows"], written["bytes"], written["highest_arrival"]) == (1, path.stat().st_size, 1024)
     assert [delta.row_id for response in read(path.read_bytes()) for delta in response.deltas] == ["r"]
+
+
+@pytest.mark.parametrize("as_uri", [False, True])
+@pytest.mark.parametrize("folder", ["a b", "a%41b", "a#b", "a?b", "a:b"])
+def test_frames_in_a_folder_with_any_name_are_read_where_they_were_written(tmp_path, folder, as_uri):
+    path = tmp_path / folder / "00000.frames"
+    uri = path.as_uri() if as_uri else str(path)
+    write_file([batch(row("r", [("x", cell(1, "1"))]))], uri, "t", 2048)
+    place = FramePlace(uri)
+    place.check()
+    with place.open() as file:
+        assert file.read() == path.read_bytes()
+
+
+@pytest.mark.parametrize("uri", ["file://tmp/x", "tmp/x", "ftp://host/x", ""])
+def test_a_frame_elsewhere_is_rejected(uri):
+    with pytest.raises(ConfigurationError, match="neither on a local disk nor on S3"):
+        FramePlace(uri)
 
 
 def test_k3_a_full_disk_leaves_no_partial_file_and_a_retry_writes_it(tmp_path):
