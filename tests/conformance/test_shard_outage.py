@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lakesync.engine import Engine
-from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.errors import NotFoundError, StagingUnavailableError
+from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Op
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.sharded import ShardedStore
@@ -124,3 +125,41 @@ def test_a_client_that_never_pulled_is_sent_everything(gateway, stores):
     stores["shard-orders"].out = False
     settled(gateway, ann, ben)
     assert ann.rows.keys() == {"t1", "o1", "o2"}
+
+
+def schema(kind: str) -> TableSchema:
+    return parse_schema({"table": "orders", "columns": [{"name": "x", "type": kind}]})
+
+
+def schemas_of(gateway) -> list[TableSchema | None]:
+    """The schema of `orders` in each shard."""
+    found = [part.config().schemas.get("orders") for part in gateway._parts.values()]
+    return [each and each.schema for each in found]
+
+
+def test_a_repeated_retirement_reaches_the_shard_that_missed_the_first(gateway, stores):
+    gateway.register_schema(schema("number"))
+    stores["shard-orders"].out = True
+    with pytest.raises(StagingUnavailableError):
+        gateway.retire_schema("orders")
+    stores["shard-orders"].out = False
+    assert gateway.retire_schema("orders") == 2
+    assert schemas_of(gateway) == [None, None]
+    with pytest.raises(NotFoundError):
+        gateway.retire_schema("orders")
+
+
+@pytest.mark.parametrize("missed", ["retirement", "both"])
+def test_a_shard_that_missed_a_retirement_gets_the_schema_that_came_after(gateway, stores, missed):
+    gateway.register_schema(schema("number"))
+    stores["shard-orders"].out = True
+    with pytest.raises(StagingUnavailableError):
+        gateway.retire_schema("orders")
+    stores["shard-orders"].out = missed == "both"
+    if missed == "both":
+        gateway._main.register_schema(schema("string"))
+        stores["shard-orders"].out = False
+        gateway.level()
+    else:
+        gateway.register_schema(schema("string"))
+    assert schemas_of(gateway) == [schema("string")] * 2

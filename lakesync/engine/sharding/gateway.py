@@ -35,8 +35,8 @@ from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.flush import Outlet
-from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError
-from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, SchemaError
+from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Checkpoint, WriteScope
@@ -195,17 +195,16 @@ class ShardedGateway(SyncGateway):
         parsed = parse_schema(schema)
         self._parts[self._shards.of(parsed.table)].check_names(parsed)
         version = self._main.register_schema(parsed)
-        for part in self._others():
-            part.register_schema(parsed)
+        self._level_schemas()
         return version
 
     def retire_schema(self, table: str) -> int:
-        """Like `SyncGateway.retire_schema`, in every shard."""
-        version = self._main.retire_schema(table)
-        for part in self._others():
-            if table in part.config().schemas:
-                part.retire_schema(table)
-        return version
+        """Like `SyncGateway.retire_schema`, in every shard. A repeat completes a call that failed in another shard."""
+        retired = self.config().retired.get(table)
+        if retired is None or not any(table in part.config().schemas for part in self._others()):
+            retired = self._main.retire_schema(table)
+        self._level_schemas()
+        return retired
 
     def add_names(self) -> None:
         """Like `SyncGateway.add_names`, in every shard."""
@@ -233,23 +232,28 @@ class ShardedGateway(SyncGateway):
         """Copy the default shard's configuration to the others, to complete a change that a crash interrupted.
 
         `Engine.open` calls it.
-
-        Raises:
-            SchemaError: another shard's schema cannot be changed to the default shard's, because a column was removed
-                or changed.
         """
+        self._level_schemas()
         config = self.config()
         for part in self._others():
             current = part.config()
-            for table in config.retired.keys() & current.schemas.keys():
-                part.retire_schema(table)
-            for table, registered in config.schemas.items():
-                if table not in current.schemas or current.schemas[table].schema != registered.schema:
-                    part.register_schema(registered.schema)
             if config.rules is not None and current.rules != config.rules:
                 part.set_rules(config.rules)
             if config.write_scope is not None and current.write_scope != config.write_scope:
                 part.set_write_scope(config.write_scope)
+
+    def _level_schemas(self) -> None:
+        """Copy the default shard's schemas to the others, which may have missed any number of earlier changes."""
+        config = self.config()
+        for part in self._others():
+            known = part.config().schemas
+            for table in config.retired.keys() & known.keys():
+                part.retire_schema(table)
+            for table, registered in config.schemas.items():
+                if table in known and not _extends(registered.schema, known[table].schema):
+                    part.retire_schema(table)  # the default shard did, and then registered another schema
+                if table not in known or known[table].schema != registered.schema:
+                    part.register_schema(registered.schema)
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
         """Like `Embedding.rehydrate`, each delta in its shard."""
@@ -268,3 +272,12 @@ class ShardedGateway(SyncGateway):
 
     def _others(self) -> Iterator[ShardGateway]:
         return (part for name, part in self._parts.items() if name != self._shards.default)
+
+
+def _extends(new: TableSchema, old: TableSchema) -> bool:
+    """Return whether a schema only adds columns to another one."""
+    try:
+        evolve(old, new)
+    except SchemaError:
+        return False
+    return True
