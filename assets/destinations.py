@@ -224,7 +224,7 @@ def _metadata(report: "FollowReport") -> Metadata:
     return {
         "set_aside": dg.MetadataValue.json(suspended),
         "deltas_in": report.deltas,
-        "transactions": report.parts,
+        "transactions": report.transactions,
         "dagster/row_count": progress.deltas,
         "tables_of_rows": ", ".join(sorted(progress.row_columns)),
         "marks": dg.MetadataValue.json(marks),

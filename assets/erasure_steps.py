@@ -1,7 +1,9 @@
-"""Creates the steps of the asset `erasure` for connectors and for backends beyond the lake. `assets.erasure` calls it.
+"""Creates the steps of the asset `erasure` that erase polled rows and backends. `assets.erasure` calls it.
 
-Each step runs in the pool of the steps that write there, so nothing is copied between backends meanwhile. Backends that
-are only read are erased too: otherwise the next run would copy erased values again.
+An erasure deletes a row's or client's data permanently; other modules erase in the lake's own tables. A backend is a
+database or object store that is declared in `lakesync.toml`. Each step runs in the pool (Dagster's limit of one step at
+a time) of the steps that write to the same backend, so that these do not copy erased data meanwhile. Backends that
+flows or migrations only read are erased too, because the next run would copy the data again.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
 
 ERASE = "erase"
-"""Name of the graph, and prefix of the names of its steps, which distinguishes them from the steps of other assets."""
+"""Name of the graph, and prefix of its steps' names, so that they differ from the steps of other assets."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,9 @@ def erasure_step(
     Args:
         path: the key's path of the asset in which the step erases; it becomes the step's name.
         pool: pool of the steps that write this asset.
-        description: the state after the step, for Dagster's pages.
+        description: what the step leaves behind, for Dagster's pages.
         erase: does the work and returns the step's metadata.
-        is_first: whether the step has no predecessor.
+        is_first: whether no other step runs before it.
         is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
     """
 
@@ -108,7 +110,7 @@ def connector_steps(snapshot: SchemaSnapshot) -> tuple[list[dg.OpDefinition], li
     """Create the steps that erase polled rows.
 
     Args:
-        snapshot: names the connectors.
+        snapshot: the registered tables and connectors.
 
     Returns:
         A step for each connector, and the steps that then delete the old snapshots of `landing` and `known`.
@@ -203,7 +205,8 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
         done = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
         return {"landed": done.landed, "known": done.known}
 
-    # the pool's name is unique; connectors' names may differ only in special characters, which Dagster replaces
+    # Named by the pool, whose name is unique: Dagster replaces special characters, and two connectors' names may
+    # differ only in these.
     return erasure_step(
         (INGEST, pool), pool, f"What `{name}` brought to gateway `{gateway}`, without erased rows.", erase
     )

@@ -44,8 +44,8 @@ FIRST_ARRIVAL = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) << 
 
 _A_PUSH = 100
 _CLIENTS = [f"client-{number}" for number in range(16)]
-_DELTAS_A_FILE = 125_000
-_ROWS_A_BATCH = 16_384
+_DELTAS_PER_FILE = 125_000
+_ROWS_PER_BATCH = 16_384
 _READY_SECONDS = 120
 
 
@@ -113,13 +113,13 @@ def arrival_of(number: int) -> int:
 
 def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -> None:
     """Append the deltas to `deltas` like flushes of 250,000 deltas: two files each."""
-    starts = range(story.first, story.first + story.deltas, _DELTAS_A_FILE)
+    starts = range(story.first, story.first + story.deltas, _DELTAS_PER_FILE)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         first = starts[number]
-        count = min(_DELTAS_A_FILE, story.first + story.deltas - first)
+        count = min(_DELTAS_PER_FILE, story.first + story.deltas - first)
         made = _history(range(first, first + count), story, f"b-{first}")
-        yield from pa.Table.from_batches([made]).to_batches(max_chunksize=_ROWS_A_BATCH)
+        yield from pa.Table.from_batches([made]).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
     in_tasks(spark, len(starts), part, DELTAS_SCHEMA).writeTo(names.deltas).append()
 

@@ -1,6 +1,8 @@
-"""Tracks when this process last saw each client, and how far the client is behind, for operators.
+"""Tracks when this process last saw each client, and how far the client is behind (its lag), for operators.
 
-The sync routes and connections record pushes and pulls. The routes of metrics and explanations report the result.
+The sync routes and WebSocket connections record pushes and pulls. A client's lag is the age of its oldest unsent
+change; finding it needs a read of the store, so a background task checks a few clients at a time (`checks_due`,
+`record_check`). The routes of metrics and explanations report the latest results.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ class ConnectedClient(NamedTuple):
     """A client with a WebSocket to this process over which it has pulled."""
 
     follower: Follower
-    """The client, and how far it was sent changes."""
+    """The client's state on this connection: which changes it was sent."""
     has_pending: bool
-    """Whether a change may be queued for it."""
+    """Whether a change may be queued for the client."""
 
 
 class _CheckResult(NamedTuple):
@@ -89,11 +91,11 @@ class ClientStatus(msgspec.Struct, frozen=True, rename="camel"):
     seen_ms: int
     """Server wall time of its latest push or pull, or of the end of its latest WebSocket."""
     offline_since_ms: int | None
-    """`seen_ms` of a client without a WebSocket to this process; null while it holds one."""
+    """`seen_ms` of a client without a WebSocket to this process; null for a client with one."""
     pulled_ms: int | None
     pushed_ms: int | None
     cursor_hlc: int
-    """The cursor in the latest answer to a pull or the latest broadcast; 0 before the first."""
+    """The cursor in the latest response to a pull or the latest broadcast; 0 before the first."""
     cursor_ms: int | None
     """Server wall time of that cursor."""
     has_more: bool
@@ -103,18 +105,19 @@ class ClientStatus(msgspec.Struct, frozen=True, rename="camel"):
     behind_ms: int | None
     """Age of that change; 0 if everything was sent; null if the client never pulled, or was not checked yet."""
     repeats: int
-    """How often in a row it pulled with the same cursor although each answer had deltas: it could not apply them, or no
-    answer reached it."""
+    """How often in a row it pulled with the same cursor although each response had deltas: it could not apply them, or
+    no response reached it."""
     connected: bool
-    """Whether it holds a WebSocket to this process."""
+    """Whether it has a WebSocket to this process."""
 
 
 class GatewayLag(NamedTuple):
     """How far the clients of one gateway are behind."""
 
     clients: int
+    """Number of tracked clients."""
     behind: int
-    """Clients with an unsent change."""
+    """Number of clients with an unsent change."""
     unsent_since_ms: int | None
     """Server wall time of the oldest unsent change; None if everything was sent."""
 
@@ -202,7 +205,8 @@ class ClientTracker:
 
         Args:
             gateway: the gateway's id.
-            arrivals: the gateway's newest arrivals.
+            arrivals: the gateway's newest arrivals (its timestamps of pushes). If they are those of a client's latest
+                check, nothing was pushed since.
             connected: client id → connection, for the gateway's connected clients.
             client_id: id of the only client to consider; None for all.
             limit: number of clients to return, at most; None for all.
@@ -224,6 +228,7 @@ class ClientTracker:
     def _check(
         self, gateway: str, found: tuple[int, str, _ClientState, object], connected: Mapping[str, ConnectedClient]
     ) -> LagCheck:
+        """Return the check of one client. It continues from the client's latest result, if that is still valid."""
         _, name, seen, sent = found
         before = seen.checked.unsent if seen.checked is not None and seen.checked.sent == sent else None
         return LagCheck(LagQuery(name, self.position(gateway, name, connected.get(name)), before), sent)
@@ -293,7 +298,7 @@ class ClientTracker:
         return list(self._by_gateway)
 
     def mark_checked(self, gateway: str) -> None:
-        """Move a gateway to the end of `gateways`."""
+        """Move a gateway to the end of `gateways`, because its clients were checked now."""
         if gateway in self._by_gateway:
             self._by_gateway[gateway] = self._by_gateway.pop(gateway)
 
@@ -318,7 +323,10 @@ class ClientTracker:
         )
 
     def _touch(self, gateway: str, client_id: str) -> _ClientState:
-        """Return a client's state, as the one that was seen last; create it for a new client."""
+        """Return a client's state and record that the client was seen now. Create the state of a new client.
+
+        If there are too many clients, the one that was seen longest ago is removed.
+        """
         key = (gateway, client_id)
         seen = self._seen.get(key)
         if seen is None:
@@ -349,7 +357,10 @@ def _is_up_to_date(seen: _ClientState, connected: ConnectedClient | None) -> boo
 
 
 def _is_final(unsent: Unsent | None, shared: bool) -> bool:
-    """Return whether a result is valid until the next commit, or until this process sends the client something."""
+    """Return whether a check's result is valid until the next commit, or until this process sends the client something.
+
+    It is not if the check stopped early, or if another process may have sent the unsent change.
+    """
     return unsent is None or (unsent.done and not (shared and unsent.since))
 
 

@@ -1,6 +1,7 @@
 """Searches the lake for faults: lost, duplicate and altered deltas, duplicate rows, and values that do not fit.
 
-Staging's ledger has counts and id sums of all accepted deltas, with which the history is compared. The asset checks in
+The history is the Iceberg table `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of
+accepted deltas and the sum of their ids; the history must have the same. The asset checks in
 `assets.check_definitions` call it.
 """
 
@@ -130,6 +131,7 @@ def history_faults(
     deltas = _deltas(spark, names, days)
     marked = deltas.withColumn("future", _ahead() > MAX_DRIFT_MS)
     keys = deltas.groupBy(sf.xxhash64(*_KEY).alias("key")).count().where(sf.col("count") > 1)
+    # One row without gateway, day and future: the number of repeated keys. In one union, so that one job computes both.
     nothing = (f"CAST(NULL AS {kind})" for kind in ("string", "date", "boolean"))
     repeated_keys = keys.groupBy().count().selectExpr(*nothing, "count", "CAST(0 AS decimal(20,0))")
     found = id_sums(marked, ["gateway", "day", "future"]).union(repeated_keys).collect()

@@ -1,8 +1,9 @@
 """Reads the Parquet files of an Iceberg table in Spark tasks, directly into Arrow, from a local disk or from S3.
 
-Passing rows from Spark's reader to Python would cost more than merging them. The driver plans the files of one
-snapshot, so later commits do not matter. All modules of `lakehouse` whose tasks read tables call it, and those that
-read and write checkpoints open file systems by it. S3 is configured by the `AWS_…` variables.
+Tasks do not use Spark's own reader, because passing its rows to Python takes longer than merging them. The driver lists
+the files of one snapshot and sends them to the tasks (`DataFile`). Later commits do not change these files. All modules
+of `lakehouse` whose tasks read tables call it; the modules of checkpoints use its file systems. S3 is configured by the
+`AWS_…` variables.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def is_readable(data_file: str) -> bool:
 
 
 def data_file_path(data_file: str) -> tuple[pafs.FileSystem, str]:
-    """Return file system and path of a data file in Iceberg's metadata: `file:/…` without quoting, or `s3://…`."""
+    """Return the file system and path of a data file by its URI in Iceberg's metadata: `file:/…` or `s3://…`.
+
+    Paths in these URIs are not percent-encoded, so `FileSystem.from_uri`, which decodes them, cannot be used.
+    """
     if on_s3(data_file):
         return file_system_of(data_file)
     return pafs.LocalFileSystem(), _DATA_FILE.sub("/", data_file)
@@ -75,6 +79,7 @@ class DataFile(NamedTuple):
     first: int = 0
     """Index of the first row group to read. The others are `first + every`, `first + 2 * every`, and so on."""
     every: int = 1
+    """Distance between the row groups to read; 1 reads all from `first` on."""
 
     @classmethod
     def of(cls, task: FileScanTask) -> DataFile:
@@ -90,18 +95,18 @@ def divide_files(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
         files: the files to divide.
         rows: number of rows in a group, approximately.
     """
-    found: list[list[DataFile]] = []
-    room = 0
+    groups: list[list[DataFile]] = []
+    rows_left = 0  # in the last group
     for file in files:
         parts = max(1, round(file.rows / rows))
         for first in range(parts):
             size = file.rows // parts
-            if not found or size > room:
-                found.append([])
-                room = rows
-            found[-1].append(file._replace(first=first, every=parts))
-            room -= size
-    return found
+            if not groups or size > rows_left:
+                groups.append([])
+                rows_left = rows
+            groups[-1].append(file._replace(first=first, every=parts))
+            rows_left -= size
+    return groups
 
 
 def rows_in(files: Iterable[DataFile]) -> int:
@@ -118,7 +123,7 @@ def read_rows(
     only: tuple[str, str] | None = None,
     batch_rows: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file without deleted ones, in tables of at most `batch_rows` rows. It uses one core.
+    """Yield the rows of a file that are not deleted, in tables of at most `batch_rows` rows. It uses one core.
 
     Args:
         file: the file, or some of its row groups.

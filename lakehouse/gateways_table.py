@@ -59,7 +59,7 @@ def store_config(
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    if config.version == 0 and not connectors:
+    if config.version == 0 and not connectors:  # nothing was ever registered
         return False
     values = zip(_COLUMNS, (config, connectors), strict=True)
     texts = {name: msgspec.json.encode(value).decode() for name, value in values}
@@ -85,7 +85,8 @@ def misplaced_gateways(
 ) -> dict[str, str]:
     """Return gateway → the namespace of its rows, for gateways with another configured namespace.
 
-    A new gateway, which never had a checkpoint, is assigned the configured namespace permanently.
+    A new gateway, which never had a checkpoint, is assigned the configured namespace permanently. So this function
+    also writes: it records the assignment as a property of the table.
 
     Args:
         spark: an open Spark session.

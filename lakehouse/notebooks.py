@@ -67,7 +67,7 @@ def register_sources(spark: SparkSession, config: Config) -> list[str]:
 
 FORMAT = "lakesync_log"
 """Name of the log's format."""
-PUSHES_A_TASK = 5_000
+PUSHES_PER_TASK = 5_000
 """Number of pushes that one task decodes."""
 
 
@@ -116,7 +116,7 @@ class LogReader(DataSourceReader):
             for shard in self._shards
             for log in [shard.backlog]
             for first, after in pairwise(
-                [*range(log.flushed_seq + 1, log.last_seq + 1, PUSHES_A_TASK), log.last_seq + 1]
+                [*range(log.flushed_seq + 1, log.last_seq + 1, PUSHES_PER_TASK), log.last_seq + 1]
             )
         ]
 

@@ -30,9 +30,9 @@ class SetAside(NamedTuple):
     """A failure that did not stop the run. The run's last step fails because of it."""
 
     what: str
-    """What was not done. The text is the same whenever the same fault occurs."""
+    """What was not done. The same fault always has the same text, so that alerts recognise a fault that continues."""
     description: str
-    """`what`, and the error."""
+    """`what`, and the error message."""
     gateway: str | None
     """Id of the gateway that could not be flushed; None for another failure."""
 
@@ -50,7 +50,10 @@ class Unmerged(NamedTuple):
 
 
 class RunState:
-    """The positions that all steps of a run agree on. Each is read once, when a step first needs it."""
+    """The positions and failures of one run. Each position is read once, when a step first needs it.
+
+    All steps then see the same positions, although gateways accept pushes while the run continues.
+    """
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class RunState:
         self._flushed_by_shard: dict[str, dict[str, int]] = {}
         self._cut_points: dict[str, CutPoint] = {}
         self.set_aside: list[SetAside] = []
+        """Failures that did not stop the run, in the order in which they occurred."""
         self.merged: dict[tuple[str, str], MergeReport] = {}
         """`(namespace, table)` → what this run merged into that state table."""
         self.unmerged: dict[tuple[str, str], Unmerged] = {}
@@ -91,7 +95,7 @@ class RunState:
         """Gateways whose deltas are not merged in this run, because checks found faults in them. None means all."""
 
     def names_of(self, gateway: str) -> LakeNames:
-        """Return the lake's names with the state tables of a gateway.
+        """Return the lake's names with the namespace that has a gateway's state tables.
 
         Raises:
             ConfigurationError: the gateway's rows are in another namespace than the configured one.
@@ -109,7 +113,8 @@ class RunState:
     def gateways_in(self, namespace: str) -> list[str]:
         """Return the gateways whose rows are in a namespace; `""` is the shared one.
 
-        A gateway whose rows are in another namespace than the configured one is in neither.
+        A gateway whose rows are in another namespace than the configured one is in neither of the two. `names_of`
+        raises an error for it.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
@@ -118,9 +123,9 @@ class RunState:
         return [each for each in self._store().gateways() if self._is_in(namespace, each)]
 
     def read_cut_points(self) -> None:
-        """Read the cut point of each gateway: the arrival up to which the run flushes, and makes its checkpoint.
+        """Read the cut point of each gateway: the arrival up to which the run flushes and makes a checkpoint.
 
-        Call it before the run's flush.
+        The flush step calls it before it flushes. A cut point never splits a push.
 
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
@@ -163,13 +168,13 @@ class RunState:
         return self._cut_points
 
     def forget_positions(self) -> None:
-        """Discard all positions, so that their next use reads them again. An erasure adds later arrivals."""
+        """Discard all positions, so that they are read again. An erasure calls it, because it adds later arrivals."""
         self._cut_points, self._flushed = {}, None
 
     def valid_through_ms(self) -> int:
-        """Return the server wall time, in milliseconds, up to which the history has all acknowledged deltas.
+        """Return the time up to which the history has all acknowledged deltas, in milliseconds since 1970.
 
-        It is that after this run's flush.
+        Call it after the run's flush. Assets report it as the freshness of their data.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
@@ -234,6 +239,7 @@ class RunState:
         return self._flushed_by_shard[shard]
 
     def _at_cut_points(self, arrivals: dict[str, int]) -> dict[str, int]:
+        """Replace the arrival of each gateway that has a cut point by the cut point."""
         return {
             gateway: self._cut_points[gateway].arrival if gateway in self._cut_points else arrival
             for gateway, arrival in arrivals.items()

@@ -25,7 +25,7 @@ from lakehouse.merge.kernel import STORED
 from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
 from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at_snapshot
-from lakehouse.tables.merge_job import ROWS_A_SLICE, Division, merged_frames
+from lakehouse.tables.merge_job import ROWS_PER_SLICE, Division, merged_frames
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.plans import INFERRED_TYPE, KEYS, HistoryPlan, Planner, StatePlan, explain_unknown_column
@@ -88,15 +88,19 @@ def query_in_session(spark: SparkSession, config: Config, sql: str, as_of: AsOf 
 
 @lake_errors
 def _run_statement(views: _Views, statement: Statement) -> pa.Table:
-    """Run a statement, and turn errors of Spark into ValidationError."""
+    """Run a statement.
+
+    Raises:
+        ValidationError: Spark rejects the statement. Other errors of Spark are LakeUnavailableError.
+    """
     try:
         return views.run(statement)
     except PySparkException as error:
         if is_lost(error):
             raise
-        named = (error.getMessageParameters() or {}).get("objectName", "")
-        better = explain_unknown_column(named.rpartition(".")[2].strip("`"), views.columns) if named else None
-        raise ValidationError(better or f"Spark cannot run this: {brief(error)}") from error
+        name = (error.getMessageParameters() or {}).get("objectName", "")
+        message = explain_unknown_column(name.rpartition(".")[2].strip("`"), views.columns) if name else None
+        raise ValidationError(message or f"Spark cannot run this: {brief(error)}") from error
 
 
 class _Views:
@@ -129,7 +133,7 @@ class _Views:
         return self._spark.sql(_renamed(statement.sql, views)).toArrow()
 
     def _history(self, plan: HistoryPlan) -> DataFrame:
-        """Return the history with the unflushed deltas, which have no batch id."""
+        """Return the history and the unflushed deltas, whose batch id is null."""
         rows = self._spark.createDataFrame([], DELTAS_FIELDS)
         if plan.snapshot is not None:
             rows = at_snapshot(self._spark, self._names.deltas, plan.snapshot)
@@ -142,7 +146,11 @@ class _Views:
     def _state(self, wanted: TableReference, plan: StatePlan, statement: Statement) -> DataFrame:
         """Return a state table's visible rows, merged with newer deltas.
 
-        They have the typed columns, and those columns without a type in the schema that the statement reads.
+        The frame has the typed columns. Columns without a type in the schema (untyped) have a type inferred from their
+        values, which is expensive, so the frame has only those that the statement reads.
+
+        Raises:
+            NotFoundError: there is neither a table nor a delta.
         """
         bases = [self._base(plan, base) for base in plan.parts.bases]
         new = self._new(plan)
@@ -153,7 +161,7 @@ class _Views:
         base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
         increment = new if new is not None and count else self._spark.createDataFrame([], DELTAS_FIELDS)
         total = count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
-        division = Division.of(total, max(1, -(-total // ROWS_A_SLICE)))
+        division = Division.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # slices of the key range, to bound memory
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):
             cells = merged_frames(increment, base, (), division) if count or base is None else base
@@ -162,7 +170,7 @@ class _Views:
             untyped = {name: kind for name, kind in kinds.items() if statement.reads(name)}
         result = [*KEYS, *plan.typed, *untyped]
         has_all = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
-        if bases and has_all and not count and not untyped:
+        if bases and has_all and not count and not untyped:  # nothing to merge: the stored rows are the result
             stored = [base.select(*result, "_gone") for base in bases]
             rows = reduce(lambda first, second: first.unionAll(second), stored)
         else:
@@ -176,7 +184,7 @@ class _Views:
         return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
 
     def _kinds(self, rows: DataFrame, plan: StatePlan) -> dict[str, str]:
-        """Return column → inferred type, for the columns that the lake's table has only as cells."""
+        """Return column → inferred type, for the untyped columns. The lake has their values only in `_cells`."""
         cells = rows.select(sf.explode("_cells").alias("name", "cell"))
         texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
         found = {
@@ -207,7 +215,11 @@ class _Views:
 
 
 def _above(marks: Mapping[str, int]) -> Column:
-    """Return the condition for deltas after their gateway's mark; of gateways without a mark all deltas count."""
+    """Return the condition for deltas that a snapshot lacks.
+
+    Args:
+        marks: gateway → the arrival up to which its deltas are in the snapshot. Of other gateways it has none.
+    """
     above = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
     for gateway, mark in marks.items():
         above |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
@@ -243,7 +255,7 @@ def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
 
 
 def main() -> int:
-    """Answer the request on stdin, and return the exit code."""
+    """Run the query that stdin names, write the result to the file descriptor, and return the exit code."""
     request = json.load(sys.stdin)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # the error has the same text
     with os.fdopen(int(sys.argv[1]), "wb") as response:

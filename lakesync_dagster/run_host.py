@@ -1,7 +1,9 @@
-"""Starts Dagster runs by forking a process that has imported everything already. `lakesync up` starts it.
+"""The run host: starts Dagster runs by forking a process that has imported everything already.
 
-`python -m lakesync_dagster.run_host SOCKET` listens on a Unix socket. The run launcher requests processes over it. If a
-process ends before its run, the host reports the run as failed within a second. When the host ends, its processes end.
+A new Python process would need seconds for its imports. `lakesync up` starts `python -m lakesync_dagster.run_host
+SOCKET`, which listens on a Unix socket. Dagster's run launcher (`lakesync_dagster.run_launcher`) requests a process for
+each run over the socket. If a process ends before its run, the host reports the run as failed within a second. When the
+host ends, its processes end.
 """
 
 import contextlib
@@ -45,12 +47,12 @@ MODULES = (
     "lakehouse.tables.increments",
 )
 """Modules to import before the first fork: those that the steps of a flush import."""
-_LOOK_SECONDS = 0.5
-"""Seconds between two looks for ended processes."""
+_CHECK_SECONDS = 0.5
+"""Seconds between two checks for ended processes."""
 _REQUEST_SECONDS = 5.0
-"""Timeout of a request."""
+"""Timeout of a request on the socket."""
 _GRACE_SECONDS = 10.0
-"""Seconds that a run's process may take to end after it was requested to."""
+"""Seconds that a run's process may take to end after SIGTERM."""
 
 
 class RunHost:
@@ -70,7 +72,8 @@ class RunHost:
         with dg.DagsterInstance.get():
             pass  # its storage imports further modules
         gc.freeze()  # the collector does not touch these objects, so processes continue to share their pages
-        # only the host has the writing end open: a run's process that reads waits until the host has ended
+        # Only the host has the writing end of this pipe open. Runs' processes read from it; the read returns when the
+        # host has ended, even if it was killed.
         self._host_ended, self._alive = os.pipe()
         self._runs: dict[int, str] = {}
         """Process id → run id."""
@@ -80,13 +83,13 @@ class RunHost:
         self._listening.bind(str(path))
         path.chmod(0o600)
         self._listening.listen()
-        self._listening.settimeout(_LOOK_SECONDS)
+        self._listening.settimeout(_CHECK_SECONDS)
 
     def serve(self, stopping: Callable[[], bool]) -> None:
-        """Answer requests until the host is stopped, then end the runs' processes.
+        """Serve requests until the host is stopped, then end the runs' processes.
 
         Args:
-            stopping: returns whether to stop.
+            stopping: returns whether to stop. It is called at least twice a second.
         """
         while not stopping():
             self._reap()
@@ -105,7 +108,7 @@ class RunHost:
             time.sleep(0.05)
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Start a run, for `{"start": run id, "arguments": …}`, or end its process, for `{"end": run id}`."""
+        """Handle a request: `{"start": run id, "arguments": …}` starts a run, `{"end": run id}` ends its process."""
         if "start" in request:
             self._refresh()
             return {"pid": self._start(request["start"], request["arguments"]), "host": os.getpid()}
@@ -139,7 +142,7 @@ class RunHost:
         return pid
 
     def _end_with_host(self) -> None:
-        """End this process, a run's, when the host has ended. A thread of the process calls it."""
+        """Wait until the host has ended, then end this process. A thread of each run's process calls it."""
         os.read(self._host_ended, 1)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE_SECONDS)

@@ -176,7 +176,7 @@ def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
     return {TIMESTAMP: stamp, SIGNATURE: sign(secret.get_secret_value(), stamp, body)}
 
 
-RUNS_A_TICK = 50
+RUNS_PER_TICK = 50
 """Number of ended runs that a tick reads, at most."""
 
 
@@ -218,7 +218,7 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         )
         sent = 0
         records = context.instance.get_run_records(
-            ended, limit=RUNS_A_TICK, order_by="update_timestamp", ascending=True
+            ended, limit=RUNS_PER_TICK, order_by="update_timestamp", ascending=True
         )
         for record in records:
             run, before = record.dagster_run, known.failing.get(_work(record.dagster_run), [])

@@ -1,6 +1,8 @@
 """Creates the sensor that reloads the code location when tables or connectors are registered.
 
-The code location (`lakesync_dagster.definitions`) calls this module.
+A code location is the process in which Dagster loads assets, jobs and sensors. Its assets are created from a file, the
+schema snapshot, which lists the registered tables and connectors; so new ones need a reload. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 import dagster as dg
@@ -43,7 +45,8 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
     """Create the sensor that reloads the code location when tables or connectors are registered.
 
     It writes the changed snapshot file and then requests the reload from Dagster's webserver. The sensor of the
-    reloaded location compares with the new snapshot, so a reload is repeated only if it failed.
+    reloaded location compares with the new snapshot, so a reload is repeated only if it failed. If the webserver
+    rejects the reload, the tick fails with ReloadError.
 
     Args:
         config: the project's configuration, with the snapshot file and the webserver's URL.
@@ -69,21 +72,23 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
         write_snapshot(snapshot_file(config), now)
         known = loaded.states
         new = [
-            f"{where}.{each.table}" if where else each.table for each, where in now.states if (each, where) not in known
+            f"{namespace}.{each.table}" if namespace else each.table
+            for each, namespace in now.states
+            if (each, namespace) not in known
         ]
         new += [each.name for each in now.connectors if each not in loaded.connectors]
         if now.first_day != loaded.first_day:
             new.append(f"partitions from {now.first_day} on")
-        tables = ", ".join(new)
+        changes = ", ".join(new)
         url = config.dagster.url
         if url is None:
-            return dg.SkipReason(f"changed: {tables}; reload the location, as dagster.url names no webserver")
-        context.log.info("changed: %s", tables)
+            return dg.SkipReason(f"changed: {changes}; reload the location, as dagster.url names no webserver")
+        context.log.info("changed: %s", changes)
         try:
             reload_location(url)
         except WebserverUnavailableError as error:
-            return dg.SkipReason(f"changed: {tables}; {error}")
-        return dg.SkipReason(f"loaded again with {tables}")
+            return dg.SkipReason(f"changed: {changes}; {error}")
+        return dg.SkipReason(f"loaded again with {changes}")
 
     return watch
 

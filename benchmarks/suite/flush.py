@@ -1,8 +1,11 @@
-"""Deltas flushed per second from staging's log into the committed history: planned, read, decoded, written, read back.
+"""Benchmark `flush`: deltas per second that a flush moves from staging's log to the Iceberg table `deltas`.
 
-The SQLite log has pushes of 100 deltas as a gateway writes them; Spark is warm. With `--requests`: seconds from
-`/admin/flush` to the committed snapshot of 1,000 deltas in a complete `lakesync up` with Dagster; `steps` has the
-duration and Spark jobs of each step.
+A flush plans a batch, reads and decodes the log, writes the batch, and reads its count back. The SQLite log has pushes
+of 100 deltas as a gateway writes them, and Spark is warm.
+
+With `--requests` the benchmark measures something else: the seconds from a request to `/admin/flush` until the snapshot
+is committed, in a complete `lakesync up` with Dagster. There `steps` has the duration and Spark jobs of each step of
+the run. `scripts/bench` runs it.
 """
 
 from __future__ import annotations
@@ -23,26 +26,27 @@ from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import pack
 
-_A_PUSH = 100
+_DELTAS_PER_PUSH = 100
 _ROWS = 250_000
+"""Rows that the deltas change: the first `_ROWS` deltas insert them, the others update them."""
 _WARM_BATCHES = 6
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=300_000)
-    parser.add_argument("--warm", type=int, default=600_000, help="deltas flushed before, in six batches")
-    parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="the most in a batch, as [flush] batch_deltas")
-    parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
-    parser.add_argument("--requests", type=int, default=0, help="measure so many flushes that are asked for, instead")
-    parser.add_argument("--each", type=int, default=1_000, help="deltas of each of these flushes")
     parser.add_argument(
-        "--tables", type=int, default=1, help="of these flushes: over which each one's deltas are spread"
+        "--warm", type=int, default=600_000, help="deltas to flush in six batches before the measurement"
     )
+    parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="max. deltas of a batch, as [flush] batch_deltas")
+    parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
+    parser.add_argument("--requests", type=int, default=0, help="measure this number of requested flushes instead")
+    parser.add_argument("--each", type=int, default=1_000, help="with --requests: deltas of each flush")
+    parser.add_argument("--tables", type=int, default=1, help="with --requests: tables that the deltas are spread over")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
+    """Run the benchmark and return its figures."""
     if options.requests:
         with server.folder(options.folder) as place:
             return up.flushes(place, options.requests, options.tables, options.each)
@@ -76,10 +80,10 @@ def _wall() -> int:
 
 
 def _push(store: TransactionStore, first: int, count: int) -> None:
-    """Write log rows only, because a flush reads nothing else."""
-    for begin in range(first, first + count, _A_PUSH):
-        client = f"client-{begin // _A_PUSH % 16}"
-        deltas = [_delta(number, client) for number in range(begin, min(begin + _A_PUSH, first + count))]
+    """Append pushes to the log without merging them into rows, because a flush reads only the log."""
+    for begin in range(first, first + count, _DELTAS_PER_PUSH):
+        client = f"client-{begin // _DELTAS_PER_PUSH % 16}"
+        deltas = [_delta(number, client) for number in range(begin, min(begin + _DELTAS_PER_PUSH, first + count))]
 
         def work(commit: PushCommit, client: str = client, deltas: list[RowDelta] = deltas) -> None:
             commit.append(client, pack(deltas), commit.next_arrivals(1)[-1], {"sub": client})
@@ -90,5 +94,5 @@ def _push(store: TransactionStore, first: int, count: int) -> None:
 def _delta(number: int, client: str) -> RowDelta:
     cells = tuple([ColumnValue(name, Raw(text.encode())) for name, text in columns_of(number, _ROWS)])
     op: Op = "INSERT" if number < _ROWS else "UPDATE"
-    hlc = (_wall() << 16) + number % _A_PUSH
+    hlc = (_wall() << 16) + number % _DELTAS_PER_PUSH
     return RowDelta(op, "tasks", row_of(number, _ROWS), client, cells, hlc, id_of(number))

@@ -14,7 +14,7 @@ MINUTE = 60_000
 """Milliseconds."""
 HOUR = 60 * MINUTE
 STEP = 6 * HOUR
-STEPS_A_DAY = 4
+STEPS_PER_DAY = 4
 START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp() * 1000)
 """Simulated start of day 0, in milliseconds since 1970. New York's local time is treated as UTC."""
 
@@ -31,7 +31,7 @@ def push_time(step: int) -> int:
 
 def day_of(step: int) -> str:
     """Return the server's UTC day at a step, as `YYYY-MM-DD`."""
-    return (FIRST_DAY + timedelta(days=step // STEPS_A_DAY)).isoformat()
+    return (FIRST_DAY + timedelta(days=step // STEPS_PER_DAY)).isoformat()
 
 
 def chance(*subject: object) -> Random:
@@ -83,9 +83,9 @@ class Attendance:
             if day < 2:
                 away.append(CARRIERS[LONGEST_OFFLINE].id)
             for client in away:
-                self._away |= {(client, day * STEPS_A_DAY + 1 + step) for step in range(STEPS_A_DAY)}
+                self._away |= {(client, day * STEPS_PER_DAY + 1 + step) for step in range(STEPS_PER_DAY)}
         if days == 1:
-            self._away |= {(CARRIERS[LONGEST_OFFLINE].id, STEPS_A_DAY + 1 + step) for step in range(STEPS_A_DAY)}
+            self._away |= {(CARRIERS[LONGEST_OFFLINE].id, STEPS_PER_DAY + 1 + step) for step in range(STEPS_PER_DAY)}
 
     def push_step(self, client: Client, happened: int) -> int:
         """Return the first step at which a client can push an event of a true time in milliseconds."""

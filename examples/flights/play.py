@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from examples.flights.cast import CAST, MINUTE, STEP, STEPS_A_DAY, Client, push_time
+from examples.flights.cast import CAST, MINUTE, STEP, STEPS_PER_DAY, Client, push_time
 from examples.flights.client import SyncingClient
 from examples.flights.journal import Journal
 from examples.flights.story import Step
@@ -84,7 +84,7 @@ class Play:
         for step in steps:
             self.clock.set(push_time(step.number))
             self._push(step if self.done.timeline else self._meet(step))
-            if step.number % STEPS_A_DAY == 0:
+            if step.number % STEPS_PER_DAY == 0:
                 self._pull(client for client in CAST if client.id in step.outboxes)
             self.done.timeline.append((step.number, self.done.deltas))
             told(step)

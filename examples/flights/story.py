@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from examples.flights.cast import CARRIERS, HOUR, MINUTE, START, STEPS_A_DAY, TOWERS, Attendance, Client, chance
+from examples.flights.cast import CARRIERS, HOUR, MINUTE, START, STEPS_PER_DAY, TOWERS, Attendance, Client, chance
 from examples.flights.data import AIRPORTS, Flights, Record, airlines, airports, planes
 
 DAY = 24 * HOUR
@@ -69,7 +69,7 @@ class Story:
                     write = _write(client, happened, counter, (op, "flights", row_id(record)), columns)
                     self._pending[attendance.push_step(client, happened)][client.id].append(write)
             # The flights of the next day are published from 18:00 on, for the step after the last of this day.
-            yield from self._until((day + 1) * STEPS_A_DAY - 1)
+            yield from self._until((day + 1) * STEPS_PER_DAY - 1)
         while self._pending:
             yield from self._until(min(self._pending))
 

@@ -1,4 +1,7 @@
-"""The route `GET /sync/{gateway}/ws`: it accepts and serves WebSocket connections. `create_app` includes it."""
+"""The route `GET /sync/{gateway}/ws`, which accepts and serves WebSocket connections.
+
+`create_app` includes `router`, and `fallback` after all other routers. Routes have complete paths; no prefix is added.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ from lakesync.model.errors import ForbiddenError, NotFoundError, StagingUnavaila
 
 router = APIRouter()
 fallback = APIRouter()
-"""Include it last, and without a prefix: it rejects WebSockets on all other paths."""
+"""Rejects WebSockets on all other paths, so it must be included last."""
 
 
 @router.websocket(ROUTE)
 async def live(websocket: WebSocket, gateway: str, services: ServicesDependency) -> None:
-    """Serve a WebSocket connection. A rejected one gets the same error response as an HTTP request."""
+    """Serve a WebSocket connection until either side closes it.
+
+    A rejected connection gets the same error response as an HTTP request.
+    """
     hub = cast("Hub", websocket.app.state.hub)
     record = RequestRecord.begin(websocket.scope)
     record.route = ROUTE
@@ -39,8 +45,10 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         wire_of(websocket.scope),
         caller,
         record,
-        knows_resync=header(websocket.scope, RESYNC_HEADER) is not None,
+        knows_resync=header(websocket.scope, RESYNC_HEADER) is not None,  # clients send it with any value
     )
+    # Subscribe before `accept`, which waits: else more connections than the limit could pass the check in `_admit`.
+    # The channel sends nothing before the client has named itself and pulled.
     channel = hub.subscribe(caller.gateway, connection)
     services.metrics.connections.set(len(hub))
     try:
@@ -52,7 +60,7 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         await connection.run(websocket.receive, partial(channel.on_ready, connection))
     finally:
         hub.unsubscribe(caller.gateway, connection)
-        if connection.follower is not None:
+        if connection.follower is not None:  # the client has named itself
             services.clients.record_disconnect(caller.gateway.gateway_id, connection.follower)
         services.metrics.connections.set(len(hub))
 

@@ -1,8 +1,11 @@
-"""Writes to destinations the deltas of the lake that they lack, in Spark tasks, transaction by transaction.
+"""Brings destinations up to date: Spark tasks write the deltas that a destination lacks, transaction by transaction.
 
-A task reads the lake's files and writes to the destination. The driver plans, and receives marks, counts and errors
-only. A small backlog is one task. A large one is a load, which is divided among tasks
-(`lakesync.adapters.transfer.loads`). The assets of destinations (`assets.destinations`) call it.
+A destination writes to one or more adapters (databases or object stores). Each adapter has a follower, which reads the
+lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`) the
+arrival up to which deltas are written. An arrival is the gateway's timestamp for a push; in a stream arrivals only
+grow. One task writes a small backlog. A large one becomes a load, which is divided into parts, one for each task
+(`lakesync.adapters.transfer.loads`). Tasks read the lake's files themselves; the driver receives only marks, counts and
+errors. The assets of destinations (`assets.destinations`) call `follow`.
 """
 
 from __future__ import annotations
@@ -55,16 +58,17 @@ if TYPE_CHECKING:
 
 _MAX_LETTERS = 1_000
 """Number of dead letters that are counted, at most."""
-DELTAS_A_PART = 50_000
-"""Deltas in one part of a divided backlog, at least."""
+_MIN_DELTAS_PER_PART = 50_000
+"""Deltas in one part of a load, at least."""
 
 
 class Follower(msgspec.Struct, frozen=True):
-    """One adapter that follows the lake's history. It is sent to tasks."""
+    """Describes the follower of one adapter. The driver sends it to the tasks."""
 
     name: str
-    """Name of the mark that says how far the adapter is written."""
+    """Name of the follower's mark at the adapter."""
     target: WriteTarget
+    """The adapter's URI, and the tables that it receives."""
     selection: DeltaSelection
     """The tables and gateways whose deltas the adapter receives."""
     schemas: tuple[TableSchema, ...] = ()
@@ -80,17 +84,18 @@ class Follower(msgspec.Struct, frozen=True):
 
 
 class FollowReport(msgspec.Struct, frozen=True):
-    """What a run wrote to a follower."""
+    """What a run has written to an adapter."""
 
     deltas: int
-    parts: int
-    """Number of transactions or batches."""
+    """Number of deltas that were written."""
+    transactions: int
+    """Number of transactions; batches at an adapter without transactions."""
     tasks: int
     """Number of Spark tasks."""
     progress: FollowerProgress
-    """How far the follower is written after the run."""
-    history: dict[str, int]
-    """`GATEWAY/SHARD` → the last arrival that the run had to write."""
+    """The follower's mark after the run."""
+    wanted: dict[str, int]
+    """Stream (`GATEWAY/SHARD`) → the arrival up to which the run had to write."""
     days: dict[str, int] = {}
     """UTC day of arrival → number of deltas."""
     set_aside: tuple[SuspendedTable, ...] = ()
@@ -101,34 +106,39 @@ class FollowReport(msgspec.Struct, frozen=True):
     @property
     def behind(self) -> bool:
         """Whether the follower lacks deltas that the run had to write."""
-        return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.history.items())
+        return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.wanted.items())
 
 
 def follow(
     spark: SparkSession, follower: Follower, names: LakeNames = NAMES, through: int | None = None
 ) -> FollowReport:
-    """Write to a follower the deltas that it lacks.
+    """Write to an adapter the deltas that it lacks. A repeat writes nothing twice.
 
     Args:
         spark: an open Spark session.
-        follower: the follower.
+        follower: the adapter's follower.
         names: catalogue and namespaces of the lake's tables.
-        through: the last arrival to write, unless a load in progress ends later; None for the newest in the lake.
+        through: the last arrival to write in every stream, unless a load in progress ends later. None for the newest
+            in the lake.
+
+    Returns:
+        What was written. Of an adapter that isolates tables (`TableIsolation`) it also has the suspended tables and
+        the numbers of dead letters.
 
     Raises:
         AdapterError: the destination cannot be reached; a repeat continues after the last transaction.
-        IntegrityError: another run writes to the same follower, or it has fewer deltas than were written.
+        IntegrityError: another run writes for the same follower, or the adapter has fewer deltas than were written.
         ConfigurationError: the adapter cannot be a destination.
         LakeUnavailableError: Spark cannot be reached.
     """
     report = _advance(spark, follower, names, through)
     if report.behind:
-        # a resumed load ends at the deltas that the lake had when it began
+        # A resumed load ends at the deltas that the lake had when the load began. Write the newer ones now.
         rest = _advance(spark, follower, names, through)
         report = replace(
             rest,
             deltas=report.deltas + rest.deltas,
-            parts=report.parts + rest.parts,
+            transactions=report.transactions + rest.transactions,
             tasks=report.tasks + rest.tasks,
             days=_sum_by_day([report.days, rest.days]),
         )
@@ -147,6 +157,9 @@ def latest_by_stream(spark: SparkSession, snapshot: int, names: LakeNames = NAME
         spark: an open Spark session.
         snapshot: the snapshot's id.
         names: catalogue and namespaces of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark or the catalogue cannot be reached.
     """
     with open_table(spark, names.deltas) as table:
         return latest_arrivals(table, snapshot)
@@ -163,7 +176,7 @@ def selection_of(target: WriteTarget, gateways: Sequence[str]) -> DeltaSelection
 
 
 class FollowTask(NamedTuple):
-    """The Spark task that writes all deltas that a follower lacks, or one part of its load."""
+    """The Spark task that writes all deltas that an adapter lacks, or one part of a load. `on_executors` runs it."""
 
     follower: Follower
     ranges: Sequence[ArrivalRange]
@@ -178,7 +191,14 @@ class FollowTask(NamedTuple):
     """Number of this task's part of the load."""
 
     def run(self) -> Iterator[FollowedPart]:
-        """Write the deltas, and yield a report after each transaction."""
+        """Write the deltas, and yield a report after each transaction.
+
+        A part of a load has a mark of its own, so that a repeated task continues after its last transaction.
+
+        Raises:
+            AdapterError: the destination cannot be reached.
+            IntegrityError: another run writes for the same follower.
+        """
         name, selection = self.follower.name, self.follower.selection
         if self.load is not None:
             name, selection = part_name(name, self.number), replace(selection, part=self.load.part(self.number))
@@ -186,15 +206,20 @@ class FollowTask(NamedTuple):
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
             older = ColdTierContents(open_backends(self.follower.target.cold, open_adapters))
-            at = read_follower_progress(adapter, name, selection, self.after)
-            after = {stream: max(low, at.streams.get(stream, -1)) for stream, low in self.after.items()}
+            progress = read_follower_progress(adapter, name, selection, self.after)
+            after = {stream: max(low, progress.streams.get(stream, -1)) for stream, low in self.after.items()}
             history = in_order(self.ranges, after, self.until, selection, HISTORY_COLUMNS)
             schemas = self.follower.schemas
             yield from follow_history(adapter, name, selection, history, schemas, older, self.until, since=self.after)
 
 
 def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
-    """Write the deltas that a follower lacks, or the rest of its load in progress."""
+    """Write the deltas that an adapter lacks, or the rest of its load in progress.
+
+    A task runs even without deltas if it has other work: a suspended table's retry is due, or the schemas have new
+    columns, for which the destination tables are rewritten. A load that was announced but has not begun, because the
+    process died in between, is withdrawn.
+    """
     with closing(follower.open()) as adapter:
         begun = read_follower_progress(adapter, follower.name, follower.selection)
         load = load_to_resume(adapter, begun, follower.schemas)
@@ -205,18 +230,18 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
     is_retry_due = any(each.retry_ms <= wall_clock() for each in suspended)
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
-        return FollowReport(deltas=0, parts=0, tasks=0, progress=begun, history={})
-    wanted = follower.selection.gateways
+        return FollowReport(deltas=0, transactions=0, tasks=0, progress=begun, wanted={})
+    gateways = follower.selection.gateways
     newest = latest_by_stream(spark, snapshot, names)
-    history = {
+    wanted = {
         name: last if through is None else min(last, through)
         for name, last in newest.items()
-        if not wanted or name.partition("/")[0] in wanted
+        if not gateways or name.partition("/")[0] in gateways
     }
-    until = load.until if load is not None else history
+    until = load.until if load is not None else wanted
     after = {name: begun.streams.get(name, -1) for name in until if begun.streams.get(name, -1) < until[name]}
     if not after and has_current_columns and not is_load_announced and not is_retry_due:
-        return FollowReport(deltas=0, parts=0, tasks=0, progress=begun, history=history)
+        return FollowReport(deltas=0, transactions=0, tasks=0, progress=begun, wanted=wanted)
     ranges = _plan_ranges(spark, snapshot, names, after, until)
     if load is None:
         parts = _task_count(spark, ranges, after, writers)
@@ -234,7 +259,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
             else:
                 withdraw_load(adapter, follower.name)
     days = _sum_by_day([part.days for part in written])
-    return FollowReport(reached.deltas - begun.deltas, len(written), len(tasks), reached, history, days)
+    return FollowReport(reached.deltas - begun.deltas, len(written), len(tasks), reached, wanted, days)
 
 
 def _sum_by_day(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -258,7 +283,7 @@ def _plan_ranges(
 def _task_count(spark: SparkSession, ranges: Sequence[ArrivalRange], after: Mapping[str, int], writers: int) -> int:
     """Return the number of tasks that write a backlog: by its size, Spark's slots, and the adapter's writers."""
     backlog = sum(each.deltas_beyond(after[each.stream]) for each in ranges)
-    wanted = min(writers, backlog // DELTAS_A_PART)
+    wanted = min(writers, backlog // _MIN_DELTAS_PER_PART)
     return min(wanted, task_slots(spark)) if wanted > 1 else 1
 
 
@@ -271,7 +296,11 @@ def _begin(
     *,
     has_current_columns: bool,
 ) -> Load:
-    """Begin a load of some parts. Destination tables without the schema's columns are rewritten first."""
+    """Begin a load with some number of parts.
+
+    If the adapter has data and its destination tables lack columns of the schemas, one task rewrites the tables first.
+    The parts of a load do not, because each part has a new mark, which does not show that the adapter has data.
+    """
     if begun.deltas and not has_current_columns:
         on_executors(spark, [FollowTask(follower, ranges=[], after={}, until={})], FollowedPart)
     with closing(follower.open()) as adapter:
@@ -279,7 +308,11 @@ def _begin(
 
 
 def by_stream(arrivals: Mapping[str, int]) -> Column:
-    """Return a column with the arrival of each row's stream, `GATEWAY/SHARD`; null for a stream that is missing."""
+    """Return a column with the arrival of each row's stream; null if the stream is missing. `backends` uses it in SQL.
+
+    Args:
+        arrivals: stream (`GATEWAY/SHARD`) → arrival.
+    """
     entries = [part for name, arrival in arrivals.items() for part in (sf.lit(name), sf.lit(arrival))]
     return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
 

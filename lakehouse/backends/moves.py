@@ -1,7 +1,9 @@
-"""Moves deltas between backends in Spark tasks: old ones to a cold tier, or days of tables in a migration.
+"""Moves deltas between backends in Spark tasks: tiering and migrations.
 
-A large move is divided into ranges of hlcs, with a task for each (`lakesync.adapters.transfer.migration`). The driver
-plans, and receives counts and errors only. The assets of tiers and migrations call it.
+Tiering moves old deltas from a hot backend to a cold one. A migration copies days of tables to another backend and
+verifies the copy. A large move is divided into ranges of hlcs (the clients' timestamps), one task each. This division
+is stored, so that a repeat after a crash has the same ranges (`lakesync.adapters.transfer.migration`). The driver
+receives only counts and errors. The assets of tiers and migrations call `move_to_tier` and `migrate`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from lakesync.adapters.base import DatabaseAdapter
 
 
-DELTAS_A_RANGE = 50_000
+DELTAS_PER_RANGE = 50_000
 """Deltas in one range of a move that is divided among tasks, approximately."""
 
 
@@ -123,7 +125,7 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
         hot, cold = open_backends([tiers.hot, tiers.cold], closing)
         progress = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
         while True:
-            division = begin_division(hot, scope, progress, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
+            division = begin_division(hot, scope, progress, max_writers(cold), DELTAS_PER_RANGE, any_scope=True)
             tasks = [Tiering(tiers.hot, tiers.cold, *each) for each in division.ranges()]
             reports += one_report_each(spark, tasks, TierReport)
             end_division(division, progress)
@@ -132,11 +134,14 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
 
 
 def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[MigrationReport]:
-    """Run migrations, each in one task, or in several if it is large. Return a report for each.
+    """Run migrations at the same time, each in one task, or in several if it is large.
 
     Args:
         spark: an open Spark session.
-        migrations: a migration for each day of a table.
+        migrations: the migrations; each copies one day of one table.
+
+    Returns:
+        A report for each migration, in their order.
 
     Raises:
         AdapterError: a backend cannot be reached; a retry continues.
@@ -165,8 +170,9 @@ class _DividedMigration(NamedTuple):
 
     @classmethod
     def of(cls, migration: Migration, source: DatabaseAdapter, target: DatabaseAdapter) -> _DividedMigration:
+        """Divide a migration, or continue an earlier division of it. A small migration stays one task."""
         progress = migration.division_store(target)
-        division = begin_division(source, migration.scope, progress, max_writers(target), DELTAS_A_RANGE)
+        division = begin_division(source, migration.scope, progress, max_writers(target), DELTAS_PER_RANGE)
         if not division.id:
             return cls([migration], division, progress)
         tasks = [
@@ -182,7 +188,7 @@ class _DividedMigration(NamedTuple):
 
 
 class _OpenBackends:
-    """Opens each backend once."""
+    """Opens each backend once, although many migrations name it."""
 
     def __init__(self, closing: ExitStack) -> None:
         self._closing = closing

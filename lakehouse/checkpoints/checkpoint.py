@@ -1,9 +1,10 @@
 """Makes one gateway's checkpoint: all its rows at one arrival, as files of frames for the first sync of new clients.
 
-The gateway's state tables are merged to that arrival, their Iceberg snapshots are tagged, so that they do not expire,
-and their rows are written as frames (protobuf messages). Each checkpoint's snapshots are kept for hours, those of each
-day's first one for days, those of the newest for ever. `lakehouse.checkpoints.publication` calls this module for each
-gateway at the end of a flush, and the maintenance of a state table keeps the newest checkpoint's tags.
+An arrival is the gateway's timestamp for a push. A checkpoint is made in three steps: the gateway's state tables are
+merged up to the arrival; their Iceberg snapshots are tagged, so that they do not expire; their rows are written as
+frames (protobuf messages). The tags of a checkpoint last for hours, those of the first checkpoint of a day for days,
+and those of the newest checkpoint until there is a newer one. `lakehouse.checkpoints.publication` calls
+`make_checkpoint` for each gateway at the end of a flush; the maintenance of a state table calls `tag_newest`.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ if TYPE_CHECKING:
 
 
 HELD = "held-"
-"""Prefix of the tag, before the gateway id, that keeps the newest checkpoint's snapshots when their first tag ends."""
+"""Prefix of a tag that keeps a newest checkpoint's snapshot after its first tag has expired. The gateway id follows."""
 _FOR_EVER_DAYS = 36_500
 """Days for which a tag lasts that is never meant to end."""
 
 
 class CheckpointRetention(msgspec.Struct, frozen=True):
-    """How long the snapshots of checkpoints are kept. Time travel does not need them; it merges the history."""
+    """How long the snapshots of checkpoints are kept. Time travel does not need them, because it merges the history."""
 
     hours: int = 24
-    """Hours for which those of each checkpoint are kept."""
+    """Hours for which the snapshots of each checkpoint are kept."""
     days: int = 30
-    """Days for which those of the first checkpoint of each UTC day are kept."""
+    """Days for which the snapshots of the first checkpoint of each UTC day are kept."""
 
     @classmethod
     def of(cls, section: MaintenanceSection) -> CheckpointRetention:
@@ -95,12 +96,12 @@ def tag_newest(
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    soon_ms = (time.time() - retention.hours * 1800) * 1000
+    half_expired_ms = (time.time() - retention.hours * 1800) * 1000  # created before half of the retention
     old = {
         f"{HELD}{checkpoint.gateway}": part.snapshot_id
         for checkpoint in checkpoints
         for part in checkpoint.tables
-        if part.table == table and checkpoint.created_ms < soon_ms
+        if part.table == table and checkpoint.created_ms < half_expired_ms
     }
     if not old:
         return 0
@@ -132,8 +133,8 @@ def make_checkpoint(
 
     It merges the tables that are behind, tags their snapshots and writes the frames to
     `directory_uri/GATEWAY/EPOCH-ARRIVAL/`. Frames of a table that has not changed since the newest checkpoint are
-    linked instead of written. If a checkpoint at this or a later arrival is published, or the newest one has all tables
-    as they are now, nothing is written and that one is returned.
+    linked instead of written. Nothing is written if a checkpoint at this or a later arrival is published already, or if
+    no table has changed since the newest checkpoint. A repeat after a crash is safe.
 
     Args:
         spark: an open Spark session.
@@ -143,7 +144,10 @@ def make_checkpoint(
         directory_uri: URI of the folder with the checkpoints of all gateways, which Spark's tasks can write.
         names: catalogue and namespaces of the lake's tables.
         retention: how long the tagged snapshots are kept.
-        contracts: table → its contract, as `merge_table` takes it.
+        contracts: table → what happens to columns that are registered later; `evolve` for tables that are missing.
+
+    Returns:
+        The new checkpoint, or the published one if nothing was written.
 
     Raises:
         IntegrityError: a table has deltas later than the cut point, or a change of sync rules was not yet applied to
@@ -219,7 +223,7 @@ def state_as_of(
 ) -> DataFrame:
     """Return the rows of a table as of an arrival, in the columns of its state table, deleted rows included.
 
-    Unflushed deltas do not count.
+    Unflushed deltas are not included. Notebooks and tests call it.
 
     Args:
         spark: an open Spark session.

@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 20_000
 """Rows that are decoded at once."""
 
 
-ROWS_A_FILE = 200_000
+ROWS_PER_FILE = 200_000
 """Number of rows that one task reads and writes, approximately."""
 
 
@@ -53,7 +53,7 @@ def frame_parts(
         table: the table's name.
         arrival: the arrival of the checkpoint.
     """
-    groups = divide_files(files, ROWS_A_FILE)
+    groups = divide_files(files, ROWS_PER_FILE)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         rows = _rows_of(gateway, groups[number])

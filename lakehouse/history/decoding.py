@@ -29,7 +29,7 @@ DELTAS_SCHEMA = (
 )
 """The columns of `deltas` in Spark's types."""
 
-BYTES_A_BATCH = 640 << 10
+BYTES_PER_BATCH = 640 << 10
 """Bytes of unpacked bodies in one batch: about 2,000 deltas, which fit into the processor's cache."""
 
 _DAY_MS = 86_400_000
@@ -83,13 +83,13 @@ class _Push(NamedTuple):
 
 
 def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
-    """Group rows of the log into batches of about `BYTES_A_BATCH`."""
+    """Group rows of the log into batches of about `BYTES_PER_BATCH`."""
     entries: list[_Push] = []
     size = 0
     for seq, arrival, body in rows:
         entries.append(_Push(seq, arrival, unpack_body(body or b"")))
         size += len(entries[-1].body)
-        if size >= BYTES_A_BATCH:
+        if size >= BYTES_PER_BATCH:
             yield entries
             entries, size = [], 0
     if entries:

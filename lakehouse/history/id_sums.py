@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BatchSum = tuple[int, int]
 """Number of a batch's deltas in the lake, and the sum of their ids modulo 2**64."""
 
-ROWS_A_TASK = 500_000
+ROWS_PER_TASK = 500_000
 """Number of rows that one task counts, approximately."""
 
 _ID = pa.schema([("delta_id", pa.string())])
@@ -75,7 +75,7 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     if not files:
         return None
     whole = {file.path for file, is_whole in files if is_whole}
-    parts = divide_files([file for file, _ in files], max(ROWS_A_TASK, rows_in(file for file, _ in files) // 64))
+    parts = divide_files([file for file, _ in files], max(ROWS_PER_TASK, rows_in(file for file, _ in files) // 64))
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

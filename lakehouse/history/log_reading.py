@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from lakesync.staging.records import Batch
 
-DELTAS_A_TASK = 250_000
-STORED_BYTES_A_TASK = 16 << 20
+DELTAS_PER_TASK = 250_000
+STORED_BYTES_PER_TASK = 16 << 20
 """Deltas and stored bytes that one task decodes and writes at most, approximately."""
 
 ORDERED_BYTES = 32 << 20
 """Bytes of decoded rows that a task sorts by table at once, so that a row group of the file has few tables."""
 
-_ROWS_A_BATCH = 16_384
+_ROWS_PER_BATCH = 16_384
 
 
 class _Slice(NamedTuple):
@@ -60,7 +60,7 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
 def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
     """Divide a batch into ranges with about equal numbers of pushes."""
     pushes = batch.to_seq - batch.from_seq + 1
-    most = max(-(-batch.deltas // DELTAS_A_TASK), -(-batch.bytes // STORED_BYTES_A_TASK), 1)
+    most = max(-(-batch.deltas // DELTAS_PER_TASK), -(-batch.bytes // STORED_BYTES_PER_TASK), 1)
     most += most % 2 if most > 1 else 0  # two cores finish an even number together
     ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, most) + 1).astype(int).tolist()
     return [
@@ -88,4 +88,4 @@ def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     tables = whole["table_name"].combine_chunks().dictionary_encode()
     if len(tables.dictionary) > 1:
         whole = whole.take(pa.array(np.argsort(np.asarray(tables.indices), kind="stable")))
-    yield from whole.to_batches(max_chunksize=_ROWS_A_BATCH)
+    yield from whole.to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -1,7 +1,8 @@
 """Makes connectors readable as Spark data sources, `spark.read.format("lakesync_TYPE")`, for polls and notebooks.
 
-One class serves every connector type, also those that users register. Its settings contain secrets, so they are
-attributes of the class, which Spark sends to its Python processes as a pickle, and not options, which Spark's UI shows.
+One class, `ConnectorSource`, serves every connector type, also the types that users register. A connector's settings
+contain secrets. Spark's UI shows the options of a data source, so the settings are attributes of the class instead,
+which Spark sends to its Python processes as a pickle.
 """
 
 from __future__ import annotations
@@ -112,10 +113,10 @@ class TableReader(DataSourceReader):
     """Reads all rows of one table, in several parts if the source can divide it."""
 
     def __init__(self, open_source: OpenSource, config: ConnectorConfig, table: str) -> None:
-        """Store what is read.
+        """Create the reader.
 
         Args:
-            open_source: opens the connector's source.
+            open_source: opens the connector's source (the external system).
             config: the connector.
             table: the table's name.
         """
@@ -191,7 +192,8 @@ def format_of(connector_type: str) -> str:
 
 
 def _register(spark: SparkSession, name: str, settings: SourceSettings) -> None:
-    # a class created here is pickled with its attributes; a class of this module would be imported without them
+    # A class that is created at run time is pickled with its attributes. A class of this module would be pickled as a
+    # reference, and imported in the other process without the attributes.
     registered = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "settings": settings})
     spark.dataSource.register(registered)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CHUNK = 500
 """Deltas in one push."""
 
-SECONDS_A_TASK = 60.0
+SECONDS_PER_TASK = 60.0
 """Seconds after which a task ends and another continues, so that others, such as a flush, get its core."""
 
 PATIENCE_SECONDS = 1_800.0
@@ -95,7 +95,7 @@ class PushTask(NamedTuple):
         yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _REPORT_ARROW)
 
     def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
-        deadline = time.monotonic() + SECONDS_A_TASK
+        deadline = time.monotonic() + SECONDS_PER_TASK
         current: int | None = None
         for rows, is_new in self._chunks(batches):
             if is_new:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lakesync.connectors.base import ConnectorConfig
     from lakesync.connectors.source import Cursor
 
-BUDGETS_A_LANDING = 4
+BUDGETS_PER_LANDING = 4
 """A landing has about this many times `memoryBudgetBytes` of rows from one task, at most."""
 
 
@@ -159,7 +159,7 @@ class LakeLanding(LandedTables):
             newest=self._newest,
             now_ms=self._now_ms(),
             tables=tuple(self._work(table, counted=table in records_census) for table in tables),
-            bytes=BUDGETS_A_LANDING * ingest.memory_budget_bytes,
+            bytes=BUDGETS_PER_LANDING * ingest.memory_budget_bytes,
             calls=calls,
             deleted_share=ingest.deleted_share if counting else None,
         )

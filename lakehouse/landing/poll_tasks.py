@@ -1,7 +1,9 @@
-"""The Spark tasks of a poll: each reads its part of a source's tables and returns the rows to land.
+"""The Spark tasks of a poll: each reads its part of a source's tables, and returns the rows for the table `landing`.
 
-The driver divides the poll (`PollWork.parts`), a task reads one part (`PollWork.read`). Besides the rows to land it
-returns one row of the kind `report` for each table that it read. `lakehouse.landing.connector_source` calls both.
+A source is a connector's external system, for example a Jira site. The driver divides a poll among tasks
+(`PollWork.parts`), and each task reads one part (`PollWork.read`). Besides the rows, a task returns one row of the kind
+`report` for each table that it read. A poll reads changes since a cursor, or takes a census: a list of all ids, which
+shows which rows were deleted. `lakehouse.landing.connector_source` calls both methods.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ from lakesync.model.errors import ConfigurationError, LakeSyncError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HLCS_A_LANDING = (2_000 << 16) - 1
+HLCS_PER_LANDING = (2_000 << 16) - 1
 """Number of hlcs that the parts of one landing share: two seconds, which a gateway accepts as clock drift."""
 
-ROWS_A_BATCH = 5_000
-"""Number of rows from which a task passes them on to Spark."""
+ROWS_PER_BATCH = 5_000
+"""Number of collected rows at which a task returns them to Spark."""
 
-SECONDS_A_TASK = 60.0
-"""Seconds after which a task of a resumable source stops, so that others, such as a flush, get its core."""
+SECONDS_PER_TASK = 60.0
+"""Seconds after which a task of a resumable source stops, so that other work, such as a flush, can use its core. The
+next poll continues."""
 
 OpenSource = Callable[[ConnectorConfig], Source]
 """Opens the source of a connector. It can be sent to Spark tasks."""
@@ -44,7 +47,7 @@ class TableWork(NamedTuple):
 
     name: str
     identity: str | None
-    """The column by which a row replaces another; None if the table has no such column."""
+    """A column that identifies a row even when its row id changes; None if the table has no such column."""
     whole: bool
     """Whether every poll reads all rows, of which only those land that differ from the known ones."""
     position: ReadPosition
@@ -71,7 +74,8 @@ class TableResult(msgspec.Struct, kw_only=True):
     more: bool = False
     """Whether the task stopped early, to continue after the last page's cursor in another landing."""
     whole: bool = True
-    """Whether rows that were read before an error may land; False for a part of a divided table."""
+    """Whether rows that were read before an error may land. False for a part of a divided table, because the table's
+    read position is valid only if all parts were read."""
     calls: int = 0
     """Number of API calls of the task."""
     left: int | None = None
@@ -147,7 +151,7 @@ class PollWork(NamedTuple):
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Read a part at the source, and yield rows with the columns of `landing`, reports last."""
-        rows = LandedRows(self.constants, self.first + part.number * (HLCS_A_LANDING // part.of))
+        rows = LandedRows(self.constants, self.first + part.number * (HLCS_PER_LANDING // part.of))
         if self.deleted_share is not None:
             yield from self._take_censuses(rows, self.deleted_share)
             return
@@ -164,10 +168,13 @@ class PollWork(NamedTuple):
                 result.failure = Failure.of(error)
         if part.position is not None and result.failure is None:
             result.position = self._counted(table, part.position)
-        yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_A_LANDING // part.of))
+        yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_PER_LANDING // part.of))
 
     def _divided(self, source: Source) -> list[Part]:
-        """Return one part for each table, and several for the first that the source divides. It defers further ones."""
+        """Return one part for each table, and several for the first table that the source can divide.
+
+        Further tables that the source can divide are deferred to the next landing.
+        """
         assert isinstance(source, ParallelSource)
         parts: list[Part] = []
         is_one_divided = False
@@ -191,11 +198,18 @@ class PollWork(NamedTuple):
     def _read_table(
         self, table: TableWork, rows: LandedRows, result: TableResult, tasks: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of a table since its cursor, up to the end or to a limit of this landing."""
+        """Yield the changes of a table since its cursor, up to the end or to a limit of this landing.
+
+        Args:
+            table: the table.
+            rows: collects the rows.
+            result: the table's report, which is updated.
+            tasks: number of tasks that share the limit of API calls.
+        """
         position = table.position
         max_calls = None if self.calls is None else max(1, self.calls // tasks)
         known = RowDigests(KnownRows(table.landed, self.newest)) if table.whole else None
-        deadline = time.monotonic() + SECONDS_A_TASK
+        deadline = time.monotonic() + SECONDS_PER_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
             bytes_before: int | None = None  # bytes before the first page that moved the cursor
@@ -209,7 +223,7 @@ class PollWork(NamedTuple):
                     _count_page(result, page)
                     if page.cursor is not None:
                         position = result.position = msgspec.structs.replace(position, cursor=dict(page.cursor))
-                    if rows.count >= ROWS_A_BATCH:
+                    if rows.count >= ROWS_PER_BATCH:
                         yield rows.take()
                     if resumable and page.cursor is not None and bytes_before is not None:
                         spent = max_calls is not None and source.usage.calls >= max_calls
@@ -247,7 +261,7 @@ class PollWork(NamedTuple):
                 result.position = self._counted(table, positions[table.name])
             elif result.landing:
                 result.position = positions[table.name]
-        yield from _last_rows(rows, list(results.values()), self.first + HLCS_A_LANDING)
+        yield from _last_rows(rows, list(results.values()), self.first + HLCS_PER_LANDING)
 
     def _take_census(
         self,
@@ -273,12 +287,13 @@ class PollWork(NamedTuple):
                 fresh = positions[page.table].seen.drop_unchanged(page, identities[page.table])
                 _add(rows, fresh, results[page.table])
                 _count_page(results[table.name], page)
-                if rows.count >= ROWS_A_BATCH:
+                if rows.count >= ROWS_PER_BATCH:
                     yield rows.take()
         except LakeSyncError as error:
             results[table.name].failure = Failure.of(error)
 
     def _counted(self, table: TableWork, position: ReadPosition) -> ReadPosition:
+        """Return a read position with the time of this census, if the table's census is to be recorded."""
         return msgspec.structs.replace(position, counted_ms=self.now_ms) if table.counted else position
 
 
@@ -295,7 +310,7 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
         page = Page(table, some)
         result.rows += len(some)
         _add(rows, page, result)
-        if rows.count >= ROWS_A_BATCH:
+        if rows.count >= ROWS_PER_BATCH:
             yield rows.take()
 
 
@@ -337,7 +352,7 @@ def _last_rows(rows: LandedRows, results: Sequence[TableResult], end: int) -> It
             result.landing = True
     if rows.newest >= end:
         raise ValueError(
-            f"a part of {results[0].table} has more than {HLCS_A_LANDING} rows: give it a whole-number row id"
+            f"a part of {results[0].table} has more than {HLCS_PER_LANDING} rows: give it a whole-number row id"
         )
     for result in results:
         result.newest = rows.newest

@@ -1,6 +1,11 @@
-"""Reads one connector's landed tables: computes the deltas that its gateway lacks, and updates the table `known`.
+"""Computes the deltas that a gateway lacks from what a connector's polls have read, and updates the table `known`.
 
-Polls and replays call it, through `LakeLanding` and `Delivery`.
+A poll first appends what it read from the external system to the Iceberg table `landing`. The table `known` has the
+current version of each row, up to some page of `landing`. The difference between the two is pushed to the gateway as
+deltas. A page is numbered by the hlc of its first row. Each polled table has a mark (`Mark`): the last page whose
+deltas the gateway has (`delivered`), and the last page that is contained in `known`.
+
+Polls and replays of `landing` call `LandedTables`, through `LakeLanding` and `Delivery`.
 """
 
 from __future__ import annotations
@@ -45,26 +50,25 @@ if TYPE_CHECKING:
 
     from lakesync.connectors.source import Table
 
-ROWS_A_TASK = 50_000
+_ROWS_PER_TASK = 50_000
 """Number of landed rows per task, if several tasks compute the deltas."""
 
-FEW_ROWS = 20_000
-"""Number of rows up to which one task computes their deltas."""
+_ONE_TASK_ROWS = 20_000
+"""Number of landed rows up to which a single task computes the deltas."""
 
 _MISSING = (NoSuchTableError, OperationalError, ProgrammingError)
 """Errors of a catalogue without the table, and of a database that is not a catalogue yet."""
 
-FILES_TO_FOLD = 50
-ROWS_TO_FOLD, MOST_TO_FOLD = 10_000, 100_000
-"""Landings are added to `known` if they have `FILES_TO_FOLD` files, or `MOST_TO_FOLD` rows, or `ROWS_TO_FOLD` rows and
-half as many as `known`."""
+_MAX_FILES, _MIN_ROWS, _MAX_ROWS = 50, 10_000, 100_000
+"""Each poll reads all landed files that `known` lacks, so they are added to `known` when there are many: `_MAX_FILES`
+files, or `_MAX_ROWS` rows, or at least `_MIN_ROWS` rows and half as many as `known` has."""
 
 
 class LandedTables:
-    """The landed tables of one connector."""
+    """The polled tables of one connector, as they were in `landing` and `known` when the object was created."""
 
     def __init__(self, connector_tables: ConnectorTables, tables: Sequence[Table]) -> None:
-        """Read from Iceberg's metadata which files and marks the tables have; create missing Iceberg tables.
+        """Read the files and marks of the tables from Iceberg's metadata. Create `landing` and `known` if missing.
 
         Args:
             connector_tables: the connector's part of `landing` and `known`.
@@ -83,22 +87,22 @@ class LandedTables:
 
     @property
     def client_id(self) -> str:
-        """The client id of the connector's deltas."""
+        """The client id in the connector's deltas. The connector pushes to the gateway as this client."""
         return f"connector:{self._iceberg.connector}"
 
     def is_due(self, table: str) -> bool:
-        """Return whether rows of a table have landed that the gateway may lack."""
+        """Return whether a table has landed pages that the gateway may lack."""
         return bool(self._newer(table))
 
     @property
     def newest(self) -> int:
-        """The newest landed hlc; every landed page is at or before it."""
+        """The highest hlc in `landing`. The next poll continues after it."""
         return self._newest
 
     def deltas(self, table: str) -> DataFrame:
         """Return the deltas of a table that the gateway lacks, in the columns `DELTA_SCHEMA`, in order of page and hlc.
 
-        They are in one partition, so that one task can push all of them in order.
+        The frame has one partition, so that one task can push all deltas in order.
         """
         newer = self._newer(table)
         return self._undelivered(
@@ -106,11 +110,16 @@ class LandedTables:
         )
 
     def history(self, table: str, days: Collection[date]) -> DataFrame | None:
-        """Return the deltas that landed on some days, pushed before or not; None if nothing landed then.
+        """Return the deltas of the pages that landed on some days, whether they were pushed or not.
+
+        A replay pushes them again; the gateway ignores the deltas that it has.
 
         Args:
-            table: the connector's table.
+            table: the polled table's name.
             days: UTC days on which rows landed.
+
+        Returns:
+            The deltas, as `deltas` returns them; None if nothing landed on these days.
         """
         files = [file for file in self._files if file.may_have(table)]
         page_ranges = [
@@ -127,27 +136,33 @@ class LandedTables:
 
     @lake_errors
     def record_delivered(self, table: str, page: int) -> None:
-        """Store that the gateway has the deltas of all pages up to one. The next delivery starts after it.
+        """Store that the gateway has the deltas of all pages up to one. The next delivery starts after that page.
 
         Args:
-            table: the table's name.
-            page: the last delivered page.
+            table: the polled table's name.
+            page: number of the last delivered page.
+
+        Raises:
+            LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
         self._marks[table] = record_mark(self._iceberg, table, self._marks[table]._replace(delivered=page))
 
     @lake_errors
-    def update_known(self, table: str, *, least: int = ROWS_TO_FOLD, files: int = FILES_TO_FOLD) -> None:
-        """Add a table's delivered landings to `known`, if there are many.
+    def update_known(self, table: str, *, min_rows: int = _MIN_ROWS, max_files: int = _MAX_FILES) -> None:
+        """Add a table's delivered pages to `known`, if there are many. Otherwise do nothing.
 
         Args:
-            table: the table's name.
-            least: number of landed rows from which they are added, if they are half as many as `known` has.
-            files: number of landed files from which they are added.
+            table: the polled table's name.
+            min_rows: number of landed rows from which they are added, if they are half as many as `known` has.
+            max_files: number of landed files from which they are added.
+
+        Raises:
+            LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
         mark, landed = self._marks[table], self._landed(table)
         newer = [file for file in landed.files if file.first <= mark.delivered]
-        rows, known = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))
-        if len(newer) < files and rows < min(max(least, known // 2), MOST_TO_FOLD):
+        rows, known_rows = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))
+        if len(newer) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
             return
         with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
             write_known(self._iceberg, KnownRows(landed, mark.delivered), self._known_snapshot)
@@ -155,24 +170,26 @@ class LandedTables:
             self._plan_known()
 
     def _undelivered(self, landed: LandedTable, above: int, upto: int, rows: int) -> DataFrame:
-        parts = 1 if rows <= FEW_ROWS else 2 * -(-rows // (2 * ROWS_A_TASK))
+        """Return the deltas of the pages after `above` up to `upto`, which have about `rows` landed rows."""
+        parts = 1 if rows <= _ONE_TASK_ROWS else 2 * -(-rows // (2 * _ROWS_PER_TASK))
         pending = PendingPages(landed, self.client_id, above, upto, parts)
         deltas = in_tasks(self._iceberg.spark, parts, pending.deltas, DELTA_SCHEMA)
         return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
     def _newer(self, table: str) -> list[LandedFile]:
-        """Return the files with pages that may have deltas which the gateway lacks."""
+        """Return the files of `landing` that have pages after the last delivered one."""
         delivered = self._marks[table].delivered
         return [file for file in self._files if file.last > delivered and file.may_have(table)]
 
     def _landed(self, table: str) -> LandedTable:
-        """Return a table's files of `known`, and those of the landings that `known` lacks."""
+        """Return a table's files of `known`, and the files of `landing` with pages that `known` lacks."""
         since = self._marks[table].known
         files = tuple(file for file in self._files if file.last > since and file.may_have(table))
         known = tuple((file.bucket, file.path) for file in self._known.get(table, ()))
         return LandedTable(table, self._identity(table), files, known, since)
 
     def _identity(self, table: str) -> str | None:
+        """Return the column that identifies a row whose row id changes; None if there is none."""
         declared = self._tables.get(table)
         return declared.identity if declared is not None else None
 
@@ -200,15 +217,17 @@ class LandedTables:
 
 
 def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None) -> None:
-    """Replace the rows of one polled table in `known`, in one task for each bucket. A repeat changes nothing.
+    """Replace the rows of one polled table in `known`. A repeat changes nothing.
+
+    Each Spark task writes one bucket (a share of the row ids).
 
     Args:
         tables: the connector's part of `landing` and `known`.
         known: the table's current rows after some page.
-        snapshot: id of the snapshot of `known` that the caller read; None if it was empty.
+        snapshot: id of the snapshot of `known` that the caller read; None if `known` was empty.
 
     Raises:
-        FlushError: another run has written this table's rows meanwhile; the next poll tries again.
+        FlushError: another run has written this table's rows since that snapshot; the next poll tries again.
     """
     table, name = known.landed.table, known_name(tables.names)
     constants = (tables.gateway, tables.connector, table)
@@ -225,7 +244,9 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
 
 
 def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
-    """Store a polled table's mark as a property of `known`, which makes no snapshot.
+    """Store a polled table's mark as a property of the table `known`. That does not create a snapshot.
+
+    The commit is repeated if another writer commits at the same time.
 
     Args:
         tables: the connector's part of `landing` and `known`.
@@ -234,6 +255,9 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
 
     Returns:
         The stored mark, which is never behind the previous one.
+
+    Raises:
+        PySparkException: the property cannot be written, or other writers committed first in every attempt.
     """
     name = known_name(tables.names)
     for attempt in range(1, COMMIT_ATTEMPTS + 1):

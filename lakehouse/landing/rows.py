@@ -1,7 +1,8 @@
-"""Builds the rows of the table `landing`, which has what polls read, and describes the Parquet files that have them.
+"""Builds the rows of the Iceberg table `landing`, and describes its Parquet files.
 
-The Spark tasks of a poll build the rows. Drivers send the description of the files to tasks. Importing this module
-loads neither pyiceberg nor Spark.
+A poll reads an external system through a connector and appends the result to `landing` before it is compared with what
+was known. That append is a landing. The Spark tasks of a poll build the rows with `LandedRows`. The driver describes
+the table's files to later tasks with `LandedFile`. Importing this module loads neither pyiceberg nor Spark.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 
 
 ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"
-"""Kinds of landed rows: a row's version; a row's delete; a claim that the page has all rows with a value in a column;
-and how far a table was read."""
+"""Values of the column `kind`.
+
+`ROW`: a row as it was read. `GONE`: the source reports the row as deleted. `WHOLE`: a claim that the page contains all
+rows with some value in some column, so that other known rows with the value are deleted. `POSITION`: how far the table
+was read, from which the next poll continues.
+"""
 
 REPORT = "report"
 """Kind of the rows with which tasks report to the driver. They are not written to `landing`."""
@@ -62,27 +67,30 @@ class ReadPosition(msgspec.Struct, frozen=True):
     cursor: dict[str, Any] | None = None
     """Where the next poll continues; None: from the beginning."""
     counted_ms: int | None = None
-    """Time of the last census, in milliseconds of server wall time; None if there was none."""
+    """Wall time of the last census (a list of all ids in the source) in milliseconds since 1970; None if there was
+    none."""
     seen: SeenRows = msgspec.field(default_factory=SeenRows)
     """Digests of the newest rows, which sources return again in the next poll."""
 
 
 class Constants(NamedTuple):
-    """The columns that all rows of a landing have in common."""
+    """The columns with one value for all rows of a landing."""
 
     gateway: str
     connector: str
     day: date
+    """UTC day of the landing's first hlc."""
     landing: int
+    """Number of the landing, counted per connector."""
 
     @classmethod
     def of(cls, gateway: str, connector: str, landing: int, first: int) -> Constants:
-        """Return the constants of a landing. Its day is the UTC day of its first hlc.
+        """Return the constants of a landing.
 
         Args:
             gateway: id of the connector's gateway.
             connector: the connector's name.
-            landing: number of the landing, among those of the connector.
+            landing: number of the landing, counted per connector.
             first: the landing's first hlc.
         """
         return cls(gateway, connector, datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date(), landing)
@@ -95,8 +103,8 @@ class LandedRows:
         """Start without rows.
 
         Args:
-            constants: the columns that all rows have in common.
-            first: the first hlc to assign.
+            constants: the columns with one value for all rows.
+            first: the first hlc to assign. Each further row gets the next number.
         """
         self.constants = constants
         self._next_hlc = first
@@ -115,7 +123,7 @@ class LandedRows:
         return self._next_hlc - 1
 
     def add(self, page: Page) -> None:
-        """Add a page's rows, deletes and claims."""
+        """Add a page's rows, deletes and claims. They all get the page's number, which is the hlc of its first row."""
         first = self._next_hlc
         for row in page.rows:
             text = _encode_sorted(row.columns)
@@ -136,17 +144,17 @@ class LandedRows:
         self._put(table, POSITION, self._next_hlc, None, msgspec.json.encode(position).decode())
 
     def report(self, table: str, text: str) -> None:
-        """Add a task's report of a table. It uses up no hlc.
+        """Add a task's report of a table. It takes no hlc, because it is not written to `landing`.
 
         Args:
             table: the table's name.
             text: the report as JSON.
         """
         self._put(table, REPORT, self._next_hlc, None, text)
-        self._next_hlc -= 1
+        self._next_hlc -= 1  # `_put` has taken one
 
     def table(self) -> pa.Table:
-        """Return the collected rows."""
+        """Return the collected rows in the columns `LANDED_COLUMNS`."""
         same = [
             pa.array([value] * self.count, field.type) for value, field in zip(self.constants, _ARROW, strict=False)
         ]
@@ -157,13 +165,14 @@ class LandedRows:
         return pa.Table.from_arrays([*same, *own], schema=_ARROW)
 
     def take(self) -> pa.RecordBatch:
-        """Return the collected rows and remove them."""
+        """Return the collected rows and start again without rows. Hlcs continue."""
         made = self.table().to_batches()
         for column in self._columns:
             column.clear()
         return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], _ARROW)
 
     def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
+        """Append a row. `more` has its `columns`, `name` and `value`; missing ones are null."""
         values = (table, kind, page, self._next_hlc, row_id, *more, *([None] * (3 - len(more))))
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
@@ -178,7 +187,7 @@ OLD_MARK = ""
 
 
 class LandedFile(NamedTuple):
-    """A file of `landing` with the bounds of its columns, as Iceberg's metadata has them.
+    """A file of `landing` with the bounds of its columns from Iceberg's metadata, by which readers skip files.
 
     A page is numbered by the hlc of its first row.
     """
@@ -197,7 +206,7 @@ class LandedFile(NamedTuple):
     hlc: int
     """Highest hlc in the file."""
     claims: bool
-    """Whether the file has claims: statements that a page has all rows with some value in a column."""
+    """Whether the file has rows of kind `WHOLE`."""
     tables: tuple[str, str] = ("", chr(0x10FFFF))
     """The file's first and last table in alphabetical order; by default it may have any table."""
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakehouse.catalogue import open_table, planned_files
 from lakehouse.data_files import DataFile, divide_files, rows_in
 from lakehouse.history.decoding import day_of
-from lakehouse.tables.increment import ROWS_A_TASK, Increment
+from lakehouse.tables.increment import ROWS_PER_TASK, Increment
 from lakehouse.task_runner import in_tasks
 from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.analysis.scans import all_of, condition
@@ -90,7 +90,7 @@ def count_deltas(spark: SparkSession, history: History, increment: Increment) ->
     """
     if history.deltas is not None:
         return history.deltas
-    parts = divide_files(history.files, max(ROWS_A_TASK, rows_in(history.files) // 64))
+    parts = divide_files(history.files, max(ROWS_PER_TASK, rows_in(history.files) // 64))
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         count = sum(rows.num_rows for file in parts[number] for rows in increment.keys(file))

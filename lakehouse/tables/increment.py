@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import date
 
-ROWS_A_TASK = 250_000
+ROWS_PER_TASK = 250_000
 """Rows of the history that one task reads, approximately."""
 
 _ROWS_AT_ONCE = 100_000

@@ -19,7 +19,7 @@ from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.merge.kernel import DELTAS, STORED, merge
 from lakehouse.merge.typed import with_typed_columns
 from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
-from lakehouse.tables.increment import ROWS_A_TASK, Increment
+from lakehouse.tables.increment import ROWS_PER_TASK, Increment
 from lakehouse.tables.verification import count_duplicates, difference
 from lakehouse.task_runner import cores, in_tasks, prepare_worker
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lakehouse.tables.history_files import History
 
-ROWS_A_SLICE = 50_000
+ROWS_PER_SLICE = 50_000
 """Approximate number of deltas and stored rows that are merged at once: 25 MB with a task's copies. Each merge takes at
 least 5 ms."""
 
@@ -40,7 +40,7 @@ ROWS_A_MERGE_TASK = 1_000_000
 
 MOST_TASKS = 256
 """Number of tasks of a stage, at most."""
-SEARCHED_ROWS_A_TASK = 1_000_000
+SEARCHED_ROWS_PER_TASK = 1_000_000
 """Stored rows that one task searches for rows with new deltas. It reads mostly their ids."""
 
 REJECTED, DUPLICATES, DIFFERENCE = "_lakesync_rejected", "_lakesync_duplicates", "_lakesync_difference"
@@ -55,7 +55,7 @@ CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
 """A state table's own columns."""
 
-_ROWS_A_BATCH = 16_384
+_ROWS_PER_BATCH = 16_384
 _CODEC = "lz4_raw"
 """Compression of chunks. The JVM copies a chunk about eight times in a shuffle, which costs more than compression. A
 delta shrinks from 174 to 120 bytes in 0.25 µs, decompression included; zstd takes twice as long for 77 bytes."""
@@ -110,7 +110,7 @@ class Division(NamedTuple):
             buckets: number of the state table's buckets.
         """
         tasks = min(buckets, MOST_TASKS, max(2, -(-rows // ROWS_A_MERGE_TASK)))
-        return cls(buckets, max(1, -(-rows // (ROWS_A_SLICE * buckets))), tasks)
+        return cls(buckets, max(1, -(-rows // (ROWS_PER_SLICE * buckets))), tasks)
 
     def split(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
         """Divide rows into chunks, one for each slice that has rows, in the columns `_CHUNKS`.
@@ -202,7 +202,7 @@ class Merge(NamedTuple):
     @property
     def is_one_slice(self) -> bool:
         """Whether one task can read and merge everything."""
-        return self.rows <= ROWS_A_SLICE and rows_in(self.state) <= SEARCHED_ROWS_A_TASK
+        return self.rows <= ROWS_PER_SLICE and rows_in(self.state) <= SEARCHED_ROWS_PER_TASK
 
     def whole(self) -> pa.Table:
         """Read and merge everything in one task, and return the rows ordered by bucket."""
@@ -215,8 +215,8 @@ class Merge(NamedTuple):
 
     def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
         """Return a function for each task of the first stage, which yields chunks."""
-        stored_rows_a_task = SEARCHED_ROWS_A_TASK if self.touched_only else ROWS_A_TASK
-        history = self._shares(self.history, ROWS_A_TASK)
+        stored_rows_a_task = SEARCHED_ROWS_PER_TASK if self.touched_only else ROWS_PER_TASK
+        history = self._shares(self.history, ROWS_PER_TASK)
         state = self._shares(self.state, stored_rows_a_task)
         return [
             *(lambda files=files: self._split_deltas(files) for files in history),
@@ -376,7 +376,7 @@ def _with_checks(fields: StructType) -> tuple[list[str], StructType]:
 
 
 def _batches(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    yield from rows.select(list(names)).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
+    yield from rows.select(list(names)).combine_chunks().to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
 def _chunks(batch: pa.RecordBatch) -> Iterator[_Chunk]:

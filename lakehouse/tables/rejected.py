@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lakehouse.table_definitions import StateTable
 
-ROWS_A_TASK = 500_000
+ROWS_PER_TASK = 500_000
 """Rows that one task reads, approximately."""
 
 _CELLS = STORED.empty_table().select(["_gateway", "_row", "_cells"]).schema
@@ -74,7 +74,7 @@ def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame
     """Return the values of a snapshot that do not fit their columns, in the columns `MISFITS`. Tasks find them."""
     with open_table(spark, table.name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
-    parts, columns = divide_files(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns
+    parts, columns = divide_files(files, max(ROWS_PER_TASK, rows_in(files) // 256)), table.columns
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

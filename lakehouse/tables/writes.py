@@ -19,7 +19,7 @@ from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.merge.kernel import STORED
 from lakehouse.merge.typed import misfits
 from lakehouse.overwrites import PARTITION_AFTER_PARTITION, overwrite
-from lakehouse.tables.increment import ROWS_A_TASK
+from lakehouse.tables.increment import ROWS_PER_TASK
 from lakehouse.tables.merge_job import (
     CHECKS,
     DIFFERENCE,
@@ -49,7 +49,7 @@ SMALL_TABLE = 100_000
 LARGE_SHARE = 0.2
 """Ratio of deltas to rows of the table from which rewriting is quicker than merge on read."""
 
-ROWS_A_BUCKET = 250_000
+ROWS_PER_BUCKET = 250_000
 """Rows in a bucket from which a rewritten table gets twice as many buckets."""
 
 MOST_BUCKETS = 1024
@@ -203,7 +203,7 @@ def _merge_on_read(
 
 def _touched_keys(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
     """Return the keys of the rows that an increment touches, each once, in the columns `TOUCHED`."""
-    parts = divide_files(history.files, ROWS_A_TASK)
+    parts = divide_files(history.files, ROWS_PER_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         own = [rows for file in parts[number] for rows in increment.keys(file)]
@@ -241,7 +241,7 @@ def _count_added_rows(
     spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]
 ) -> dict[str, int]:
     """Count rows, deleted rows and values that do not fit in the files that a commit added."""
-    parts, columns = divide_files([file for file in now if file.path not in before], ROWS_A_TASK), table.columns
+    parts, columns = divide_files([file for file in now if file.path not in before], ROWS_PER_TASK), table.columns
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:
@@ -256,7 +256,7 @@ def _count_added_rows(
 def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
     """Return the number of buckets that fits the table's size. If it has grown, the partition spec is changed."""
     buckets, rows = state.buckets, rows_in(state.files) + history.most
-    while buckets < MOST_BUCKETS and rows > buckets * ROWS_A_BUCKET:
+    while buckets < MOST_BUCKETS and rows > buckets * ROWS_PER_BUCKET:
         buckets *= 2
     if buckets != state.buckets:
         old, new = (f"bucket({count}, _row)" for count in (state.buckets, buckets))

@@ -1,7 +1,8 @@
-"""The actions that a gateway supports: which handler executes those of a connector, their params, and their limits.
+"""The actions that a gateway supports: for each connector its handler, the schemas of the params, and the limits.
 
-A handler runs in this process, or belongs to a registered connector. Params are validated by JSON Schemas. `Dispatcher`
-calls it. `[limits]`, or a program with an embedded gateway, sets the limits.
+An action is a request of a client to do something in an external system, such as to send an e-mail. It names a
+connector. A handler executes it: an object that the program registered, or one made from a connector that is stored in
+the gateway. `Dispatcher` finds handlers here; the route that lists actions calls `ActionServices.describe`.
 """
 
 from __future__ import annotations
@@ -30,37 +31,38 @@ INVALID_PARAMS = "ACTION_VALIDATION_ERROR"
 
 
 class ActionLimits(msgspec.Struct, frozen=True):
-    """Limits of one gateway's actions: size, duration and retention."""
+    """Limits of one gateway's actions in one process. `[limits]`, or a program with an embedded gateway, sets them."""
 
     max_actions: int = 100
-    """Actions per request."""
+    """Actions per request. A request with more is rejected."""
     max_params_bytes: int = 256 << 10
-    """Size of an action's params as JSON."""
+    """Size of an action's params as JSON. A request with a larger action is rejected."""
     max_data_bytes: int = 256 << 10
     """Size of an action's result as JSON; a larger result is omitted."""
     max_running: int = 16
     """Handlers that run at the same time; further actions wait."""
     max_waiting: int = 1000
-    """Actions that run or wait; further ones fail with a retryable error."""
+    """Actions that wait or run, together; further ones fail with a retryable error."""
     timeout: float = 20.0
-    """Seconds that a request waits for its actions. They continue after that."""
+    """Seconds that a request waits for its actions. The actions continue after that."""
     lease: float = 30.0
-    """Seconds for which a claim is valid. A process renews its claims; after its death another one may retry them."""
+    """Seconds for which a claim is valid. A process claims an action before it runs it, and renews the claim. If the
+    process dies, another process may run the action after this time."""
     retention_ms: int = 7 * _DAY_MS
-    """How long outcomes are stored, so that a repeated action is recognised."""
+    """Milliseconds for which outcomes are stored, so that a repeated action gets the same outcome."""
     kept_entries: int = 10_000
-    """Number of log entries kept for admins."""
+    """Number of actions that the log for administrators keeps."""
 
 
 class SupportedActions:
-    """The actions of one connector."""
+    """The descriptions of one connector's actions, which validate actions before they are executed."""
 
     def __init__(self, name: str, descriptors: Sequence[ActionDescriptor]) -> None:
         """Store the descriptors; schemas are compiled on first use.
 
         Args:
             name: the connector's name.
-            descriptors: its actions.
+            descriptors: descriptions of the connector's actions: type, and a JSON Schema of the params.
         """
         self.name = name
         self.descriptors = tuple(descriptors)
@@ -129,7 +131,7 @@ class ActionService(NamedTuple):
 
     actions: SupportedActions
     handler: Callable[[], ActionHandler]
-    """Creates or returns the handler. May raise the errors of `ActionHandler.execute_action`."""
+    """Returns the handler, which it may create. May raise the errors of `ActionHandler.execute_action`."""
 
 
 class ActionServices:
@@ -140,8 +142,8 @@ class ActionServices:
 
         Args:
             gateway_id: the gateway id.
-            store: the staging store.
-            connectors: the registry of connector types.
+            store: the staging store, which has the gateway's connectors.
+            connectors: the registry of connector types, which creates the connectors' handlers.
         """
         self._gateway = gateway_id
         self._store = store
@@ -174,14 +176,22 @@ class ActionServices:
         return sorted(self._registered)
 
     def describe(self) -> ActionDiscovery:
-        """Return all supported actions by connector."""
+        """Return all supported actions by connector.
+
+        Raises:
+            StagingUnavailableError: the connectors cannot be read.
+        """
         stored = self._store.read(self._gateway, lambda view: view.connectors()).result()
         found = {service.actions.name: service for service in self._services_of(stored)}
         found |= self._registered
         return ActionDiscovery({name: found[name].actions.descriptors for name in sorted(found)})
 
     async def find(self, name: str) -> ActionService | None:
-        """Return the service for a connector; None for an unknown connector."""
+        """Return the service of a connector; None if the connector is unknown or its type has no actions.
+
+        Raises:
+            StagingUnavailableError: the connectors cannot be read.
+        """
         registered = self._registered.get(name)
         if registered is not None:
             return registered

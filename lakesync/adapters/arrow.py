@@ -1,8 +1,9 @@
 """Deltas as Arrow tables and Parquet files, with the column names and types of the lake's table `deltas`.
 
-The column `columns` has two forms. As a **map** from column name to the value's JSON text, as in the lake and in
-Parquet files; and as **text**, one JSON object, as in SQL databases. `columns_as_map` and `columns_as_text` convert
-between them. Functions that take a table of deltas accept both forms. Adapters, transfers and the pipeline use them.
+A delta is a change of some columns of one row. Its own columns are stored in the Arrow column `columns`, which has two
+forms: a **map** from column name to the value's JSON text, as in the lake and in Parquet files; or **text**, one JSON
+object, as in SQL databases. `columns_as_map` and `columns_as_text` convert between them. Functions that take a table of
+deltas accept both forms. Adapters, transfers between adapters and the pipeline use them.
 
 Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 """
@@ -32,6 +33,8 @@ C = TypeVar("C")
 """The type in which a backend stores the columns of a delta, for example a JSON text."""
 
 DELTA_COLUMNS = ("gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
+"""The columns of a table of deltas. `arrival` is the gateway's timestamp for the push (its hybrid logical clock), `hlc`
+the client's timestamp."""
 
 FlatRow = tuple[str, int, str, str, Op, str, int, str, C]
 """One value for each of `DELTA_COLUMNS`."""
@@ -67,7 +70,7 @@ def from_flat_row(row: FlatRow[tuple[ColumnValue, ...]]) -> StoredDelta:
 HASH_BYTES = 32
 """Bytes of a delta id that is a SHA-256 hash. Its text has twice as many hexadecimal digits."""
 _ID_NUMBER_BYTES = 8
-"""How many of these bytes form the `id_number` that checksums add up."""
+"""The first bytes of a hash form its `id_number`, which checksums add up."""
 _HEX_DIGITS = b"0123456789abcdef"
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -108,7 +111,7 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
 
 
 def from_arrow(table: pa.Table) -> list[StoredDelta]:
-    """Return the deltas of a table in either form."""
+    """Return the deltas of an Arrow table, in its order."""
     rows: Iterable[FlatRow[Any]] = zip(*(table.column(name).to_pylist() for name in DELTA_COLUMNS), strict=True)
     decode = _columns_from_text if has_text_columns(table) else _columns_from_map
     return [from_flat_row((*row[:-1], decode(row[-1]))) for row in rows]
@@ -182,12 +185,20 @@ def select_deltas(
 
 
 def table_checksum(table: pa.Table) -> BatchChecksum:
-    """Return the count and id sum of a table's deltas."""
+    """Return the number of a table's deltas and the sum of their id numbers, which shows whether two copies are equal.
+
+    Args:
+        table: a table of deltas in either form.
+    """
     return ids_checksum(table.column("delta_id"))
 
 
 def ids_checksum(delta_ids: pa.ChunkedArray) -> BatchChecksum:
-    """Return the count and id sum of delta ids, which are texts or results of `hashes_of`."""
+    """Return the number of delta ids and the sum of their id numbers (modulo 2^64).
+
+    Args:
+        delta_ids: hexadecimal texts, or results of `hashes_of`.
+    """
     return BatchChecksum(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in delta_ids.chunks) % 2**64)
 
 
@@ -253,7 +264,7 @@ def decode_parquet(data: bytes) -> pa.Table:
 
 
 def parquet_metadata(data: bytes) -> dict[str, str]:
-    """Return the metadata that `encode_parquet` wrote to a file, without that of Arrow."""
+    """Return the metadata that `encode_parquet` wrote to a file, without Arrow's own metadata."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_schema(io.BytesIO(data)).metadata or {}
@@ -261,7 +272,7 @@ def parquet_metadata(data: bytes) -> dict[str, str]:
 
 
 def parquet_checksum(data: bytes) -> BatchChecksum:
-    """Return the count and id sum of a Parquet file's deltas. Reads only the column `delta_id`.
+    """Like `table_checksum`, for a Parquet file of deltas. It reads only the column `delta_id`.
 
     Raises:
         IntegrityError: as `decode_parquet`.

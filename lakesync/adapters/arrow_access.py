@@ -1,7 +1,8 @@
-"""Arrow access to any adapter: calls an optional protocol if the adapter implements it, and falls back otherwise.
+"""Reads and writes deltas of any adapter as Arrow tables.
 
-Compositions, transfers and the pipeline read and write adapters through it. Tiers, fan-out and migrations copy pages
-with `copy_page`, which verifies the copy.
+Adapters may implement optional protocols (`ArrowAdapter`, `Splittable`, …). Each function here calls the protocol if
+the adapter implements it, and otherwise does the same in another way or returns a default. Compositions, transfers and
+the pipeline call it. Tiers, fan-out and migrations copy pages with `copy_page`, which verifies the copy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ PAGE_DELTAS = 10_000
 
 
 def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:
-    """Return a page of any adapter's deltas as an Arrow table."""
+    """Return a page of an adapter's deltas as an Arrow table.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; retry.
+    """
     if isinstance(adapter, ArrowAdapter):
         return adapter.query_arrow(query)
     page = adapter.query_deltas_since(query)
@@ -58,13 +63,16 @@ def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -
 
 
 def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-    """Insert a batch into any adapter; see `ArrowAdapter.insert_arrow`.
+    """Insert a batch of deltas, and return its checksum as read back. A batch with a known id changes nothing.
 
     Args:
         adapter: the adapter.
         batch_id: identifies this exact set of deltas permanently.
         gateway: the gateway id.
-        deltas: a table in either form.
+        deltas: the deltas as an Arrow table; `columns` may be a map or text (see `lakesync.adapters.arrow`).
+
+    Raises:
+        AdapterError: the deltas may or may not be written; retry.
     """
     if isinstance(adapter, ArrowAdapter):
         return adapter.insert_arrow(batch_id, gateway, deltas)
@@ -72,11 +80,11 @@ def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: p
 
 
 def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
-    """Delete deltas from an adapter; see `Prunable.delete_deltas`.
+    """Delete deltas from an adapter, and return the number of deleted ones; see `Prunable.delete_deltas`.
 
     Args:
         adapter: the adapter.
-        deltas: the deltas to delete, a table in either form.
+        deltas: the deltas to delete, as an Arrow table.
 
     Raises:
         ConfigurationError: the adapter does not support deleting deltas.
@@ -89,7 +97,16 @@ def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
 
 
 def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:
-    """Call `Splittable.split_points`; an adapter that does not support splitting has none."""
+    """Return positions at which a query can be split into ranges; see `Splittable.split_points`.
+
+    Args:
+        adapter: the adapter.
+        query: the query to split.
+        size: number of deltas in a range, approximately.
+
+    Returns:
+        The positions; empty if the adapter does not support splitting.
+    """
     return adapter.split_points(query, size) if isinstance(adapter, Splittable) else []
 
 

@@ -1,6 +1,7 @@
-"""Generates docs/configuration.md from the models: `python -m lakesync.config.reference` writes the page.
+"""Generates docs/configuration.md from the pydantic models of the settings.
 
-A description is the docstring below a setting; a section's introduction is the docstring of its model.
+`python -m lakesync.config.reference` writes the page; a test compares it. A setting's description is the docstring
+below its field. A section's introduction is the docstring of its model.
 """
 
 from __future__ import annotations
@@ -62,7 +63,12 @@ def page() -> str:
 
 
 def _section(model: type[BaseModel], heading: str | None = None) -> str:
-    """Return the heading, introduction and table of a section."""
+    """Return the heading, introduction and table of a section.
+
+    Args:
+        model: the section's model. Its docstring has the form "heading: introduction".
+        heading: the heading; None to take it from the docstring.
+    """
     text = inspect.getdoc(model) or ""
     title, colon, introduction = text.partition(": ")
     if heading is None:
@@ -77,7 +83,7 @@ def _table(model: type[BaseModel], names: list[str]) -> str:
     lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for name in names:
         field = model.model_fields[name]
-        if name == "declared":
+        if name == "declared":  # the tables below the section, such as `[connectors.NAME]`: they have their own section
             continue
         about = descriptions.get(name, "").replace("|", "\\|")
         kind = "secret" if _is_secret(field.annotation) else _kind(properties[name])
@@ -86,7 +92,7 @@ def _table(model: type[BaseModel], names: list[str]) -> str:
 
 
 def _descriptions(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield each field of a model that has a docstring below it, and that docstring on one line."""
+    """Yield `(field, docstring below it)` for each field of a model that has one. Python itself keeps only comments."""
     body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
     assert isinstance(body, ast.ClassDef)
     for statement, following in zip(body.body, body.body[1:], strict=False):

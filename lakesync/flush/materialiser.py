@@ -1,6 +1,8 @@
-"""`Materialiser`: runs the jobs of a flush queue, which update destination tables, and sets failed jobs aside.
+"""`Materialiser`: updates destination tables after flushes, one table of one flush per job.
 
-An embedded gateway, the gateway server and `lakesync materialise` call it.
+A gateway that runs without the pipeline flushes deltas to an adapter and adds a job to a queue for each table. The job
+rewrites the destination table's rows (current values, beside the deltas) that the flush has changed. An embedded
+gateway, the gateway server and `lakesync materialise` run the jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from lakesync.model.errors import LakeSyncError, TransientError
 log = structlog.get_logger("flush")
 
 OnFailure = Callable[[str, int, Exception], None]
-"""Called for each table whose job failed permanently: table, number of deltas, error."""
+"""Called when a job has failed permanently, with the table, the number of deltas of the flush, and the error."""
 
 
 class Materialiser:
@@ -33,14 +35,14 @@ class Materialiser:
         attempts: int = 5,
         first_wait: float = 0.5,
     ) -> None:
-        """Create a worker.
+        """Create a worker for one gateway.
 
         Args:
             gateway_id: the gateway id.
             queue: the queue with the jobs.
             destination: the adapter with the destination tables.
-            on_failure: called for each job that failed permanently.
-            attempts: maximum attempts per job.
+            on_failure: called for each job that has failed permanently; None for nothing.
+            attempts: maximum attempts per job, those of earlier processes included.
             first_wait: seconds before the second attempt; doubled for each further one.
         """
         self._gateway_id = gateway_id
@@ -62,7 +64,10 @@ class Materialiser:
         return succeeded
 
     def _run(self, job: Job) -> bool:
-        """Run a job and return whether it succeeded. A job that fails permanently is set aside."""
+        """Run a job and return whether it succeeded.
+
+        A job that fails permanently is set aside: it stays in the queue with its error, and is not returned as pending.
+        """
         try:
             self._attempt(job)
         except Exception as error:
@@ -78,7 +83,7 @@ class Materialiser:
         Raises:
             Exception: the error of the last attempt.
         """
-        if job.attempts >= self._attempts:
+        if job.attempts >= self._attempts:  # each attempt is counted before it begins, so a killed process counts too
             raise _WorkerDiedError(f"its worker died in each of {job.attempts} attempts")
         remaining = self._attempts - job.attempts
         for attempt in stamina.retry_context(

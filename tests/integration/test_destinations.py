@@ -180,7 +180,7 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
 
 
 def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
-    monkeypatch.setattr(destinations, "DELTAS_A_PART", 20)
+    monkeypatch.setattr(destinations, "_MIN_DELTAS_PER_PART", 20)
     with psycopg.connect(warehouse.postgres.uri, autocommit=True) as sql:
         sql.execute("CREATE SCHEMA late")
     uri = f"{warehouse.postgres.uri}?options=-csearch_path%3Dlate"
@@ -254,7 +254,7 @@ def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkey
     hot = SqliteAdapter(tmp_path / "hot.db")
     for day in (-4, -3, -1):
         moves.fill(hot, range(30), day, delay=day)
-    monkeypatch.setattr(lakehouse.backends.moves, "DELTAS_A_RANGE", 12)
+    monkeypatch.setattr(lakehouse.backends.moves, "DELTAS_PER_RANGE", 12)
     with only_in_tasks(monkeypatch):
         tiered = moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")
     assert (tiered["deltas_moved"], tiered["spark/tasks"], tiered["pages"]) == (60, 5, 5)

@@ -264,7 +264,7 @@ def test_a_poll_without_changes_writes_nothing_and_the_known_rows_are_updated(sp
     for number in range(3):
         again = land(spark, names, [Page("issues", [SourceRow("r0", {"uid": "u0", "title": number})], {"at": number})])
         assert delivery(again, gateway).deliver(ISSUES).updated == 1
-        again.update_known("issues", files=2)  # `known` is brought up meanwhile
+        again.update_known("issues", max_files=2)  # `known` is brought up meanwhile
     assert spark.table(known_name(names)).count() == 300
     for name in (landing_name(names), known_name(names)):
         engines = {
@@ -279,7 +279,7 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, 
     rows = [SourceRow(f"r{number}", {"uid": f"u{number}", "title": "old"}) for number in range(50)]
     landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
-    landing.update_known("issues", least=0)
+    landing.update_known("issues", min_rows=0)
     land(spark, names, [Page("issues", [SourceRow("r1", {"uid": "u1", "title": "of another"})], cursor={"at": 2})])
     for name, deleted in ((known_name(names), "row_id = 'r7'"), (landing_name(names), "row_id = 'r1' AND landing = 2")):
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
@@ -300,7 +300,7 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
     rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]
     landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
-    landing.update_known("issues", least=0)
+    landing.update_known("issues", min_rows=0)
     locations = [location_of(spark, name) for name in (landing_name(names), known_name(names))]
 
     def holding(text):

@@ -93,9 +93,9 @@ def content(spark, names):
     return sorted(str(sorted((name, str(value)) for name, value in row.items())) for row in rows)
 
 
-@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_A_SLICE, 3])
+@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_PER_SLICE, 3])
 def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, rows_a_slice):
-    monkeypatch.setattr(merge_job, "ROWS_A_SLICE", rows_a_slice)
+    monkeypatch.setattr(merge_job, "ROWS_PER_SLICE", rows_a_slice)
     rng = random.Random(1)
     one, two = story(rng, "one"), story(rng, "two")
     fill(spark, names, one, "one")
@@ -131,9 +131,9 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
     assert content(spark, names) == before
 
 
-@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_A_SLICE, 3])
+@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_PER_SLICE, 3])
 def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, rows_a_slice):
-    monkeypatch.setattr(merge_job, "ROWS_A_SLICE", rows_a_slice)
+    monkeypatch.setattr(merge_job, "ROWS_PER_SLICE", rows_a_slice)
     rng = random.Random(2)
     pushes = story(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)
@@ -195,7 +195,7 @@ def test_b4_a_rebuild_repairs_a_damaged_table(spark, names):
 
 
 def test_a_growing_table_gets_more_buckets(spark, names, monkeypatch):
-    monkeypatch.setattr(writes, "ROWS_A_BUCKET", 2)
+    monkeypatch.setattr(writes, "ROWS_PER_BUCKET", 2)
     pushes = story(random.Random(5), "g", pushes_a_day=4)
     fill(spark, names, pushes)
     for arrival in (pushes[0][0], pushes[5][0], pushes[-1][0]):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lakehouse.landing.files import LandedTable
-from lakehouse.landing.poll_tasks import HLCS_A_LANDING, PollWork, TableResult, TableWork
+from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollWork, TableResult, TableWork
 from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, ReadPosition
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
@@ -99,7 +99,7 @@ def test_each_table_is_a_task_with_its_own_stamps_and_a_failed_one_keeps_its_pag
     rows, (of_a, of_b) = done(work(pages))
     assert [row["row_id"] for row in rows if row["kind"] == ROW] == ["r1", "r1", "r2"]
     assert len({row["hlc"] for row in rows}) == len(rows)
-    assert all(FIRST <= row["hlc"] < FIRST + HLCS_A_LANDING for row in rows)
+    assert all(FIRST <= row["hlc"] < FIRST + HLCS_PER_LANDING for row in rows)
     assert isinstance(of_a.failure.error(), AuthError)
     assert (of_a.position.cursor, of_a.position.counted_ms) == ({"at": 1}, None)
     assert (of_b.failure, of_b.position.counted_ms, of_b.rows, of_b.newest) == (None, 5_000, 2, rows[-1]["hlc"])

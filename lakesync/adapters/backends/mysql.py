@@ -1,6 +1,8 @@
-"""MySQL and MariaDB adapter: LOAD DATA LOCAL where the server allows it, otherwise multi-row INSERTs.
+"""MySQL and MariaDB adapter: stores deltas and destination tables in one database.
 
-Needs pymysql: `pip install 'lakesync[mysql]'`. Tested on MariaDB.
+It writes with LOAD DATA LOCAL if the server allows it, otherwise with multi-row INSERTs. `registry.open_adapter`
+creates it for `mysql:` URIs; `SqlAdapter` has the logic that all SQL databases share. Needs pymysql: `pip install
+'lakesync[mysql]'`. Tested on MariaDB.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _OPTIONS = frozenset({"ssl_ca"})
 
 
 class MySqlAdapter(SqlAdapter):
-    """Adapter for one database; any number of processes may write it. Numbers in destination tables are doubles."""
+    """Adapter for one database, which any number of processes may write. It stores numbers of rows as doubles."""
 
     def __init__(self, uri: str) -> None:
         """Create the adapter; it connects on the first call.
@@ -82,7 +84,7 @@ class MySqlDialect(Dialect):
         """Create the dialect.
 
         Args:
-            executor: knows whether the server is MySQL or MariaDB.
+            executor: knows after its first connection whether the server is MySQL or MariaDB, whose SQL differs.
         """
         self._executor = executor
 
@@ -116,7 +118,7 @@ class MySqlDialect(Dialect):
         return f"`{name}`"
 
     def checksum_expression(self, text: str) -> str:
-        """Convert the digits of an MD5 of UTF-8 text."""
+        """Return the first 32 bits of the text's MD5 as a number. Every dialect computes the same checksum."""
         return f"CAST(CONV(LEFT(MD5({text}), 8), 16, 10) AS UNSIGNED)"
 
     def text_expression(self, column: Column) -> str:
@@ -294,6 +296,7 @@ class _MySqlConnection:
         return pymysql.Error
 
     def _load_file(self, table: str, lines: bytes) -> None:
+        """Load lines with LOAD DATA LOCAL, which reads a file of this machine."""
         with tempfile.NamedTemporaryFile(prefix="lakesync-") as file:
             file.write(lines)
             file.flush()

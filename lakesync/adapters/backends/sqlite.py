@@ -1,4 +1,7 @@
-"""SQLite adapter: one file on one machine, readable with any tool."""
+"""SQLite adapter: stores deltas and destination tables in one file on one machine, which any SQLite tool can read.
+
+`registry.open_adapter` creates it for `sqlite:` URIs. `SqlAdapter` has the logic that all SQL databases share.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class SqliteAdapter(SqlAdapter):
         """Open or create the file.
 
         Args:
-            path: created with its folder if it does not exist.
+            path: the file's path. The file and its folder are created if they do not exist.
 
         Raises:
             AdapterError: the file is not a SQLite database, or cannot be opened.
@@ -38,7 +41,11 @@ class SqliteAdapter(SqlAdapter):
         self.prepare()
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:  # noqa: ARG002 VACUUM rewrites all tables
-        """Rewrite the file and truncate its write-ahead log."""
+        """Rewrite the file and truncate its write-ahead log, so that neither contains erased data.
+
+        Raises:
+            AdapterError: another connection reads the write-ahead log.
+        """
         connection.execute("VACUUM")
         ((busy, _, _),) = connection.query("PRAGMA wal_checkpoint(TRUNCATE)")
         if busy:
@@ -52,7 +59,7 @@ class SqliteDialect(Dialect):
     """SQL of SQLite."""
 
     def column_type(self, kind: Kind) -> str:
-        """Return the column's type; text compares by its bytes, which is by code point."""
+        """Return the column's type. SQLite compares text by its bytes, which is the order of code points."""
         return _TYPES.get(kind, "TEXT")
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
@@ -63,7 +70,7 @@ class SqliteDialect(Dialect):
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
-        """Return an INSERT … ON CONFLICT."""
+        """Return an INSERT … ON CONFLICT. `WHERE true` is needed, or SQLite would parse ON as part of the FROM."""
         return on_conflict_statement(table, columns, f"FROM {scratch} s WHERE true", key, update)
 
     def checksum_expression(self, text: str) -> str:
@@ -82,7 +89,7 @@ class SqliteExecutor:
         """Create the executor.
 
         Args:
-            path: created with its folder on the first connection.
+            path: the file's path. The file and its folder are created on the first connection.
         """
         self._path = path
         self._pool = Pool(self._open, lambda _: True, lambda sql: sql.close())
@@ -146,6 +153,7 @@ class _SqliteConnection:
             self._sql.execute("COMMIT")
 
     def statement_error(self, error: BaseException) -> StatementError | None:
+        # After an error that has ended the transaction, the caller cannot continue: it is not a statement's error.
         if not isinstance(error, sqlite3.Error) or not self._sql.in_transaction:
             return None
         return StatementError(str(error), isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)))

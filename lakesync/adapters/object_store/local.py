@@ -121,7 +121,7 @@ class LocalDisk:
 
     @staticmethod
     def _place(scratch: Path, path: Path, *, if_absent: bool) -> bool:
-        """Give a scratch file its final name. Return False if `if_absent` is set and the name is taken."""
+        """Give a scratch file its final name. Return False if `if_absent` is set and the name exists."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if not if_absent:
             scratch.replace(path)

@@ -1,4 +1,7 @@
-"""`lakesync row history`: shows every delta of a row, and what became of each of its columns."""
+"""`lakesync row history`: shows every delta (change) of a row, and the outcome of each value that it wrote.
+
+An outcome is `live`, `replaced`, `lost`, `deleted` or `repeated`; `lakesync.analysis.row_history` computes it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ app = command_app(
 )
 
 _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}
-"""The style of each outcome of a value."""
+"""Outcome of a value → its style in the terminal."""
 
 
 @app.callback()
@@ -85,7 +88,7 @@ def _print_deltas(deltas: list[DeltaProvenance]) -> None:
 
 
 def _outcomes(delta: DeltaProvenance) -> Text:
-    """Return a line for each column of a delta: its value, what became of it, and why."""
+    """Return a line for each column of a delta: value, outcome, and the reason for the outcome."""
     from rich.text import Text
 
     lines = [Text(delta.note)] if delta.note else []

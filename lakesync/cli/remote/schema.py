@@ -1,4 +1,8 @@
-"""`lakesync schema`: registers, lists and retires table schemas."""
+"""`lakesync schema`: registers, lists and retires table schemas at a gateway.
+
+The options `--url`, `--gateway` and `--data` choose the gateway (`lakesync.cli.connection.connect`). The client that
+`connect` returns replaces `{gateway}` in paths by the gateway's id.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,8 @@ def apply(
 ) -> None:
     """Register schemas, or columns that were added to them.
 
-    All files are validated before the first one is sent.
+    All files are validated before the first one is sent. The command stops at the first schema that the gateway
+    rejects; earlier ones stay registered.
     """
     from lakesync.cli.connection import connect
 
@@ -76,8 +81,8 @@ def retire(
 ) -> None:
     """Retire a table's schema, so that pushes to the table are not validated.
 
-    Rows and the columns of the lake's table stay. A retired schema of lakesync.toml is registered again only by
-    `lakesync schema apply`.
+    Rows and the columns of the lake's table stay. A schema that is still in lakesync.toml stays retired when the
+    gateway restarts; only `lakesync schema apply` registers it again.
     """
     from lakesync.cli.connection import connect
 

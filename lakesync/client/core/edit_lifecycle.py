@@ -1,7 +1,7 @@
 """The life of an edit: made, pushed, accepted or refused, retried, dropped; and `EditClock`, which stamps edits.
 
-The core calls these functions. Each returns what to commit and stores nothing. An edit is a change that the gateway has
-not acknowledged. `docs/client-core.md` has the state diagram.
+An edit is a change that the gateway has not acknowledged. The client's core calls these functions. Each returns the
+changes to commit and stores nothing itself. `docs/client-core.md` has the state diagram.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lakesync.wire.json import encode_delta
 
 
 class EditClock:
-    """A hybrid logical clock that stays above every stamp the gateway sent, whatever the local wall clock says.
+    """A hybrid logical clock that stays above every stamp the gateway sent, even if the local wall clock is behind.
 
-    Stamps from the gateway are trusted however far ahead they are, because the gateway checks every push for drift.
+    Stamps from the gateway are trusted even if they are far ahead, because the gateway checks every push for drift.
     """
 
     def __init__(self, wall: Callable[[], int], last: int, gateway_hlc: int) -> None:
@@ -60,10 +60,10 @@ class EditClock:
         self.advance(hlc, hlc)
 
     def advance(self, last: int, gateway_hlc: int) -> None:
-        """Advance past what another connection of this client issued and observed.
+        """Advance past the stamps of another connection to the same database.
 
         Args:
-            last: the highest hlc that it issued or observed.
+            last: the highest hlc that the other connection issued or observed.
             gateway_hlc: the highest hlc that the gateway sent to it or accepted from it.
         """
         self.gateway_hlc = max(self.gateway_hlc, gateway_hlc)
@@ -73,7 +73,8 @@ class EditClock:
     def limit(self) -> int:
         """Return the highest hlc that the gateway accepts now, if its clock agrees with this machine's.
 
-        The gateway rejects stamps more than MAX_DRIFT_MS ahead of its clock (CLOCK_DRIFT).
+        The gateway rejects stamps more than MAX_DRIFT_MS ahead of its clock (CLOCK_DRIFT). Its clock is at least at
+        `gateway_hlc`.
         """
         return (max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
 
@@ -117,6 +118,9 @@ def next_batch(store: ClientStore, limit: int, byte_limit: int) -> list[Edit]:
         store: the store with the edits.
         limit: number of edits, at most.
         byte_limit: bytes of their JSON, at most; a single edit may be larger.
+
+    Returns:
+        The edits; empty if none waits. A batch that is repeated ignores both limits, because it must be unchanged.
     """
     sent = store.edits("sent")
     if sent:
@@ -132,12 +136,15 @@ def next_batch(store: ClientStore, limit: int, byte_limit: int) -> list[Edit]:
 
 
 def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Changes:
-    """Move edits that the gateway accepted into the known rows; the app's rows do not change.
+    """Merge edits that the gateway accepted into the known rows, and delete the edits. The app's rows do not change.
 
     Args:
         store: the store with the known rows.
         edits: the accepted edits.
-        generation: the current generation, which rows get that the edits insert.
+        generation: the current generation; rows that the edits insert get it.
+
+    Returns:
+        The changes to commit.
     """
     keys = {edit.delta.key for edit in edits}
     known = store.known(keys)
@@ -175,7 +182,7 @@ def refuse(edits: Iterable[Edit], rejections: Mapping[str, Rejection]) -> dict[i
 
 
 def retry(store: ClientStore, numbers: Collection[int]) -> Changes:
-    """Mark refused edits as waiting.
+    """Mark refused edits as waiting, so that they are pushed again. Return the changes to commit.
 
     Args:
         store: the store with the edits.
@@ -191,7 +198,7 @@ def retry(store: ClientStore, numbers: Collection[int]) -> Changes:
 
 
 def drop(store: ClientStore, numbers: Collection[int]) -> Changes:
-    """Delete edits and restore their rows as if the edits had never been made.
+    """Delete edits, and restore their rows as if the edits had never been made. Return the changes to commit.
 
     Args:
         store: the store with the edits.
@@ -215,10 +222,10 @@ def drop(store: ClientStore, numbers: Collection[int]) -> Changes:
 
 
 def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
-    """Give new stamps to edits that were made while this machine's clock was ahead.
+    """Give new stamps to edits that were made while this machine's clock was ahead. Return the changes to commit.
 
-    These are the edits with stamps above the highest hlc that the gateway accepts now: waiting ones, and ones refused
-    with CLOCK_DRIFT, which become waiting again. No other client has seen them.
+    These are the edits with stamps above the highest hlc that the gateway accepts now: waiting edits, and edits that
+    were refused with CLOCK_DRIFT, which become waiting again. A new stamp is safe, because no other client has them.
 
     Args:
         store: the store with the edits.

@@ -1,8 +1,9 @@
 """A client's durable state: the values that it stores, the protocol `ClientStore`, and `MemoryStore`.
 
-The values are the client's position, known rows and edits, and the changes that one step commits. The core creates them
-and calls the store. `SqliteClientStore` implements it in the app's file; `MemoryStore` keeps the state in memory, for
-tests and for apps that keep nothing after the process ends.
+The values are the client's position (how far it has pulled), known rows (rows as the gateway has them), and edits
+(changes that the gateway has not acknowledged). The core (`lakesync.client.core`) computes the changes of each step and
+calls the store to commit them. `SqliteClientStore` implements the protocol in the app's file. `MemoryStore` keeps the
+state in memory, for tests and for apps that keep nothing after the process ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from lakesync.model.types import RowDelta, RowKey
 EditStatus = Literal["waiting", "sent", "refused"]
 
 SOURCE_GENERATION = 0
-"""The generation of rows from a named source (an adapter beside the gateway's own feed): no resync removes them."""
+"""The generation of rows from a named source (an adapter from which clients pull, beside the gateway's own changes).
+They are not part of a full pull, so no full pull removes them."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -36,7 +38,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     caught_up: bool = False
     """Whether the newest page was the last one: the gateway had nothing more at that moment."""
     generation: int = 1
-    """How often the client has started from cursor 0. A row of an older generation was not in the newest full pull."""
+    """Number of the current full pull (all pages from cursor 0), from 1. A row of an older generation was not in it."""
     in_full_pull: bool = False
     """Whether a pull from cursor 0 is in progress; at its end, rows of older generations are removed."""
     hlc: int = 0
@@ -46,8 +48,9 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     edit_count: int = 0
     """Number of edits ever made: the number of the newest one."""
     own_writes_up_to: int = 0
-    """Every write of this client up to this hlc is in this database. It advances with every commit once a pull was
-    complete in this process. A file restored from a backup lacks later writes; the first pull asks for them."""
+    """Every write of this client up to this hlc is in this database. The gateway normally does not send a client its
+    own writes. But a file that was restored from a backup lacks some of them, so the first pull of each process asks
+    for the writes above this hlc. Once such a pull is complete, the value advances with every commit."""
     gateway: str = ""
     """The id of the gateway with which this database is synchronised; empty until it is known."""
 
@@ -77,12 +80,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 class KnownRow(msgspec.Struct, gc=False):
     """A row as the gateway has it, as far as this client may see it: pages and accepted edits, merged.
 
-    A row that does not exist, or that this client may not see, is kept only while it has edits, because they are
-    compared with its tombstone.
+    A row that does not exist, or that this client may not see, is kept only while it has edits, because the edits are
+    compared with the stamp of its DELETE.
     """
 
     state: RowState
-    """The merged row; its delta ids and widths are not used."""
+    """The merged row. The client uses only its values and stamps."""
     generation: int
     """The generation of the newest full pull that named the row; SOURCE_GENERATION for a named source's row."""
 
@@ -124,7 +127,7 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class LocalChange(NamedTuple):
-    """A change that the app made to a row."""
+    """A change that the app made to a row. The core makes an edit of it."""
 
     table: str
     row_id: str
@@ -149,7 +152,7 @@ class BulkChanges(Protocol):
 
     @property
     def renewed_rows(self) -> AbstractSet[RowKey]:
-        """Rows of older generations that move to the page's generation."""
+        """The rows of older generations that this page moves to the current one, so that they are not removed."""
 
 
 class Changes(msgspec.Struct):
@@ -164,7 +167,7 @@ class Changes(msgspec.Struct):
     edits: dict[int, Edit | None] = {}
     """Edits by number; None deletes an edit that was accepted or dropped."""
     bulk: BulkChanges | None = None
-    """Further rows, as `ClientStore.prepare` returned them."""
+    """The part of a page that the store applies by itself, as `ClientStore.prepare` returned it."""
 
     @property
     def tables(self) -> set[str]:

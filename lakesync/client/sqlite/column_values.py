@@ -1,6 +1,8 @@
-"""Values of many deltas decoded by column, as SQLite binds them, without a Python object for each row.
+"""Decodes the values of many deltas column by column, in the form in which sqlite3 binds them.
 
-`row_groups` and `bulk_changes` call it, for pages and for checkpoints.
+It creates no Python object for each row, which makes storing large pages and checkpoints faster. Values that SQLite
+would change are rejected with `NotBulkWritableError`; such rows are then merged one by one. `row_groups` and
+`bulk_changes` call it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from lakesync.wire.pages import PageDelta, cells_of, flat
 
 JsonValue = bytes | memoryview | msgspec.Raw
 TableTypes = Mapping[str, Mapping[str, ColumnType]]
-"""The column types of each table."""
+"""Table → column → the column's type."""
 
 _NONE = type(None)
 _PYTHON_TYPES: dict[ColumnType, frozenset[type]] = {
@@ -38,11 +40,11 @@ _MSGSPEC_TYPES: dict[ColumnType, Any] = {
     "json": msgspec.Raw,
 }
 _MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**63 - 1024
-"""Between these numbers, SQLite stores a number unchanged."""
+"""SQLite stores numbers in this range unchanged. The upper limit is the largest double below 2^63."""
 _DELTAS_DECODED_TOGETHER = 100
 """Deltas decoded by one call: few enough to stay in the processor's cache."""
 _UNICODE_ESCAPE = b"\\u"
-"""JSON text without it contains no half of a surrogate pair, which has no UTF-8."""
+"""Half of a surrogate pair has no UTF-8 form, so JSON can contain it only as an escape that begins like this."""
 _decode = msgspec.json.Decoder().decode
 _column_of, _value_of = attrgetter("column"), attrgetter("value")
 
@@ -52,11 +54,11 @@ class NotBulkWritableError(Exception):
 
 
 class ColumnGroup(NamedTuple):
-    """Deltas that write the same columns."""
+    """Deltas that write the same columns in the same order."""
 
     names: tuple[str, ...]
     indexes: Sequence[int]
-    """Their indexes among the deltas that were grouped."""
+    """The deltas' indexes in the argument of `group_by_columns`."""
     values: list[Any]
     """JSON values: those of the first delta, then those of the second, and so on."""
 
@@ -65,7 +67,7 @@ def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
     """Group deltas by the names of their columns.
 
     Raises:
-        NotBulkWritableError: their columns cannot be decoded.
+        NotBulkWritableError: the columns of a delta are not valid JSON.
     """
     names: list[str] = []
     values: list[Any] = []
@@ -79,7 +81,7 @@ def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
     except ValidationError:
         raise NotBulkWritableError from None
     first = names[: widths[0]] if widths else []
-    if set(widths) <= {len(first)} and names == first * len(deltas):
+    if set(widths) <= {len(first)} and names == first * len(deltas):  # all write the same columns, the usual case
         return [ColumnGroup(tuple(first), range(len(deltas)), values)]
     groups: dict[tuple[str, ...], ColumnGroup] = {}
     start = 0
@@ -93,7 +95,7 @@ def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
 
 
 class DecodedColumns(NamedTuple):
-    """The columns of deltas that all write the same ones."""
+    """The decoded columns of deltas that all write the same columns."""
 
     names: tuple[str, ...]
     columns: list[Sequence[Any]]
@@ -101,15 +103,15 @@ class DecodedColumns(NamedTuple):
 
 
 def decode_uniform(deltas: Sequence[RowDelta], types: Mapping[str, ColumnType]) -> DecodedColumns | None:
-    """Decode a page's deltas that all write the same columns, with a decoder made for these columns.
+    """Decode deltas of a page that all write the same columns, with a decoder made for these columns.
 
     Args:
         deltas: deltas of one table.
-        types: the types of the table's columns.
+        types: column → type, of all columns of the table.
 
     Returns:
-        None if a delta writes other columns than the first, or a value has another type than its column; then use
-        `group_by_columns` and `decode_column`.
+        The columns; None if a delta writes other columns than the first, or a value has another type than its column.
+        Then use `group_by_columns` and `decode_column`, which are slower and find out which values cannot be stored.
     """
     texts = [delta.cells for delta in cast("Sequence[RowDelta | PageDelta]", deltas) if isinstance(delta, PageDelta)]
     if not texts or len(texts) < len(deltas):
@@ -137,20 +139,20 @@ def decode_uniform(deltas: Sequence[RowDelta], types: Mapping[str, ColumnType]) 
 
 
 def decode_column(kind: ColumnType, values: Sequence[JsonValue]) -> Sequence[Any]:
-    """Decode the JSON values of a column, as SQLite binds them.
+    """Decode the JSON values of a column to the form in which sqlite3 binds them.
 
     Args:
         kind: the column's type.
         values: JSON values, one for each row.
 
     Raises:
-        NotBulkWritableError: a value has another type.
+        NotBulkWritableError: a value has another type, or SQLite would change it.
     """
     joined = b",".join(values)
     has_escapes = _UNICODE_ESCAPE in joined
     try:
         decoded: list[Any] = _decode(b"[" + joined + b"]")
-        if len(decoded) != len(values):
+        if len(decoded) != len(values):  # a "value" such as `1,2` has a comma, so it is not one value
             raise NotBulkWritableError
         if kind == "json":
             return _sql_values(kind, values, has_escapes)
@@ -162,7 +164,7 @@ def decode_column(kind: ColumnType, values: Sequence[JsonValue]) -> Sequence[Any
 
 
 def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> Sequence[Any]:
-    """Return the values of a column as SQLite binds them.
+    """Return the values of a column in the form in which sqlite3 binds them.
 
     Args:
         kind: the column's type.
@@ -176,7 +178,7 @@ def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> S
         if has_escapes:
             raise NotBulkWritableError
         return [None if (text := bytes(value).strip()) == b"null" else text.decode() for value in values]
-    if kind == "string" and has_escapes:
+    if kind == "string" and has_escapes:  # raises UnicodeError for half of a surrogate pair
         "".join([value for value in values if value is not None]).encode()
     if kind == "number":
         numbers = [value for value in values if value is not None]
@@ -189,7 +191,10 @@ def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> S
 
 @lru_cache(256)
 def _uniform_decoder(columns: tuple[tuple[str, ColumnType], ...]) -> Any:
-    """Return a decoder for lists of deltas' columns that all have these names and types, in this order."""
+    """Return a decoder for a JSON list of deltas' columns that all have these names and types, in this order.
+
+    Each column is a tagged struct whose tag is the name, so that msgspec checks names, order and types itself.
+    """
     cells = [
         msgspec.defstruct(
             "Cell", [("value", _MSGSPEC_TYPES[kind])], tag_field="column", tag=name, frozen=True, gc=False

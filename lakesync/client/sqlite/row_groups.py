@@ -1,8 +1,9 @@
-"""Rows to be written, grouped by table and layout, and the SQL statements that write a group at once.
+"""Groups rows of pages and checkpoints by table and layout, and writes a group with few SQL statements.
 
-`bulk_changes` uses it for pages; `checkpoint_load` and `staging_table` use it for checkpoints. A row's layout says
-which of its deltas wrote which columns (`stamps.Layout`). Its record holds the stamps of its columns: which delta wrote
-them.
+A row consists of one or more deltas: an INSERT and later UPDATEs. Its layout says which columns each of them wrote
+(`stamps.Layout`). Its record stores the stamp (hlc and client id) of each delta, in the table beside the app's table.
+Rows with one layout need the same SQL. `bulk_changes` uses it for pages; `checkpoint_load` and `staging_table` for
+checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ RowPart = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]
 _row_id_of, _hlc_of, _client_of = attrgetter("row_id"), attrgetter("hlc"), attrgetter("client_id")
 
 _ROWS_PER_STATEMENT = (200, 20, 1)
-"""The first size is used as often as possible, then the next for the remaining rows; SQLite limits the parameters."""
+"""Rows that one statement writes. The first size is used as often as possible, then the next for the remaining rows.
+SQLite's limit of parameters makes the sizes smaller for tables with many columns."""
 
 
 class DeltaFields(NamedTuple):
@@ -48,7 +50,7 @@ class DeltaFields(NamedTuple):
 
 
 class RowGroup:
-    """Rows of one table and layout."""
+    """Rows of one table with the same layout."""
 
     def __init__(self, table: str, parts: tuple[tuple[str, ...], ...]) -> None:
         """Start an empty group.
@@ -111,7 +113,7 @@ class RowGroup:
         return selected
 
     def sql_columns(self, types: TableTypes) -> list[Sequence[Any]]:
-        """Return the values of each column, as SQLite binds them.
+        """Return the values of each column of `names`, in the form in which sqlite3 binds them.
 
         Raises:
             NotBulkWritableError: a value has another type than its column, or two deltas write the same column.
@@ -125,9 +127,10 @@ class RowGroup:
 
 
 class RowGroups:
-    """New rows, in groups that are created as rows are added."""
+    """Collects new rows in groups. Iterate over it to get the groups."""
 
     def __init__(self) -> None:
+        """Start without rows."""
         self._groups: dict[tuple[str, tuple[tuple[str, ...], ...]], RowGroup] = {}
         self._decoded: list[RowGroup] = []
 
@@ -140,10 +143,10 @@ class RowGroups:
         return max((max(group.hlcs) for group in self), default=0)
 
     def add_parts(self, parts: Iterable[RowPart]) -> None:
-        """Add rows of any number of deltas. The deltas of a row follow one another, its INSERT first.
+        """Add rows of any number of deltas. The deltas of a row are neighbours, its INSERT first.
 
         Raises:
-            NotBulkWritableError: the deltas of a row are not in order of their stamps.
+            NotBulkWritableError: the deltas of a row are not in order of their stamps, so they must be merged.
         """
         group = RowGroup("", ())
         last_row, newest = ("", ""), (0, "")
@@ -226,7 +229,7 @@ def write_rows(
     *,
     replace: bool,
 ) -> None:
-    """Insert or replace whole rows and their records.
+    """Insert or replace complete rows and their records.
 
     Args:
         db: the app's database.

@@ -106,11 +106,13 @@ INVALID_VALUES: dict[ColumnType, tuple[str, str]] = {
 """By column type: the condition for an invalid value, and what a value must be, for messages."""
 
 UTF8_ERROR_MARK = "UTF-8"
-"""Part of the message of the OperationalError that sqlite3 raises for such text."""
+"""Part of the message of the OperationalError that sqlite3 raises when it reads text that is not valid UTF-8."""
 
 
 def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
-    """Return a JSON value as a column of this type stores it; a value of another type, as close as SQLite can.
+    """Return a JSON value in the form in which a column stores it.
+
+    A value of another type than the column is stored as well as SQLite can: the client keeps the exact value elsewhere.
 
     Args:
         kind: the column's type.
@@ -174,7 +176,7 @@ def python_value(kind: ColumnType, value: SqlValue) -> Any:
 
 
 def find_invalid_utf8(db: sqlite3.Connection, table: str, columns: Sequence[str]) -> tuple[str, str] | None:
-    """Find the first cell with invalid text.
+    """Find the first cell with text that is not valid UTF-8.
 
     Args:
         db: the app's database.
@@ -205,7 +207,7 @@ def find_invalid_utf8(db: sqlite3.Connection, table: str, columns: Sequence[str]
 def escape_invalid_utf8(
     db: sqlite3.Connection, table: str, journal: tuple[str, str], types: Mapping[str, ColumnType]
 ) -> None:
-    r"""Replace invalid bytes in the rows of a table that are in the change journal.
+    r"""Replace invalid bytes in the changed rows of a table, and in the copies of these rows in the change journal.
 
     Args:
         db: the app's database.

@@ -1,4 +1,8 @@
-"""Access to synced tables by row id, as an alternative to SQL: `db["todos"]`, and the reference's `SyncTracker`."""
+"""Access to synced tables by row id, as an alternative to SQL: `db["todos"].insert(title="Buy oat milk")`.
+
+Apps use `Table` through `Client`. `SyncTracker` offers the same with the method names of the reference, the TypeScript
+system whose wire protocol LakeSync implements.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +253,7 @@ class Tables:
 
         Args:
             db: the app's database.
-            schemas: the schemas by table; `SqliteClientStore` replaces a schema in it when columns are added.
+            schemas: table → schema. `SqliteClientStore` updates this mapping when columns are added.
             on_write: called after each committed write.
         """
         self._db = db
@@ -283,7 +287,7 @@ class Tables:
 
 
 class _TablesAndQueries(Protocol):
-    """What `SyncTracker` needs of a `Client` or of `Tables`."""
+    """The methods of `Client` and `Tables` that `SyncTracker` calls."""
 
     def __getitem__(self, table: str) -> Table:
         """Return a synced table."""
@@ -293,9 +297,14 @@ class _TablesAndQueries(Protocol):
 
 
 class SyncTracker:
-    """The interface for local writes of the reference, the TypeScript client. Every method names its table."""
+    """Local writes and queries as in the reference's class of this name. Every method names its table."""
 
     def __init__(self, tables: _TablesAndQueries) -> None:
+        """Wrap a client.
+
+        Args:
+            tables: the client, or its tables.
+        """
         self._tables = tables
 
     def insert(self, table: str, row_id: str, data: Mapping[str, Any]) -> None:
@@ -324,7 +333,7 @@ _ACCEPTED_TYPES: dict[ColumnType, tuple[type, ...]] = {
 """Python types that sqlite3 can bind for a column. The triggers reject wrong texts and all bytes."""
 _INT64 = range(-(2**63), 2**63)
 _MAYBE_BEYOND_DOUBLES = re.compile(rb"[0-9]{309}")
-"""So many digits may be an integer above the largest double, about 1.8e308."""
+"""A number with 309 digits may be an integer above the largest double, about 1.8e308."""
 _encode = msgspec.json.Encoder().encode
 
 

@@ -1,4 +1,8 @@
-"""Sends the core's requests through a transport, and passes the responses to the core. `SyncSession` calls it."""
+"""Sends the requests of the client's core through a transport, and passes the responses to the core.
+
+The core (`lakesync.client.core`) decides what to request; it does no I/O itself. `SyncSession` asks it for the next
+request and calls `Exchange.send`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError,
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 _REPEATED_PAGES = 6
-"""How often in a row a named source may send the same page: it repeats a page until it knows that it arrived."""
+"""How often in a row a named source (an adapter from which clients pull, beside the gateway's own changes) may send the
+same page. It repeats a page until the client confirms it."""
 
 
 class CycleResult(msgspec.Struct):
@@ -39,13 +44,13 @@ class CycleResult(msgspec.Struct):
     tables: set[str] = set()
     """Tables with changed rows."""
     error: LakeSyncError | None = None
-    """The newest failure; None after a later success."""
+    """The latest failure; None after a later success."""
     had_contact: bool = False
     """Whether a request was sent, or the gateway sent something."""
     found_new_column: bool = False
     """Whether a row had a column that its table here lacks."""
     caught_up: bool = False
-    """Whether a page or a broadcast arrived."""
+    """Whether the response to a pull or a broadcast arrived, so that the client has newer rows."""
     failed_push: bool = False
     """Whether `error` is that of a push."""
 
@@ -69,15 +74,15 @@ class CycleResult(msgspec.Struct):
 
 
 class Exchange:
-    """Sends one request at a time; while a page is stored, it pulls the following pages."""
+    """Sends one request at a time. While a page is stored, a thread pulls the following page (`Prefetcher`)."""
 
     def __init__(self, replica: Replica, transport: SyncTransport, on_progress: Callable[[Progress], None]) -> None:
         """Create an exchange; nothing is sent yet.
 
         Args:
-            replica: the database, and the core whose requests are sent.
+            replica: the app's database with the core.
             transport: sends the requests.
-            on_progress: called after each part of a checkpoint.
+            on_progress: called after each part of a checkpoint that was stored.
         """
         self._replica = replica
         self._transport = transport
@@ -87,11 +92,13 @@ class Exchange:
         self._prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
 
     def send(self, request: Request, result: CycleResult) -> None:
-        """Send a request, and pass the response to the core. The gateway's errors are stored in `result.error`.
+        """Send a request, and pass the response to the core.
+
+        Errors of the gateway and the network are not raised but stored in `result.error`.
 
         Args:
             request: the core's request.
-            result: the outcome is added to it.
+            result: the result of the cycle so far, which is updated.
 
         Raises:
             DbError, TableError: the client's database cannot store the response. The request will be repeated.
@@ -113,7 +120,7 @@ class Exchange:
             if result.failed_push == isinstance(request, SyncPush):  # a successful push does not clear a pull's error
                 result.error = None
         no_checkpoint = isinstance(response, ErrorResponse) and response.code == NotFoundError.code
-        if isinstance(request, FetchCheckpoint) and no_checkpoint:
+        if isinstance(request, FetchCheckpoint) and no_checkpoint:  # no failure: the core pulls all rows instead
             result.error = None
         if response is not None:
             changes = self._replica.receive(response)
@@ -155,15 +162,15 @@ class Exchange:
     def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
         """Check that a page does not make the client send the same pull forever.
 
-        A page after which the gateway has more must advance the cursor of the gateway's own feed. A named source may
-        repeat a page a few times, because it does so until it knows that the page arrived.
+        If the gateway has more pages, a page must advance the cursor. Only a named source may send the same page a few
+        times, because it repeats a page until the client confirms it.
 
         Args:
             request: the pull.
             page: the response.
 
         Raises:
-            UnreachableError: a gateway does not send such a page.
+            UnreachableError: the page does not advance. No gateway sends such a page, so the address may be wrong.
         """
         if not page.has_more:
             self._source_page = ("", (), 0)
@@ -222,7 +229,7 @@ def response_of(error: LakeSyncError) -> ErrorResponse | NoResponse:
 
 
 def with_clock_offset(error: LakeSyncError, offset: float | None) -> LakeSyncError:
-    """Add to a CLOCK_DRIFT error by how much this machine's clock is wrong; return other errors unchanged.
+    """Return a CLOCK_DRIFT error with the measured error of this machine's clock; return other errors unchanged.
 
     Args:
         error: the gateway's error.

@@ -1,6 +1,6 @@
 """Runs blocking calls in worker threads, so that the caller can stop waiting for them. The transports use it.
 
-Closing a socket would not be enough: a DNS lookup, a connection attempt or a silent proxy has no socket to close yet.
+Closing a socket would not end every call: during a DNS lookup or a connection attempt there is no socket to close yet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from lakesync.client.errors import UnreachableError
 T = TypeVar("T")
 
 POLL_SECONDS = 0.5
-"""Length of one wait for a result. Python raises a KeyboardInterrupt that arrives just before a wait only after it."""
+"""Seconds of one wait for a result; a call waits many times. If Ctrl-C is pressed just before a wait begins, Python
+raises KeyboardInterrupt only after that wait, so no wait may be long."""
 
 
 class CancellableCalls:
     """Blocking calls whose callers can stop waiting. Thread-safe."""
 
     def __init__(self) -> None:
+        """Start without calls."""
         self._waiting: set[Future[Any]] = set()
         """One future for each `run` in progress."""
         self._lock = threading.Lock()
@@ -66,7 +68,7 @@ class CancellableCalls:
 def start_thread(call: Callable[[], object]) -> None:
     """Run a function in a new daemon thread.
 
-    Python 3.12 and later start no thread while they shut down; the function then runs in this thread.
+    Python 3.12 and later cannot start a thread while the interpreter shuts down; the function then runs in this thread.
     """
     try:
         threading.Thread(target=call, name="lakesync-request", daemon=True).start()

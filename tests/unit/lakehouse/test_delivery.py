@@ -117,7 +117,7 @@ def test_a_delivery_to_a_gateway_that_stays_full_fails(monkeypatch):
 
 
 def test_a_long_delivery_is_continued_by_another_task(monkeypatch):
-    monkeypatch.setattr(delivery, "SECONDS_A_TASK", 0.0)
+    monkeypatch.setattr(delivery, "SECONDS_PER_TASK", 0.0)
     landed, gateway = Landed((1, 20), (2, 10)), Gateway()
     assert deliver(landed, gateway, chunk=10).inserted == 30
     assert gateway.deltas() == [str(number) for number in range(30)]
