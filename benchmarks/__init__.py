@@ -1,5 +1,6 @@
-"""Measurements of the running system: `scripts/bench NAME`.
+"""Benchmarks of the running system: `scripts/bench NAME`. `docs/benchmarks.md` has the figures.
 
-Each module of `benchmarks.suite` is one benchmark. `server` starts the measured process, `load` drives it from another
-process and computes the figures.
+Each module of `benchmarks.suite` is one benchmark. The other modules are their tools: `server` starts the measured
+server in a process, `load` and `broadcasts` are the clients, in another process, `usage` measures processes, `lake`
+starts Spark, and `plain` and `echo` are minimal servers for comparison.
 """

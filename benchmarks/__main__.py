@@ -15,6 +15,7 @@ import msgspec
 from benchmarks import suite
 
 _CALLS = 500_000
+"""Number of empty calls that are timed, to see how fast the machine is."""
 _EXAMPLES = """examples:
   scripts/bench push --clients 16 --deltas 2000000
   scripts/bench pull --rows 1000000 --json
@@ -39,8 +40,8 @@ def main() -> None:
             description=described,
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
-        benchmark.add_argument("--json", action="store_true", help="print the last line alone")
-        benchmark.add_argument("--folder", type=Path, help="where data is kept meanwhile; default: the system's own")
+        benchmark.add_argument("--json", action="store_true", help="print only the JSON object")
+        benchmark.add_argument("--folder", type=Path, help="folder for temporary data; default: the system's")
         module.arguments(benchmark)
         benchmark.set_defaults(run=module.run)
     options = parser.parse_args()
@@ -53,7 +54,13 @@ def main() -> None:
 
 
 def _machine(when: str) -> dict[str, float]:
-    """Return the machine's load of the last minute, and nanoseconds for an empty Python call."""
+    """Return the machine's load average of the last minute, and the nanoseconds of an empty Python call.
+
+    Figures of two runs can be compared only if both are about the same.
+
+    Args:
+        when: suffix of the names.
+    """
     begun = time.process_time()
     for _ in range(_CALLS):
         _nothing()

@@ -1,6 +1,7 @@
-"""Minimal HTTP/1.1 and WebSocket clients that use little of the machine, for the load generators.
+"""Minimal HTTP/1.1 and WebSocket clients for `load` and `broadcasts`.
 
-An HTTP client has one persistent connection, and sends one request at a time.
+They use little processor time, because they run on the same machine as the measured server. An HTTP client has one
+persistent connection, and sends one request at a time.
 """
 
 from __future__ import annotations
@@ -11,31 +12,36 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 _END = b"\r\n\r\n"
+"""Ends the head of a response."""
 
 
-class Answer(NamedTuple):
-    """A complete answer."""
+class Response(NamedTuple):
+    """A complete HTTP response."""
 
     status: int
     body: bytes
 
 
 class Connection(asyncio.Protocol):
-    """A connection to the server on this machine."""
+    """An HTTP connection to a server on this machine."""
 
     def __init__(self) -> None:
         self._received = bytearray()
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[Response] | None = None
         self._transport: asyncio.Transport | None = None
 
     @classmethod
     async def open(cls, port: int) -> Connection:
-        """Connect."""
+        """Connect to a port of this machine."""
         _, connection = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
         return connection
 
-    async def request(self, method: str, path: str, token: str, body: bytes = b"") -> Answer:
-        """Send a request and wait for the answer."""
+    async def request(self, method: str, path: str, token: str, body: bytes = b"") -> Response:
+        """Send a request with a JSON body and wait for the response.
+
+        Raises:
+            ConnectionError: the connection is closed.
+        """
         if self._transport is None:
             raise ConnectionError("the connection is closed")
         head = (
@@ -46,16 +52,17 @@ class Connection(asyncio.Protocol):
         self._transport.write(head.encode() + body)
         return await self._waiting
 
-    async def asked(self, method: str, path: str, token: str, body: bytes = b"") -> bytes:
-        """Return the body of a successful answer.
+    async def call(self, method: str, path: str, token: str, body: bytes = b"") -> bytes:
+        """Send a request and return the body of the response.
 
         Raises:
-            RuntimeError: the answer is an error.
+            RuntimeError: the response's status is not 200.
+            ConnectionError: the connection is closed.
         """
-        status, answer = await self.request(method, path, token, body)
+        status, response = await self.request(method, path, token, body)
         if status != 200:
-            raise RuntimeError(f"{method} {path} was answered {status}: {answer[:1000].decode(errors='replace')}")
-        return answer
+            raise RuntimeError(f"{method} {path} failed with {status}: {response[:1000].decode(errors='replace')}")
+        return response
 
     def close(self) -> None:
         """Close the connection."""
@@ -74,17 +81,17 @@ class Connection(asyncio.Protocol):
         if end < 0 or self._waiting is None:
             return
         head = bytes(received[:end]).lower()
-        place = head.find(b"content-length:")
-        if place < 0:
-            self.connection_lost(RuntimeError("the answer has no content length"))
+        position = head.find(b"content-length:")
+        if position < 0:
+            self.connection_lost(RuntimeError("the response has no content length"))
             return
-        size = int(head[place + 15 :].partition(b"\r\n")[0])
-        whole = end + len(_END) + size
-        if len(received) >= whole:
-            answer = Answer(int(head[9:12]), bytes(received[end + len(_END) : whole]))
-            del received[:whole]
+        size = int(head[position + 15 :].partition(b"\r\n")[0])
+        total = end + len(_END) + size
+        if len(received) >= total:
+            response = Response(int(head[9:12]), bytes(received[end + len(_END) : total]))
+            del received[:total]
             waiting, self._waiting = self._waiting, None
-            waiting.set_result(answer)
+            waiting.set_result(response)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -97,9 +104,14 @@ _MASKED = 0x80
 
 
 class Socket(asyncio.Protocol):
-    """A connection to a local server; sends frames of up to 64 KiB."""
+    """A WebSocket connection to a server on this machine. It sends frames of up to 64 KiB."""
 
     def __init__(self, on_message: Callable[[bytes], None]) -> None:
+        """Create an unconnected socket; `open` connects one.
+
+        Args:
+            on_message: called with each binary message.
+        """
         self.on_message = on_message
         self.closed = False
         self._received = bytearray()
@@ -109,7 +121,17 @@ class Socket(asyncio.Protocol):
 
     @classmethod
     async def open(cls, port: int, path: str, token: str, on_message: Callable[[bytes], None]) -> Socket:
-        """Connect and perform the handshake."""
+        """Connect and perform the handshake.
+
+        Args:
+            port: the server's port on this machine.
+            path: the WebSocket's path.
+            token: the token for the gateway.
+            on_message: called with each binary message.
+
+        Raises:
+            ConnectionError: the server rejects the handshake.
+        """
         loop = asyncio.get_running_loop()
         _, socket = await loop.create_connection(lambda: cls(on_message), "127.0.0.1", port)
         await socket.upgrade(path, token)
@@ -126,12 +148,12 @@ class Socket(asyncio.Protocol):
         await self._opened
 
     def send(self, message: bytes) -> None:
-        """Write a binary message."""
+        """Send a binary message without waiting."""
         assert self._transport is not None
         self._transport.write(_frame(_BINARY, message))
 
     def abort(self) -> None:
-        """Drop the connection."""
+        """Close the connection without a close frame."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -160,6 +182,7 @@ class Socket(asyncio.Protocol):
             self._opened.set_exception(exc or ConnectionError("the server hung up"))
 
     def _take(self) -> None:
+        """Process the complete frames that were received: pass on messages, and respond to pings."""
         received = self._received
         while len(received) >= 2:
             size, head = received[1] & 0x7F, 2

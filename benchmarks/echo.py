@@ -1,6 +1,7 @@
-"""The plain fan-out that ratios compare with: each WebSocket message is broadcast to all others.
+"""A minimal WebSocket server with which broadcasts of the gateway are compared: it forwards each message to all others.
 
-It has the same HTTP stack (uvicorn, Starlette) and the same token check, but no storage and no lookup.
+It has the same HTTP stack (uvicorn, Starlette) and the same token check, but no storage and no lookup. `server.echo`
+starts it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def main() -> None:
         try:
             while True:
                 message = await websocket.receive_bytes()
-                told = bytes((FrameTag.BROADCAST,)) + message[1:]
+                broadcast = bytes((FrameTag.BROADCAST,)) + message[1:]
                 for other in list(connected):
                     if other is not websocket:
-                        await other.send_bytes(told)
+                        await other.send_bytes(broadcast)
         except WebSocketDisconnect:
             connected.discard(websocket)
 

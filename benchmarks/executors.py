@@ -1,10 +1,13 @@
-"""`python -m benchmarks.executors HOW URI URI HEAP` runs one move on Spark executors, as the step of an asset does.
+"""Moves deltas once with Spark tasks, as a step of a Dagster asset does.
 
-HOW is `migrate`, `tier`, `flow`, `push` (a flow into the gateway at the second URI) or `follow` (a destination that
-applies the lake in the first folder). `history` fills such a lake with the given number of deltas; that Spark's memory
-is not counted. Prints one JSON object: deltas moved, seconds, and resident memory of this process (the step), of
-Spark's JVM, and of the JVM with its Python workers, where shared pages count once per process. `all_mib` is the memory
-of all of them, with shared pages counted once. Each is the maximum seen; `all_begin_mib` is the memory before.
+`benchmarks.moving.run_move` runs `python -m benchmarks.executors MOVE A B HEAP`, to measure the process's memory. MOVE
+is `migrate`, `tier` or `flow` between the backends with the URIs A and B; `push`, a flow from A into the gateway at B;
+or `follow`, a destination with the URI B that follows the lake in the folder A. `history` creates such a lake in the
+folder A, with B deltas. HEAP is the heap of Spark's JVM, such as `2g`.
+
+It prints one JSON object: deltas moved, their rate, and the peak of resident memory of this process (the step), of
+Spark's JVM, and of the JVM with its Python workers, where shared pages count once per process. `all_mib` is the peak of
+all of them, with shared pages counted once; `all_begin_mib` is the memory before.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from pathlib import Path
 import msgspec
 from pydantic import SecretStr
 
-from benchmarks.lake import Lake, Story, lake, write_history
+from benchmarks.lake import Lake, SyntheticHistory, lake, write_history
 from benchmarks.server import SECRET
-from benchmarks.usage import Shared, Watched
+from benchmarks.usage import MeasuredProcess, SharedMemory
 from lakehouse.backends.destinations import Follower, follow
 from lakehouse.backends.flows import Flow, LakeFlow, flow, flow_to_lake
 from lakehouse.backends.moves import Migration, migrate, move_to_tier
@@ -34,31 +37,34 @@ from lakesync.adapters.transfer.migration import MigrationScope
 
 def main() -> None:
     """Move the deltas, and print the figures."""
-    how, source, target, heap = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as folder:
-        place = Path(source) if how in {"history", "follow"} else Path(folder) / "lake"
-        told = _filled(place, int(target)) if how == "history" else _measured(place, how, source, target, heap)
-    print(msgspec.json.encode(told).decode())
+    move, source, target, heap = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as temporary:
+        folder = Path(source) if move in {"history", "follow"} else Path(temporary) / "lake"
+        if move == "history":
+            figures = _create_history(folder, int(target))
+        else:
+            figures = _measure_move(folder, move, source, target, heap)
+    print(msgspec.json.encode(figures).decode())
 
 
-def _filled(place: Path, count: int) -> dict[str, float]:
-    with lake(place) as bench:
-        write_history(bench.spark, Story(0, count, 250_000))
+def _create_history(folder: Path, count: int) -> dict[str, float]:
+    with lake(folder) as bench:
+        write_history(bench.spark, SyntheticHistory(0, count, 250_000))
     return {"written": count}
 
 
-def _measured(place: Path, how: str, source: str, target: str, heap: str) -> dict[str, float]:
-    with lake(place, heap) as bench:
-        step, jvm = Watched(os.getpid()), Watched(bench.watched.pid)
-        together = Shared(step.pid, jvm.pid)
+def _measure_move(folder: Path, move: str, source: str, target: str, heap: str) -> dict[str, float]:
+    with lake(folder, heap) as bench:
+        step, jvm = MeasuredProcess(os.getpid()), MeasuredProcess(bench.spark_process.pid)
+        together = SharedMemory(step.pid, jvm.pid)
         with (
-            step.measured() as own,
-            jvm.measured() as java,
-            bench.watched.measured() as executors,
-            together.measured() as memory,
+            step.measure() as own,
+            jvm.measure() as java,
+            bench.spark_process.measure() as executors,
+            together.measure() as memory,
         ):
             begun = time.perf_counter()
-            count = _WAYS[how](bench, SingleBackend("source", source), target, place)
+            count = _MOVES[move](bench, SingleBackend("source", source), target, folder)
             seconds = time.perf_counter() - begun
     return {
         "moved": count,
@@ -80,8 +86,8 @@ def _migrate(bench: Lake, source: SingleBackend, target: str, folder: Path) -> i
 
 
 def _tier(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
-    place = TieredBackend(source, SingleBackend("target", target), 0)
-    return move_to_tier(bench.spark, "bench", place, time.time_ns() // 1_000_000).deltas
+    tiers = TieredBackend(source, SingleBackend("target", target), 0)
+    return move_to_tier(bench.spark, "bench", tiers, time.time_ns() // 1_000_000).deltas
 
 
 def _flow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
@@ -99,7 +105,7 @@ def _follow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> in
     return follow(bench.spark, Follower("destinations/bench", WriteTarget("target", target), DeltaSelection())).deltas
 
 
-_WAYS: dict[str, Callable[[Lake, SingleBackend, str, Path], int]] = {
+_MOVES: dict[str, Callable[[Lake, SingleBackend, str, Path], int]] = {
     "migrate": _migrate,
     "tier": _tier,
     "flow": _flow,

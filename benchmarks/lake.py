@@ -1,4 +1,4 @@
-"""A lake for benchmarks: an embedded Spark server, and synthetic history."""
+"""A lake for benchmarks: a Spark server, and a generator of synthetic deltas for the history (the table `deltas`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.usage import Usage, Watched
+from benchmarks.usage import MeasuredProcess, Usage
 from lakehouse.history.decoding import DELTAS_ARROW, DELTAS_SCHEMA
 from lakehouse.sessions import session
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
@@ -42,7 +42,7 @@ TASKS = parse_schema(
 )
 FIRST_ARRIVAL = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) << 16
 
-_A_PUSH = 100
+_DELTAS_PER_PUSH = 100
 _CLIENTS = [f"client-{number}" for number in range(16)]
 _DELTAS_PER_FILE = 125_000
 _ROWS_PER_BATCH = 16_384
@@ -50,18 +50,18 @@ _READY_SECONDS = 120
 
 
 class Lake(NamedTuple):
-    """A running Spark server and a session."""
+    """A running Spark server with an empty history, and a session on it."""
 
     config: Config
     spark: SparkSession
-    watched: Watched
-    """Spark with its Python workers."""
+    spark_process: MeasuredProcess
+    """Spark's JVM with its Python workers."""
 
     @contextmanager
-    def measured(self) -> Iterator[list[Usage]]:
-        """Measure like `Watched.measured`, including this process, which plans and commits."""
+    def measure(self) -> Iterator[list[Usage]]:
+        """Like `MeasuredProcess.measure`, for Spark and this process together, which plans and commits."""
         found: list[Usage] = []
-        with self.watched.measured() as spark, Watched(os.getpid()).measured() as own:
+        with self.spark_process.measure() as spark, MeasuredProcess(os.getpid()).measure() as own:
             yield found
         one, other = spark[0], own[0]
         sums = [round(first + second, 2) for first, second in zip(one[1:], other[1:], strict=True)]
@@ -70,11 +70,11 @@ class Lake(NamedTuple):
 
 @contextmanager
 def lake(folder: Path, memory: str = "3g") -> Iterator[Lake]:
-    """Start a lake in a folder, with a warm Spark of two cores.
+    """Start Spark on a lake in a folder, and stop it at the end of the block.
 
     Args:
-        folder: an empty folder.
-        memory: the heap of Spark's JVM.
+        folder: an empty folder, or one with an earlier lake.
+        memory: heap of Spark's JVM, such as `3g`.
     """
     (port,) = free_ports(1)
     os.environ["LAKESYNC_CONFIG"] = ""
@@ -86,49 +86,59 @@ def lake(folder: Path, memory: str = "3g") -> Iterator[Lake]:
         process.wait_ready(lambda: accepts(port), timeout=_READY_SECONDS)
         with session(settings) as spark:
             ensure_deltas(spark)
-            yield Lake(settings, spark, Watched(process.pid, family=True))
+            yield Lake(settings, spark, MeasuredProcess(process.pid, family=True))
     finally:
         process.stop(grace=10)
 
 
-class Story(NamedTuple):
-    """Deltas numbered from `first`: each row is inserted once, then two of its columns are updated."""
+class SyntheticHistory(NamedTuple):
+    """A range of synthetic deltas. Delta number n below `rows` inserts a row; later ones update two of its columns."""
 
     first: int
+    """Number of the first delta."""
     deltas: int
+    """Number of deltas."""
     rows: int
+    """Number of distinct rows."""
     stride: int = 1_000_003
-    """Distance between consecutive rows: steps of three through a million rows."""
+    """Delta n writes row `n * stride % rows`. Of a million rows this stride visits every third."""
 
     @property
     def last_arrival(self) -> int:
-        """The arrival of its last push."""
+        """The arrival of the last push."""
         return arrival_of(self.first + self.deltas - 1)
 
 
 def arrival_of(number: int) -> int:
     """Return the arrival of a delta's push, one push per millisecond."""
-    return FIRST_ARRIVAL + (number // _A_PUSH << 16)
+    return FIRST_ARRIVAL + (number // _DELTAS_PER_PUSH << 16)
 
 
-def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -> None:
-    """Append the deltas to `deltas` like flushes of 250,000 deltas: two files each."""
-    starts = range(story.first, story.first + story.deltas, _DELTAS_PER_FILE)
+def write_history(spark: SparkSession, history: SyntheticHistory, names: LakeNames = NAMES) -> None:
+    """Append deltas to the history, in files as large as those of a flush of 250,000 deltas.
+
+    Args:
+        spark: an open Spark session.
+        history: the deltas.
+        names: catalogue and namespaces of the lake's tables.
+    """
+    starts = range(history.first, history.first + history.deltas, _DELTAS_PER_FILE)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         first = starts[number]
-        count = min(_DELTAS_PER_FILE, story.first + story.deltas - first)
-        made = _history(range(first, first + count), story, f"b-{first}")
+        count = min(_DELTAS_PER_FILE, history.first + history.deltas - first)
+        made = _deltas(range(first, first + count), history, f"b-{first}")
         yield from pa.Table.from_batches([made]).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
     in_tasks(spark, len(starts), part, DELTAS_SCHEMA).writeTo(names.deltas).append()
 
 
-def _history(numbers: range, story: Story, batch: str) -> pa.RecordBatch:
-    count, rows = len(numbers), story.rows
+def _deltas(numbers: range, history: SyntheticHistory, batch: str) -> pa.RecordBatch:
+    """Return the deltas with some numbers in the columns of the table `deltas`; `batch` is their batch id."""
+    count, rows = len(numbers), history.rows
     day = datetime.fromtimestamp((FIRST_ARRIVAL >> 16) / 1000, UTC).date()
-    places = np.array(numbers)
-    arrivals = FIRST_ARRIVAL + (places // _A_PUSH << 16)
+    at = np.array(numbers)
+    arrivals = FIRST_ARRIVAL + (at // _DELTAS_PER_PUSH << 16)
     cells = [columns_of(number, rows) for number in numbers]
     flat = list(chain.from_iterable(cells))
     widths = np.fromiter(map(len, cells), np.int32, count)
@@ -139,14 +149,14 @@ def _history(numbers: range, story: Story, batch: str) -> pa.RecordBatch:
         {
             **{name: pa.repeat(value, count) for name, value in constants.items()},
             "epoch": np.ones(count, np.int64),
-            "seq": places // _A_PUSH,
-            "ordinal": (places % _A_PUSH).astype(np.int32),
+            "seq": at // _DELTAS_PER_PUSH,
+            "ordinal": (at % _DELTAS_PER_PUSH).astype(np.int32),
             "arrival": arrivals,
             "day": pa.repeat(pa.scalar(day), count),
-            "row_id": [row_of(number, rows, story.stride) for number in numbers],
-            "op": np.where(places < rows, "INSERT", "UPDATE"),
+            "row_id": [row_of(number, rows, history.stride) for number in numbers],
+            "op": np.where(at < rows, "INSERT", "UPDATE"),
             "client_id": [_CLIENTS[number % len(_CLIENTS)] for number in numbers],
-            "hlc": arrivals - (places % 7 << 16) + places % _A_PUSH,
+            "hlc": arrivals - (at % 7 << 16) + at % _DELTAS_PER_PUSH,
             "delta_id": [id_of(number) for number in numbers],
             "width": widths,
             "columns": pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values),
@@ -156,17 +166,28 @@ def _history(numbers: range, story: Story, batch: str) -> pa.RecordBatch:
 
 
 def id_of(number: int) -> str:
-    """Return a delta's id: a hash."""
+    """Return the id of delta `number`, a hash as real ids are."""
     return hashlib.sha256(b"%d" % number).hexdigest()
 
 
 def row_of(number: int, rows: int, stride: int = 1_000_003) -> str:
-    """Return a delta's row id."""
+    """Return the id of the row that delta `number` writes.
+
+    Args:
+        number: the delta's number.
+        rows: number of distinct rows.
+        stride: see `SyntheticHistory.stride`.
+    """
     return f"task-{number * stride % rows:08d}"
 
 
 def columns_of(number: int, rows: int) -> list[tuple[str, str]]:
-    """Return a delta's values as JCS text by column."""
+    """Return `(column, value as canonical JSON)` for each column that delta `number` writes.
+
+    Args:
+        number: the delta's number.
+        rows: number of distinct rows.
+    """
     if number < rows:
         return [
             ("done", "false"),

@@ -1,4 +1,7 @@
-"""The load generator, in a process of its own: clients that push, a client that pulls, and their samples' figures."""
+"""The load of most benchmarks: clients that push or pull over HTTP, and the figures of their requests.
+
+`run_in_process` runs a load in another process than the benchmark, so that their processor times can be told apart.
+"""
 
 from __future__ import annotations
 
@@ -24,102 +27,118 @@ T = TypeVar("T")
 SHAPES = ("same", "varying", "insert", "crossing", "mixture")
 """How a delta changes an existing row.
 
-`same`: an UPDATE of the same two columns. `varying`: of one to three of four columns. `insert`: an INSERT of five
-columns. `crossing`: like `same`, with clients' clocks up to a second behind each other. `mixture`: one of the first
-three at random, with such clocks.
+`same`: an UPDATE of the same two columns. `varying`: an UPDATE of one to three of four columns. `insert`: an INSERT of
+five columns. `crossing`: like `same`, but the clients' clocks are up to a second behind each other, so that newer
+deltas arrive before older ones. `mixture`: one of the first three at random, with such clocks.
 """
 
 _LATEST_MS = 1000
-"""How far the slowest clock is behind."""
+"""Milliseconds by which the slowest clock is behind."""
 _VARIED = ("title", "done", "points", "note")
 _PRIME = 1_000_003
 """Step width that visits every row once in a scattered order."""
 
 
 class Sample(NamedTuple):
-    """One answered request."""
+    """One request with its response."""
 
     ended: float
-    """Seconds since the start of the load."""
+    """When the response arrived, in seconds since the start of the load."""
     seconds: float
+    """Seconds from the request to the response."""
     deltas: int
+    """Number of deltas that were pushed or pulled."""
 
 
 class PushLoad(msgspec.Struct, frozen=True):
-    """Clients that push as fast as they get answers."""
+    """Clients that push without pauses, each after the response to its previous push."""
 
     clients: int = 16
     rows: int = 10_000
-    """Distinct rows; each is inserted first and then updated."""
+    """Number of distinct rows. Each is inserted first and then updated, unless `shape` is set."""
     batch: int = 100
+    """Deltas in one push."""
     deltas: int = 1_000_000
+    """Number of deltas of all clients together."""
     seconds: float = 3600
-    """The load ends at `deltas` or after this time, whichever is first."""
+    """The load ends after `deltas` or after this time, whichever is first."""
     teams: int = 100
-    """Distinct values of the column `team`."""
+    """Number of distinct values of the column `team`."""
     columns: int = 0
-    """Additional columns of an INSERT."""
+    """Number of additional columns of an INSERT."""
     own_team: bool = False
-    """Each client has a team of its own, whose rows only it writes, and a token for the team."""
+    """Whether each client has a team of its own, whose rows only it writes, and a token with the claim `team`."""
     name: str = "pusher"
+    """Prefix of the client ids."""
     shape: str = ""
-    """One of `SHAPES`: all rows exist, and every delta has this shape.
-
-    Empty: each row is inserted first and then updated.
-    """
+    """One of `SHAPES`, if all rows exist already; then every delta has this shape."""
 
 
 class PullLoad(msgspec.Struct, frozen=True):
-    """New clients that pull all pages."""
+    """New clients that pull all pages at the same time."""
 
     name: str
+    """Prefix of the client ids."""
     clients: int = 1
     claims: dict[str, Any] = {}
+    """Further claims of the clients' tokens."""
     since: int = 0
+    """The cursor of the first pull."""
     page: int = 1_000
+    """Deltas in one page."""
 
 
-def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a module's function in a process of its own."""
+def run_in_process(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a module-level function in a new process and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, args, kwargs)
 
 
-def looped(work: Coroutine[Any, Any, T]) -> T:
+def run_on_uvloop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on uvloop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 def push(port: int, load: PushLoad) -> list[Sample]:
-    """Push, and return the samples ordered by their end."""
-    return looped(_push_all(port, load))
+    """Run a `PushLoad`, and return a sample for each push, ordered by `ended`.
+
+    Args:
+        port: the gateway's port on this machine.
+        load: what to push.
+    """
+    return run_on_uvloop(_push_all(port, load))
 
 
 def pull(port: int, load: PullLoad) -> list[Sample]:
-    """Pull, and return the samples ordered by their end."""
-    return looped(_pull_all(port, load))
+    """Run a `PullLoad`, and return a sample for each page, ordered by `ended`.
+
+    Args:
+        port: the gateway's port on this machine.
+        load: who pulls.
+    """
+    return run_on_uvloop(_pull_all(port, load))
 
 
 async def _push_all(port: int, load: PushLoad) -> list[Sample]:
     samples: list[Sample] = []
-    places = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
+    numbers = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
     begun = time.perf_counter()
 
     async def client(number: int) -> None:
         name = f"{load.name}-{number}"
         late = _LATEST_MS * number // load.clients if load.shape in ("crossing", "mixture") else 0
-        claims, bodies = {}, _bodies(name, load, places, begun, late_ms=late)
+        claims, bodies = {}, _bodies(name, load, numbers, begun, late_ms=late)
         if load.own_team:
             claims = {"team": f"team-{number}"}
             part = msgspec.structs.replace(load, rows=load.rows // load.clients, teams=load.clients)
             first = part.rows if load.shape else 0
             own = iter(range(first, first + load.deltas // load.clients))
             bodies = _bodies(name, part, own, begun, number, load.clients, late_ms=late)
-        connection, proof = await Connection.open(port), token(name, **claims)
+        connection, bearer = await Connection.open(port), token(name, **claims)
         for body, deltas in bodies:
             start = time.perf_counter()
-            await connection.asked("POST", f"/sync/{GATEWAY}/push", proof, body)
+            await connection.call("POST", f"/sync/{GATEWAY}/push", bearer, body)
             end = time.perf_counter()
             samples.append(Sample(end - begun, end - start, deltas))
         connection.close()
@@ -131,23 +150,23 @@ async def _push_all(port: int, load: PushLoad) -> list[Sample]:
 def _bodies(
     client: str,
     load: PushLoad,
-    places: Iterator[int],
+    numbers: Iterator[int],
     begun: float,
     first: int = 0,
     step: int = 1,
     *,
     late_ms: int = 0,
 ) -> Iterator[tuple[bytes, int]]:
-    """Push after push of one client with its number of deltas, until `places` are gone.
+    """Yield the pushes of one client, each as `(JSON body, number of deltas)`, until `numbers` ends.
 
     Args:
-        client: its id.
+        client: the client's id.
         load: what to push.
-        places: the work, of this client or shared by all.
-        begun: when the load did.
-        first: number of the first row.
-        step: to the next one.
-        late_ms: so much the client's clock is behind.
+        numbers: numbers of the deltas. Clients that share an iterator share the work.
+        begun: start of the load, as `time.perf_counter` returns it.
+        first: number of the first row that the client writes.
+        step: distance to the client's next row.
+        late_ms: milliseconds by which the client's clock is behind.
     """
     chance = random.Random(client)  # noqa: S311 a benchmark's values
     shape = load.shape
@@ -155,18 +174,18 @@ def _bodies(
         deltas = []
         hlc = time.time_ns() // 1_000_000 - late_ms << 16
         ids = chance.randbytes(32 * load.batch).hex()
-        for number, place in enumerate(islice(places, load.batch)):
-            row = place * _PRIME % load.rows * step + first
-            identity = ids[number * 64 : number * 64 + 64]
+        for index, number in enumerate(islice(numbers, load.batch)):
+            row = number * _PRIME % load.rows * step + first
+            identity = ids[index * 64 : index * 64 + 64]
             drawn = SHAPES[chance.randrange(3)] if shape == "mixture" else shape
             if drawn == "varying":
-                deltas.append(_varying(client, row, hlc + number, identity, chance))
+                deltas.append(_varying(client, row, hlc + index, identity, chance))
             elif drawn == "insert":
-                deltas.append(_insert(client, row, hlc + number, identity, load, ',{"column":"note","value":null}'))
-            elif place < load.rows:
-                deltas.append(_insert(client, row, hlc + number, identity, load))
+                deltas.append(_insert(client, row, hlc + index, identity, load, ',{"column":"note","value":null}'))
+            elif number < load.rows:
+                deltas.append(_insert(client, row, hlc + index, identity, load))
             else:
-                deltas.append(_update(client, row, hlc + number, identity, place))
+                deltas.append(_update(client, row, hlc + index, identity, number))
         if not deltas:
             return
         yield f'{{"clientId":"{client}","deltas":[{",".join(deltas)}],"lastSeenHlc":"0"}}'.encode(), len(deltas)
@@ -182,10 +201,10 @@ def _insert(client: str, row: int, hlc: int, identity: str, load: PushLoad, more
     )
 
 
-def _update(client: str, row: int, hlc: int, identity: str, place: int) -> str:
+def _update(client: str, row: int, hlc: int, identity: str, number: int) -> str:
     return (
         f'{{"op":"UPDATE","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
-        f'{{"column":"done","value":true}},{{"column":"points","value":{place % 1009}}}],'
+        f'{{"column":"done","value":true}},{{"column":"points","value":{number % 1009}}}],'
         f'"hlc":"{hlc}","deltaId":"{identity}"}}'
     )
 
@@ -204,12 +223,12 @@ async def _pull_all(port: int, load: PullLoad) -> list[Sample]:
     begun = time.perf_counter()
 
     async def client(name: str) -> None:
-        connection, proof = await Connection.open(port), token(name, **load.claims)
+        connection, bearer = await Connection.open(port), token(name, **load.claims)
         cursor, more = load.since, True
         while more:
             path = f"/sync/{GATEWAY}/pull?since={cursor}&clientId={name}&limit={load.page}"
             start = time.perf_counter()
-            body = await connection.asked("GET", path, proof)
+            body = await connection.call("GET", path, bearer)
             end = time.perf_counter()
             cursor = int(body.rpartition(b'"serverHlc":"')[2].partition(b'"')[0])
             more = b'"hasMore":true' in body[-100:]
@@ -222,13 +241,22 @@ async def _pull_all(port: int, load: PullLoad) -> list[Sample]:
 
 async def _admin(port: int, path: str, body: bytes) -> None:
     connection = await Connection.open(port)
-    await connection.asked("POST", path, token("admin"), body)
+    await connection.call("POST", path, token("admin"), body)
     connection.close()
 
 
 def admin(port: int, route: str, value: Any) -> None:
-    """Post a value to an admin route of the gateway: `sync-rules`, `schema`, `flush`."""
-    looped(_admin(port, f"/admin/{route}/{GATEWAY}", msgspec.json.encode(value)))
+    """Post a value to an admin route of the gateway.
+
+    Args:
+        port: the gateway's port on this machine.
+        route: `sync-rules`, `schema` or `flush`.
+        value: the body, which is encoded as JSON.
+
+    Raises:
+        RuntimeError: the gateway rejects the request.
+    """
+    run_on_uvloop(_admin(port, f"/admin/{route}/{GATEWAY}", msgspec.json.encode(value)))
 
 
 RULES: dict[str, Any] = {
@@ -239,7 +267,10 @@ RULES: dict[str, Any] = {
 
 
 def figures(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return work done, rate per second, latencies in milliseconds, and the rates of the first and last tenth."""
+    """Return the figures of a load: deltas, deltas per second, and percentiles of the requests' milliseconds.
+
+    The rates of the first and the last tenth show whether the server becomes slower during the load.
+    """
     deltas = sum(sample.deltas for sample in samples)
     seconds = max(sample.ended for sample in samples)
     latencies = sorted(sample.seconds * 1000 for sample in samples)
@@ -258,13 +289,23 @@ def figures(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def usage_figures(used: Usage, deltas: int) -> dict[str, Any]:
-    """Return the server's resource usage."""
+    """Return the server's processor time per delta and its memory.
+
+    Args:
+        used: the server's usage during the load.
+        deltas: number of deltas of the load.
+    """
     own = {name: value for name, value in used._asdict().items() if name != "seconds"}
     return {"cpu_us_per_delta": round(used.cpu_seconds / deltas * 1e6, 1), **own}
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the nearest-rank percentile."""
+    """Return the nearest-rank percentile.
+
+    Args:
+        ordered: the values, ascending.
+        percent: 0 to 100.
+    """
     return round(ordered[max(0, ceil(len(ordered) * percent / 100) - 1)], 2)
 
 

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.moving migrate|tier URI URI` runs one move in a process of its own, to measure its memory.
+"""Tools of the benchmarks that move deltas between backends: synthetic deltas, empty backends, and moves in a process.
 
-Prints one JSON object: deltas moved, seconds, processor seconds and peak memory in MiB. The benchmarks of adapters and
-moves take its generated deltas.
+`python -m benchmarks.moving migrate|tier URI URI` is one move without Spark. `run_move` starts it, or
+`benchmarks.executors` for a move with Spark, in a process of its own, to measure its memory. It prints one JSON object:
+deltas moved, their rate, microseconds of processor time per delta, and peak memory in MiB.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from tests.postgres_server import postgres_server
 
 
 def deltas_between(first: int, last: int) -> pa.Table:
-    """Return deltas of one gateway with the given numbers, in pushes of 100, three columns each."""
+    """Return synthetic deltas of one gateway, in pushes of 100, each with three columns.
+
+    Args:
+        first: number of the first delta.
+        last: number after the last delta.
+    """
     numbers, count = range(first, last), last - first
     cells = [[("title", f'"item {n}"'), ("size", str(n % 1000)), ("tags", f'["a",{{"n":{n}}}]')] for n in numbers]
     columns = [
@@ -50,16 +56,16 @@ def deltas_between(first: int, last: int) -> pa.Table:
     )
 
 
-PART = 50_000
+_DELTAS_PER_BATCH = 50_000
 
 
-def place(servers: ExitStack, given: str | None, default: str) -> str:
-    """Return the URI of an empty backend; `postgres` and `mariadb` start a server.
+def backend_uri(servers: ExitStack, given: str | None, default: str) -> str:
+    """Return the URI of an empty backend. Start a server if the option names one.
 
     Args:
         servers: stops the servers when it exits.
-        given: a URI or one of those names.
-        default: used if nothing is given.
+        given: the option's value: a URI, `postgres`, `mariadb`, or None.
+        default: the URI if the option is not given.
     """
     if given == "postgres":
         return servers.enter_context(postgres_server()).uri
@@ -72,25 +78,30 @@ def place(servers: ExitStack, given: str | None, default: str) -> str:
 
 
 def fill(uri: str, count: int) -> None:
-    """Write deltas to a backend in batches."""
+    """Write synthetic deltas to a backend in batches.
+
+    Args:
+        uri: the backend's URI.
+        count: number of deltas.
+    """
     adapter = as_database(open_adapter(uri))
     for number, part in enumerate(_parts(count)):
         write_arrow(adapter, f"g.main.1.{number}", "g", part)
     adapter.close()
 
 
-def moved(how: str, source: str, destination: str, heap: str | None = None) -> dict[str, Any]:
-    """Run one move in a process of its own.
+def run_move(move: str, source: str, destination: str, heap: str | None = None) -> dict[str, Any]:
+    """Run one move in a process of its own, and return its figures.
 
     Args:
-        how: `migrate` or `tier`.
+        move: `migrate` or `tier`; with `heap` also the other moves of `benchmarks.executors`.
         source: URI of the backend with the deltas.
         destination: URI of the other backend.
-        heap: of Spark's JVM; with it, Spark executors move the deltas as for assets.
+        heap: heap of Spark's JVM, such as `2g`, to move with Spark tasks as assets do. None: without Spark.
     """
     module, *more = ("benchmarks.moving",) if heap is None else ("benchmarks.executors", heap)
     done = subprocess.run(
-        [sys.executable, "-m", module, how, source, destination, *more], check=True, stdout=subprocess.PIPE
+        [sys.executable, "-m", module, move, source, destination, *more], check=True, stdout=subprocess.PIPE
     )
     found: dict[str, Any] = msgspec.json.decode(done.stdout.splitlines()[-1])
     return found
@@ -98,18 +109,18 @@ def moved(how: str, source: str, destination: str, heap: str | None = None) -> d
 
 def main() -> None:
     """Move the deltas, and print the figures."""
-    how, *uris = sys.argv[1:]
+    move, *uris = sys.argv[1:]
     source, destination = (as_database(open_adapter(uri)) for uri in uris)
     begun, used = time.perf_counter(), time.process_time()
-    count = _tier(source, destination) if how == "tier" else migrate_adapter(source, destination).deltas
+    count = _tier(source, destination) if move == "tier" else migrate_adapter(source, destination).deltas
     seconds, cpu = time.perf_counter() - begun, time.process_time() - used
-    told = {
+    figures = {
         "moved": count,
         "rate": round(count / seconds),
         "cpu_us_per_delta": round(cpu / count * 1e6, 2),
         "rss_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
-    print(msgspec.json.encode(told).decode())
+    print(msgspec.json.encode(figures).decode())
 
 
 def _tier(hot: DatabaseAdapter, cold: DatabaseAdapter) -> int:
@@ -117,8 +128,8 @@ def _tier(hot: DatabaseAdapter, cold: DatabaseAdapter) -> int:
 
 
 def _parts(count: int) -> Iterator[pa.Table]:
-    for start in range(0, count, PART):
-        yield deltas_between(start, min(count, start + PART))
+    for start in range(0, count, _DELTAS_PER_BATCH):
+        yield deltas_between(start, min(count, start + _DELTAS_PER_BATCH))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The plain implementation that ratios compare with: one SQLite row per delta, one durable commit per push.
+"""A minimal sync server with which the gateway is compared: one SQLite row per delta, one durable commit per push.
 
 It has the same HTTP stack (uvicorn, Starlette, msgspec) and the same token check, but no row states, rules or merge. A
-pull returns the deltas in order of arrival.
+pull returns the deltas in order of arrival. `server.plain` starts it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakesync.auth import TokenVerifier
 
 
 class Delta(msgspec.Struct, rename="camel", gc=False):
-    """A delta as received."""
+    """A delta as a client sends it."""
 
     op: str
     table: str
@@ -38,16 +38,21 @@ class Delta(msgspec.Struct, rename="camel", gc=False):
 
 
 class Push(msgspec.Struct, rename="camel"):
-    """A push as received."""
+    """A push as a client sends it."""
 
     client_id: str
     deltas: list[Delta]
 
 
 class Store:
-    """A table of deltas."""
+    """A SQLite table of deltas."""
 
     def __init__(self, folder: Path) -> None:
+        """Open or create the database.
+
+        Args:
+            folder: the database's folder, which is created.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._sql = sqlite3.connect(folder / "plain.db", isolation_level=None, check_same_thread=False)
@@ -75,7 +80,12 @@ class Store:
         return int(newest)
 
     def after(self, since: int, limit: int) -> list[tuple[Any, ...]]:
-        """Return the next deltas."""
+        """Return the deltas after an arrival, in order of arrival.
+
+        Args:
+            since: the arrival.
+            limit: number of deltas, at most.
+        """
         with self._lock:
             return self._sql.execute(
                 "SELECT arrival, id, op, tbl, row_id, client, columns, hlc FROM delta WHERE arrival > ?"

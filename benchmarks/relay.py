@@ -1,7 +1,7 @@
-"""Simulates a phone's network in a process of its own: it delays bytes and limits their bandwidth.
+"""A relay that simulates a phone's network: it delays bytes and limits the bandwidth.
 
-Bytes arrive half a round trip after they were sent, or later if others are queued; a new connection costs one more
-round trip. TCP slow start and packet loss are not simulated.
+Bytes arrive half a round trip after they were sent, or later if others are queued. A new connection takes one more
+round trip. TCP slow start and packet loss are not simulated. `server.slow_network` starts it.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ import msgspec
 import uvloop
 
 _CHUNK = 8192
-_AHEAD = 0.05
-"""Seconds of bytes that are queued before the relay stops reading."""
+_MAX_QUEUED_SECONDS = 0.05
+"""The relay stops reading while it has queued what it sends in this time."""
 
 
-class _Way:
-    """One direction, shared by all connections."""
+class _Direction:
+    """One direction of the network, whose bandwidth all connections share."""
 
     def __init__(self, delay: float, bytes_per_second: float) -> None:
         self.delay = delay
-        self._rate = bytes_per_second
-        self._free = 0.0
+        """Seconds that a byte travels."""
+        self._bytes_per_second = bytes_per_second
+        self._free_at = 0.0
 
-    def take(self, size: int, now: float) -> float:
-        """Return when the last of these bytes is sent."""
-        self._free = max(self._free, now) + size / self._rate
-        return self._free
+    def send(self, size: int, now: float) -> float:
+        """Queue some bytes, and return the time at which the last of them is sent."""
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_second
+        return self._free_at
 
 
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, way: _Way) -> None:
+async def _forward(source: asyncio.StreamReader, target: asyncio.StreamWriter, direction: _Direction) -> None:
+    """Forward the bytes of a connection in one direction until it is closed."""
     clock = asyncio.get_running_loop().time
-    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+    travelling: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def deliver() -> None:
         while True:
-            due, data = await under_way.get()
+            due, data = await travelling.get()
             await asyncio.sleep(max(0.0, due - clock()))
             if not data:
                 target.close()
@@ -52,24 +54,24 @@ async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, way
             delivery = tasks.create_task(deliver())
             while not delivery.done():
                 data = await source.read(_CHUNK)
-                sent = way.take(len(data), clock())
-                under_way.put_nowait((sent + way.delay, data))
+                sent_at = direction.send(len(data), clock())
+                travelling.put_nowait((sent_at + direction.delay, data))
                 if not data:
                     break
-                await asyncio.sleep(max(0.0, sent - _AHEAD - clock()))
+                await asyncio.sleep(max(0.0, sent_at - _MAX_QUEUED_SECONDS - clock()))
 
 
 async def _serve(port: int, delay: float, bytes_per_second: float) -> None:
-    there, back = _Way(delay, bytes_per_second), _Way(delay, bytes_per_second)
+    up, down = _Direction(delay, bytes_per_second), _Direction(delay, bytes_per_second)
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(2 * delay)
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(2 * delay)  # the round trip of the TCP handshake
         with closing(writer), suppress(ConnectionError):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-            with closing(far_writer), suppress(ExceptionGroup):
-                await asyncio.gather(_carry(reader, far_writer, there), _carry(far_reader, writer, back))
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+            with closing(server_writer), suppress(ExceptionGroup):
+                await asyncio.gather(_forward(reader, server_writer, up), _forward(server_reader, writer, down))
 
-    server = await asyncio.start_server(one, "127.0.0.1", 0, family=socket.AF_INET)
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0, family=socket.AF_INET)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     print(msgspec.json.encode({"event": "listening", "url": url}).decode(), flush=True)
     async with server:
@@ -77,7 +79,11 @@ async def _serve(port: int, delay: float, bytes_per_second: float) -> None:
 
 
 def main() -> None:
-    """Serve until stopped. `BENCH_TO` is the target port, `BENCH_MS` the round trip, `BENCH_MBIT` the bandwidth."""
+    """Serve until stopped.
+
+    Variables: `BENCH_TO` is the port to forward to, `BENCH_MS` the milliseconds of a round trip, `BENCH_MBIT` the
+    megabits per second in each direction.
+    """
     port, ms, mbit = int(os.environ["BENCH_TO"]), float(os.environ["BENCH_MS"]), float(os.environ["BENCH_MBIT"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(port, ms / 2000, mbit * 1e6 / 8))

@@ -1,4 +1,4 @@
-"""Starts the measured server in a process of its own, and measures its resource usage."""
+"""Starts the servers that benchmarks measure, each in a process of its own, and measures their resource usage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import jwt
 import msgspec
 
-from benchmarks.usage import Usage, Watched
+from benchmarks.usage import MeasuredProcess, Usage
 from lakesync.staging.sqlite.write_behind import WriteBehindLimits
 
 SECRET = "the secret with which the benchmarks sign their tokens"  # noqa: S105 it guards nothing
@@ -35,90 +35,118 @@ class Server:
     """A running server and its data folder."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+        """Describe a server that was started.
+
+        Args:
+            process: the server's process.
+            port: the port on which it listens.
+            folder: the folder with its data.
+        """
         self.port = port
         self.folder = folder
         self._process = process
 
-    def measured(self) -> AbstractContextManager[list[Usage]]:
-        """Measure the server's resource usage inside the block; the list contains it at the end."""
-        return Watched(self._process.pid).measured()
+    def measure(self) -> AbstractContextManager[list[Usage]]:
+        """Measure the server's resource usage during a `with` block; the list contains it after the block."""
+        return MeasuredProcess(self._process.pid).measure()
 
-    def rest(self) -> None:
-        """Return when the server is idle, after deferred writes."""
-        Watched(self._process.pid).rest(WriteBehindLimits().seconds + 1)
+    def wait_idle(self) -> None:
+        """Wait until the server is idle and has written what it writes later."""
+        MeasuredProcess(self._process.pid).wait_idle(WriteBehindLimits().seconds + 1)
 
     def stored_bytes(self) -> int:
-        """Return the size of the folder, including journals."""
+        """Return the size of the server's data, including journals."""
         return sum(file.stat().st_size for file in (self.folder / "data").rglob("*") if file.is_file())
 
     def stop(self) -> None:
-        """Stop the server as an operator does, and wait."""
+        """Stop the server with SIGTERM, as an operator does, and wait for its end."""
         self._process.terminate()
         self._process.wait(60)
 
 
 @contextmanager
-def folder(chosen: Path | None) -> Iterator[Path]:
-    """Create a temporary data folder."""
-    with tempfile.TemporaryDirectory(prefix="lakesync-bench-", dir=chosen) as made:
+def temporary_folder(parent: Path | None) -> Iterator[Path]:
+    """Create a folder, and delete it at the end of the block.
+
+    Args:
+        parent: the folder in which it is created; None for the system's.
+    """
+    with tempfile.TemporaryDirectory(prefix="lakesync-bench-", dir=parent) as made:
         yield Path(made)
 
 
 @contextmanager
-def gateway(place: Path, **variables: str) -> Iterator[Server]:
+def gateway(folder: Path, **variables: str) -> Iterator[Server]:
     """Start the gateway with full durability, and limits that the load generator does not reach.
 
     Args:
-        place: a folder; a gateway restarted with it finds its data.
-        variables: further `LAKESYNC_*` settings.
+        folder: a folder for the data. A gateway that is started again with it has the data of the first.
+        variables: further settings, by the names of their `LAKESYNC_…` variables.
     """
     settings = {
         "LAKESYNC_CONFIG": "",
-        "LAKESYNC_DATA_DIR": str(place / "data"),
+        "LAKESYNC_DATA_DIR": str(folder / "data"),
         "LAKESYNC_GATEWAY_PORT": "0",
         "LAKESYNC_JWT_SECRET": SECRET,
         "LAKESYNC_LIMITS_REQUESTS_PER_SECOND": "1000000",
         "LAKESYNC_LIMITS_MAX_BACKPRESSURE_BYTES": str(1 << 40),
         **variables,
     }
-    with _running(place, "gateway", settings) as server:
+    with _start(folder, "gateway", settings) as server:
         yield server
 
 
 @contextmanager
-def plain(place: Path) -> Iterator[Server]:
-    """Start the plain implementation."""
-    with _running(place, "benchmarks.plain", {"BENCH_FOLDER": str(place / "data"), "BENCH_SECRET": SECRET}) as server:
+def plain(folder: Path) -> Iterator[Server]:
+    """Start `benchmarks.plain`, a minimal sync server for comparison."""
+    with _start(folder, "benchmarks.plain", {"BENCH_FOLDER": str(folder / "data"), "BENCH_SECRET": SECRET}) as server:
         yield server
 
 
 @contextmanager
-def echo(place: Path) -> Iterator[Server]:
-    """Start the plain WebSocket fan-out."""
-    with _running(place, "benchmarks.echo", {"BENCH_SECRET": SECRET}) as server:
+def echo(folder: Path) -> Iterator[Server]:
+    """Start `benchmarks.echo`, a minimal WebSocket server for comparison."""
+    with _start(folder, "benchmarks.echo", {"BENCH_SECRET": SECRET}) as server:
         yield server
 
 
 @contextmanager
-def line(place: Path, to: int, ms: float, mbit: float) -> Iterator[Server]:
-    """Start a relay with a round trip in milliseconds and a bandwidth in megabits a second, in front of port `to`."""
-    with _running(
-        place, "benchmarks.relay", {"BENCH_TO": str(to), "BENCH_MS": str(ms), "BENCH_MBIT": str(mbit)}
+def slow_network(folder: Path, to: int, ms: float, mbit: float) -> Iterator[Server]:
+    """Start `benchmarks.relay`, which simulates a phone's network in front of a server.
+
+    Args:
+        folder: a folder for the relay's log.
+        to: the server's port.
+        ms: milliseconds of a round trip.
+        mbit: megabits per second in each direction.
+    """
+    with _start(
+        folder, "benchmarks.relay", {"BENCH_TO": str(to), "BENCH_MS": str(ms), "BENCH_MBIT": str(mbit)}
     ) as server:
         yield server
 
 
 @contextmanager
-def _running(place: Path, module: str, settings: dict[str, str]) -> Iterator[Server]:
+def _start(folder: Path, module: str, settings: dict[str, str]) -> Iterator[Server]:
+    """Start `python -m MODULE`, wait until it listens, and stop it at the end of the block.
+
+    Args:
+        folder: the server's folder, which gets the log.
+        module: the server's module.
+        settings: environment variables, beside the inherited ones that are not `LAKESYNC_…`.
+
+    Raises:
+        RuntimeError: the server did not start in time.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
-    place.mkdir(parents=True, exist_ok=True)
-    log = place / "server.log"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "server.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", module], env={**inherited, **settings}, stdout=stream, stderr=stream
         )
     try:
-        yield Server(process, _port(process, log), place)
+        yield Server(process, _port(process, log), folder)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -126,7 +154,7 @@ def _running(place: Path, module: str, settings: dict[str, str]) -> Iterator[Ser
 
 
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    """Return the port that the server prints."""
+    """Wait until the server's log has the line that it listens, and return the port in this line."""
     deadline = time.monotonic() + _READY_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for line in log.read_bytes().splitlines():

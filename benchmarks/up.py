@@ -1,4 +1,4 @@
-"""A complete `lakesync up`: seconds from a flush request to its committed snapshot, and resource usage when idle."""
+"""Measures a complete `lakesync up`: the seconds of flushes (benchmark `flush`), and its usage when idle (`idle`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import psutil
 import requests
 
 from benchmarks.load import percentile
-from benchmarks.usage import Watched
+from benchmarks.usage import MeasuredProcess
 from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 
@@ -29,8 +29,8 @@ _GATEWAY = "bench"
 _DELTAS = 1_000
 _WAIT_SECONDS = 25
 _READY_SECONDS = 300
-_FIRST_SECONDS = 300
-"""The first flush loads Spark's classes and starts its workers; it is reported separately."""
+_FLUSH_SECONDS = 300
+"""Longest time of a flush. The first is slow, because Spark loads its classes and starts its workers."""
 _LOCATION_SECONDS = 20
 """Time for Dagster to reload a code location with new tables."""
 _RUNS = """query($last: Int!) {
@@ -46,24 +46,24 @@ _RUNS = """query($last: Int!) {
 
 
 def flushes(folder: Path, count: int, tables: int, each: int = _DELTAS) -> dict[str, Any]:
-    """Time consecutive flushes, after one to warm up.
+    """Time flushes, one after another. A first one, to warm up Spark, is reported separately.
 
     Args:
-        folder: for the data.
+        folder: a folder for the data.
         count: number of flushes.
-        tables: tables over which each flush's deltas are spread.
+        tables: number of tables that each flush's deltas are spread over.
         each: deltas per flush.
     """
-    with _up(folder) as (process, told):
-        asker = _Asker(told, tables, each)
-        asker.register()
-        first = asker.flush(_FIRST_SECONDS)
-        with Watched(process.pid, family=True).measured() as used:
-            seconds = [asker.flush(_FIRST_SECONDS) for _ in range(count)]
-        runs = asker.runs()
-        legs, whole = asker.legs(runs)
-        steps = _steps(runs[:count], _spark_jobs(told["spark"]["ui_url"]))
-    ordered, ended = sorted(seconds), sorted(whole)
+    with _up(folder) as (process, up_info):
+        client = _FlushClient(up_info, tables, each)
+        client.register()
+        first = client.flush(_FLUSH_SECONDS)
+        with MeasuredProcess(process.pid, family=True).measure() as used:
+            seconds = [client.flush(_FLUSH_SECONDS) for _ in range(count)]
+        runs = client.runs()
+        phases, to_run_end = client.phases(runs)
+        steps = _steps(runs[:count], _spark_jobs(up_info["spark"]["ui_url"]))
+    ordered, ended = sorted(seconds), sorted(to_run_end)
     return {
         "requests": count,
         "tables": tables,
@@ -73,9 +73,9 @@ def flushes(folder: Path, count: int, tables: int, each: int = _DELTAS) -> dict[
         "p95_seconds": percentile(ordered, 95),
         "max_seconds": ordered[-1],
         "seconds_each": seconds,
-        "p50_seconds_to_the_runs_end": percentile(ended, 50),
-        "p95_seconds_to_the_runs_end": percentile(ended, 95),
-        **legs,
+        "p50_seconds_to_run_end": percentile(ended, 50),
+        "p95_seconds_to_run_end": percentile(ended, 95),
+        **phases,
         "steps": steps,
         "cpu_seconds_each": round(used[0].cpu_seconds / count, 2),
         "peak_mib": used[0].rss_peak_mib,
@@ -86,19 +86,19 @@ def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, An
     """Measure the resource usage of an idle `lakesync up`.
 
     Args:
-        folder: for the data.
+        folder: a folder for the data.
         seconds: duration of the measurement.
         rest: seconds between the last flush and the measurement.
-        before: flushes of 1,000 deltas before that, each of which leaves something in memory.
+        before: number of flushes of 1,000 deltas before that, each of which leaves something in memory.
     """
-    with _up(folder) as (process, told):
-        asker = _Asker(told, 1)
-        asker.register()
+    with _up(folder) as (process, up_info):
+        client = _FlushClient(up_info, 1)
+        client.register()
         for _ in range(before):
-            asker.flush(_FIRST_SECONDS)
+            client.flush(_FLUSH_SECONDS)
         time.sleep(rest)
-        pids = {entry["pid"]: name for name, entry in told.items() if isinstance(entry, dict) and entry.get("pid")}
-        names = {pid: name for pid, name in pids.items() if psutil.pid_exists(pid)}  # recovery has ended
+        pids = {entry["pid"]: name for name, entry in up_info.items() if isinstance(entry, dict) and entry.get("pid")}
+        names = {pid: name for pid, name in pids.items() if psutil.pid_exists(pid)}  # the service `recovery` has ended
         services = {process.pid: "up", **names}
         begun, spent = time.perf_counter(), _cpu(services)
         memory = [_pss(services)]
@@ -122,19 +122,19 @@ def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, An
 
 @contextmanager
 def _up(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """Start `lakesync up`, and yield what it prints about itself."""
+    """Start `lakesync up`, and yield its process and the content of `up.json`: the URLs and processes of services."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
     settings = {
         "LAKESYNC_CONFIG": "",
         "LAKESYNC_DATA_DIR": str(folder / "data"),
         "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "3600",
     }
-    settings["LAKESYNC_MAINTENANCE_SCHEDULE"] = "0 0 1 1 *"  # not while something is measured
+    settings["LAKESYNC_MAINTENANCE_SCHEDULE"] = "0 0 1 1 *"  # once a year, so not during the measurement
     ports = {f"LAKESYNC_{part}_PORT": "0" for part in ("GATEWAY", "DAGSTER")}
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(_COMMAND, env={**variables, **settings, **ports}, stdout=log, stderr=log)
     try:
-        yield process, _told(process, folder)
+        yield process, _wait_ready(process, folder)
     finally:
         process.terminate()
         process.wait(90)
@@ -158,13 +158,13 @@ def _cpu(services: dict[int, str]) -> dict[str, float]:
 def _spent(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
-    except psutil.NoSuchProcess:  # between being listed and being asked
+    except psutil.NoSuchProcess:  # it has just ended
         return 0.0
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def _pss(services: dict[int, str]) -> dict[str, float]:
-    """Return MiB of each service's processes; shared pages count once in total."""
+    """Return the memory of each service's processes in MiB. A page that n processes share counts as 1/n for each."""
     return {name: round(sum(_pss_of(one) for one in group) / (1 << 20), 1) for name, group in _groups(services).items()}
 
 
@@ -175,66 +175,75 @@ def _pss_of(process: psutil.Process) -> int:
         return 0
 
 
-class _Asker:
-    """A client that pushes and an admin that requests flushes."""
+class _FlushClient:
+    """Pushes deltas and requests flushes."""
 
-    def __init__(self, told: dict[str, Any], tables: int, each: int = _DELTAS) -> None:
+    def __init__(self, up_info: dict[str, Any], tables: int, each: int = _DELTAS) -> None:
         claims = {"sub": "bench", "gw": _GATEWAY, "role": "admin", "exp": int(time.time()) + 86_400}
-        self._url, self._dagster = told["gateway"]["url"], told["dagster"]["url"]
+        self._url, self._dagster = up_info["gateway"]["url"], up_info["dagster"]["url"]
         self._session = requests.Session()
         self._session.trust_env = False
-        self._session.headers["Authorization"] = f"Bearer {jwt.encode(claims, told['jwt_secret'], 'HS256')}"
+        self._session.headers["Authorization"] = f"Bearer {jwt.encode(claims, up_info['jwt_secret'], 'HS256')}"
         self._tables = [f"tasks{number}" for number in range(tables)]
         self._pushed, self._each = 0, each
-        self._asked: list[float] = []
+        self._requested_at: list[float] = []
+        """Time of each flush request, in seconds since 1970."""
 
     def register(self) -> None:
+        """Register the tables, and wait until Dagster has loaded their assets."""
         columns = [{"name": "title", "type": "string"}, {"name": "points", "type": "number"}]
         for table in self._tables:
             self._post(f"/admin/schema/{_GATEWAY}", {"table": table, "columns": columns})
         if len(self._tables) > 1:
             time.sleep(_LOCATION_SECONDS)
 
-    def flush(self, within: float) -> float:
-        """Push, request a flush, and wait for the snapshot. Returns the seconds since the request."""
-        self._push()
-        self._asked.append(time.time())
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < within:
-            answer = self._post(f"/admin/flush/{_GATEWAY}?wait={_WAIT_SECONDS}", {})
-            if answer["flushed"]:
-                return round(time.perf_counter() - begun, 2)
-        raise RuntimeError(f"no flush was committed within {within} s")
+    def flush(self, timeout: float) -> float:
+        """Push, request a flush, and wait for its snapshot. Return the seconds since the request.
 
-    def legs(self, runs: list[dict[str, Any]]) -> tuple[dict[str, float], list[float]]:
-        """Return medians of the phases by Dagster's event log, and seconds from each request to the end of its run."""
-        found: dict[str, list[float]] = {}
-        whole = []
-        for asked, run in zip(reversed(self._asked), runs, strict=False):
+        Raises:
+            RuntimeError: no snapshot was committed in time.
+        """
+        self._push()
+        self._requested_at.append(time.time())
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < timeout:
+            response = self._post(f"/admin/flush/{_GATEWAY}?wait={_WAIT_SECONDS}", {})
+            if response["flushed"]:
+                return round(time.perf_counter() - begun, 2)
+        raise RuntimeError(f"no flush was committed within {timeout} s")
+
+    def phases(self, runs: list[dict[str, Any]]) -> tuple[dict[str, float], list[float]]:
+        """Return the median seconds of each phase of a flush, and the seconds from each request to the end of its run.
+
+        Args:
+            runs: the runs of the flushes with Dagster's times, newest first.
+        """
+        seconds: dict[str, list[float]] = {}
+        to_run_end = []
+        for requested_at, run in zip(reversed(self._requested_at), runs, strict=False):
             stats, steps = run["stats"], {step["stepKey"]: step for step in run["stepStats"]}
-            carried = steps["deltas"]
-            moments = {
-                "asked": asked,
-                "until_the_run_is_asked_for": stats["enqueuedTime"],
-                "until_it_is_launched": stats["launchTime"],
-                "until_it_runs": stats["startTime"],
-                "until_its_first_step": carried["startTime"],
-                "of_the_flush_with_what_it_tells": carried["endTime"],
-                "of_what_follows_in_the_run": stats["endTime"],
+            flush_step = steps["deltas"]
+            ends = {
+                "requested": requested_at,
+                "until_run_enqueued": stats["enqueuedTime"],
+                "until_run_launched": stats["launchTime"],
+                "until_run_started": stats["startTime"],
+                "until_flush_step": flush_step["startTime"],
+                "of_flush_step": flush_step["endTime"],
+                "of_later_steps": stats["endTime"],
             }
-            whole.append(round(stats["endTime"] - asked, 2))
-            ordered = list(moments.items())
-            for (_, before), (name, moment) in pairwise(ordered):
-                found.setdefault(f"seconds_{name}", []).append(moment - before)
-        return {name: round(median(each), 2) for name, each in found.items()}, whole
+            to_run_end.append(round(stats["endTime"] - requested_at, 2))
+            for (_, before), (name, end) in pairwise(ends.items()):
+                seconds.setdefault(f"seconds_{name}", []).append(end - before)
+        return {name: round(median(each), 2) for name, each in seconds.items()}, to_run_end
 
     def runs(self) -> list[dict[str, Any]]:
         """Return Dagster's runs of the requested flushes, newest first, once all have ended."""
-        query = {"query": _RUNS, "variables": {"last": len(self._asked)}}
-        deadline = time.monotonic() + _FIRST_SECONDS
+        query = {"query": _RUNS, "variables": {"last": len(self._requested_at)}}
+        deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
-            answer = self._session.post(f"{self._dagster}/graphql", json=query, timeout=60).json()
-            runs: list[dict[str, Any]] = answer["data"]["runsOrError"]["results"]
+            response = self._session.post(f"{self._dagster}/graphql", json=query, timeout=60).json()
+            runs: list[dict[str, Any]] = response["data"]["runsOrError"]["results"]
             if all(run["stats"]["endTime"] for run in runs) or time.monotonic() > deadline:
                 return runs
             time.sleep(0.5)
@@ -252,15 +261,15 @@ class _Asker:
         self._post(f"/sync/{_GATEWAY}/push", {"clientId": "bench", "deltas": deltas, "lastSeenHlc": "0"})
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self._session.post(self._url + path, json=body, timeout=60)
-        if not answer.ok:
-            raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text}")
-        found: dict[str, Any] = answer.json()
+        response = self._session.post(self._url + path, json=body, timeout=60)
+        if not response.ok:
+            raise RuntimeError(f"{path} failed with {response.status_code}: {response.text}")
+        found: dict[str, Any] = response.json()
         return found
 
 
 def _spark_jobs(ui_url: str) -> list[tuple[float, float]]:
-    """Return start and end of every job that Spark remembers, in seconds since 1970."""
+    """Return start and end of every completed job that Spark's UI still lists, in seconds since 1970."""
     with requests.Session() as session:
         session.trust_env = False
         root = f"{ui_url}/api/v1/applications"
@@ -274,7 +283,12 @@ def _moment(text: str) -> float:
 
 
 def _steps(runs: list[dict[str, Any]], jobs: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
-    """Return medians of each step: its seconds, its Spark jobs, and the seconds in which a job ran."""
+    """Return for each step of a run the medians of its seconds, its Spark jobs, and the seconds in which a job ran.
+
+    Args:
+        runs: the runs with Dagster's times of their steps.
+        jobs: start and end of each Spark job. Steps before the oldest are left out, because their jobs are unknown.
+    """
     found: dict[str, list[tuple[float, int, float]]] = {}
     oldest = min((begin for begin, _ in jobs), default=0.0)
     for step in (step for run in runs for step in run["stepStats"] if step["startTime"] > oldest):
@@ -291,14 +305,14 @@ def _steps(runs: list[dict[str, Any]], jobs: list[tuple[float, float]]) -> dict[
     }
 
 
-def _told(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
-    """Return what `lakesync up` writes about itself when it is ready."""
+def _wait_ready(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+    """Wait until `lakesync up` is ready, and return the content of its file `up.json`."""
     deadline = time.monotonic() + _READY_SECONDS
-    place = folder / "data" / "up.json"
+    file = folder / "data" / "up.json"
     while process.poll() is None and time.monotonic() < deadline:
-        if place.exists():
-            told: dict[str, Any] = json.loads(place.read_text("utf-8"))
-            if told.get("ready"):
-                return told
+        if file.exists():
+            up_info: dict[str, Any] = json.loads(file.read_text("utf-8"))
+            if up_info.get("ready"):
+                return up_info
         time.sleep(0.5)
     raise RuntimeError(f"lakesync up did not start: {(folder / 'up.log').read_text('utf-8')[-2000:]}")

@@ -1,4 +1,4 @@
-"""Resource usage of processes between two points in time."""
+"""Measures processor time and memory of processes during a `with` block."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import NamedTuple
 import psutil
 
 _SAMPLE_SECONDS = 0.2
-_AT_REST = 0.02
-"""Processor time per second of an idle process."""
+_IDLE_CPU_SHARE = 0.02
+"""A process that uses less processor time per second is idle."""
 _MIB = 1 << 20
 
 
 class Usage(NamedTuple):
-    """Of one process, or of a family with the sum of their resident memory."""
+    """The usage of a process, or the sum of a process and its children."""
 
     seconds: float
+    """Duration of the measurement."""
     cpu_seconds: float
     rss_begin_mib: float
+    """Resident memory at the start; of several processes shared pages count several times."""
     rss_end_mib: float
     rss_peak_mib: float
 
 
-class Shared:
-    """Memory of processes and their children; shared pages count once."""
+class SharedMemory:
+    """Memory of processes and their children, in which pages that they share count once."""
 
     def __init__(self, *pids: int) -> None:
         """Store the processes.
@@ -38,8 +40,8 @@ class Shared:
         self._processes = [psutil.Process(pid) for pid in pids]
 
     @contextmanager
-    def measured(self) -> Iterator[list[float]]:
-        """Measure the sum at the start of the block and the maximum, in MiB; the list contains both at the end."""
+    def measure(self) -> Iterator[list[float]]:
+        """Measure the memory in MiB. After the block the list contains its value at the start, and the peak."""
         found: list[float] = []
         samples = [self._pss()]
         with _sampling(lambda: samples.append(self._pss())):
@@ -47,27 +49,27 @@ class Shared:
         found += [samples[0], max(samples)]
 
     def _pss(self) -> float:
-        everyone = {each.pid: each for one in self._processes for each in (one, *one.children(recursive=True))}
-        return round(_sum(everyone.values(), lambda one: one.memory_full_info().pss) / _MIB, 1)
+        processes = {each.pid: each for one in self._processes for each in (one, *one.children(recursive=True))}
+        return round(_sum(processes.values(), lambda process: process.memory_full_info().pss) / _MIB, 1)
 
 
-class Watched:
-    """A running process that is measured."""
+class MeasuredProcess:
+    """A running process, alone or with its children."""
 
     def __init__(self, pid: int, *, family: bool = False) -> None:
         """Store the process.
 
         Args:
             pid: the process id.
-            family: include its children, also ended ones.
+            family: whether to include the process's children, also those that have ended.
         """
         self.pid = pid
         self._process = psutil.Process(pid)
         self._family = family
 
     @contextmanager
-    def measured(self) -> Iterator[list[Usage]]:
-        """Measure the usage inside the block; the list contains it at the end."""
+    def measure(self) -> Iterator[list[Usage]]:
+        """Measure the usage during the block; the list contains it after the block."""
         found: list[Usage] = []
         samples = [self._rss()]
         with _sampling(lambda: samples.append(self._rss())):
@@ -77,19 +79,23 @@ class Watched:
         samples.append(self._rss())
         found.append(Usage(round(seconds, 2), round(used, 2), samples[0], samples[-1], max(samples)))
 
-    def rest(self, seconds: float, most_seconds: float = 180) -> None:
-        """Return when the process has been idle for a while.
+    def wait_idle(self, seconds: float, timeout: float = 180) -> None:
+        """Wait until the process has been idle for some time.
+
+        Args:
+            seconds: for how long the process must be idle.
+            timeout: seconds to wait, at most.
 
         Raises:
-            TimeoutError: the process did not become idle.
+            TimeoutError: the process did not become idle in time.
         """
-        ends = time.monotonic() + most_seconds
-        while time.monotonic() < ends:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
             before = self._cpu()
             time.sleep(seconds)
-            if self._cpu() - before < _AT_REST * seconds:
+            if self._cpu() - before < _IDLE_CPU_SHARE * seconds:
                 return
-        raise TimeoutError(f"process {self.pid} is still at work after {most_seconds} s")
+        raise TimeoutError(f"process {self.pid} is not idle after {timeout} s")
 
     def _rss(self) -> float:
         return round(self._sum(lambda one: one.memory_info().rss) / _MIB, 1)
@@ -102,8 +108,8 @@ class Watched:
 
         return self._sum(used)
 
-    def _sum(self, ask: Callable[[psutil.Process], float]) -> float:
-        return _sum([self._process, *(self._process.children(recursive=True) if self._family else ())], ask)
+    def _sum(self, value_of: Callable[[psutil.Process], float]) -> float:
+        return _sum([self._process, *(self._process.children(recursive=True) if self._family else ())], value_of)
 
 
 @contextmanager
@@ -124,11 +130,12 @@ def _sampling(sample: Callable[[], object]) -> Iterator[None]:
         sampler.join()
 
 
-def _sum(processes: Iterable[psutil.Process], ask: Callable[[psutil.Process], float]) -> float:
+def _sum(processes: Iterable[psutil.Process], value_of: Callable[[psutil.Process], float]) -> float:
+    """Add up a value of several processes. A process that has just ended counts as 0."""
     total = 0.0
-    for one in processes:
+    for process in processes:
         try:
-            total += ask(one)
-        except psutil.NoSuchProcess:  # between being listed and being asked
+            total += value_of(process)
+        except psutil.NoSuchProcess:
             continue
     return total

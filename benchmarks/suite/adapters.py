@@ -57,15 +57,15 @@ _TUNED = {
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
-    parser.add_argument("--deltas", type=int, default=200_000, help="appended and read back, a batch of 100,000 a time")
-    parser.add_argument("--rows", type=int, default=100_000, help="upserted into as many that are there")
-    parser.add_argument("--untuned", action="store_true", help="leave Postgres as it comes")
-    parser.add_argument("--cold", action="store_true", help="measure Postgres from its first row on")
-    parser.add_argument("--backends", default="postgres,mariadb,s3", help="which")
+    parser.add_argument("--deltas", type=int, default=200_000, help="deltas to append and read, in batches of 100,000")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows to upsert into a table that has these rows")
+    parser.add_argument("--untuned", action="store_true", help="use Postgres with its default settings")
+    parser.add_argument("--cold", action="store_true", help="measure Postgres without warming it up")
+    parser.add_argument("--backends", default="postgres,mariadb,s3", help="backends to measure")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
+    """Run the benchmark and return its figures."""
     found: dict[str, Any] = {"deltas": options.deltas, "rows": options.rows}
     deltas = deltas_between(0, options.deltas)
     with ExitStack() as servers:
@@ -108,15 +108,15 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
             for _ in copy:
                 pass
 
-    def settle() -> None:
+    def vacuum() -> None:
         sql.execute("VACUUM ANALYZE")
 
-    ready = [list(encode_binary(iter([plain.slice(start, _PAGE)]))) for start in range(0, len(plain), _PAGE)]
+    encoded = [list(encode_binary(iter([plain.slice(start, _PAGE)]))) for start in range(0, len(plain), _PAGE)]
     names = ", ".join(f'"{name}"' for name in plain.column_names)
 
     def append_keyed(table: str = "keyed") -> None:
         sql.execute(f"CREATE TABLE {table} (LIKE {DELTAS_TABLE} INCLUDING ALL)")
-        for parts in ready:
+        for parts in encoded:
             with sql.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT binary)") as copy:
                 for part in parts:
                     copy.write(part)
@@ -125,8 +125,8 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
         adapter.prepare()
         append_keyed("before")
         sql.execute("DROP TABLE before")
-        sql.execute("CHECKPOINT")  # its log's files are there to be written again
-    figures = _sql_figures(adapter, deltas, options.rows, append, read, pid, settle)
+        sql.execute("CHECKPOINT")  # afterwards Postgres overwrites the files of its log instead of creating new ones
+    figures = _sql_figures(adapter, deltas, options.rows, append, read, pid, vacuum)
     figures |= _timed("append_keyed_driver", len(deltas), append_keyed, pid)
     return figures | {"append_keyed_ratio": round(figures["append_rate"] / figures["append_keyed_driver_rate"], 2)}
 
@@ -170,18 +170,29 @@ def _sql_figures(
     append: Callable[[], None],
     read: Callable[[], None],
     pid: int,
-    settle: Callable[[], None] = lambda: None,
+    before_read: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
+    """Measure a SQL adapter, and its driver's `append` and `read` of the same deltas.
+
+    Args:
+        adapter: the adapter, with an empty database.
+        deltas: the deltas to append and read.
+        rows: number of rows to upsert.
+        append: appends the deltas with the driver alone.
+        read: reads them with the driver alone.
+        pid: process id of the database server.
+        before_read: called between appending and reading.
+    """
     adapter.prepare()
     adapter.ensure_schema(_SCHEMA)
     items = _items(rows, 0)
     adapter.write_rows(_SCHEMA, items)
     again = _items(rows, 1)
-    appended = _beside("append", len(deltas), lambda: _append(adapter, deltas), append, pid)
-    settle()
+    appended = _compare("append", len(deltas), lambda: _append(adapter, deltas), append, pid)
+    before_read()
     return {
         **appended,
-        **_beside("read", len(deltas), lambda: _read(adapter), read, pid),
+        **_compare("read", len(deltas), lambda: _read(adapter), read, pid),
         **_timed("upsert", rows, lambda: adapter.write_rows(_SCHEMA, again), pid),
     }
 
@@ -212,9 +223,9 @@ def _s3(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, A
     def read() -> None:
         pq.read_table(io.BytesIO(client.get_object(Bucket="bench", Key="plain")["Body"].read()))
 
-    figures = _beside("append", len(deltas), lambda: _append(adapter, deltas), append)
+    figures = _compare("append", len(deltas), lambda: _append(adapter, deltas), append)
     fresh = servers.enter_context(closing(ObjectDeltas(S3Objects("bench", endpoint=endpoint, **keys))))
-    return figures | _beside("read", len(deltas), lambda: _read(fresh), read)
+    return figures | _compare("read", len(deltas), lambda: _read(fresh), read)
 
 
 _BACKENDS: dict[str, Callable[[ExitStack, pa.Table, Namespace], dict[str, Any]]] = {
@@ -235,14 +246,16 @@ def _read(adapter: SqlAdapter | ObjectDeltas) -> None:
         assert len(page.deltas)
 
 
-def _beside(
-    name: str, count: int, ours: Callable[[], None], theirs: Callable[[], None], pid: int | None = None
+def _compare(
+    name: str, count: int, with_adapter: Callable[[], None], with_driver: Callable[[], None], pid: int | None = None
 ) -> dict[str, Any]:
-    found = _timed(name, count, ours, pid) | _timed(f"{name}_driver", count, theirs, pid)
+    """Return the figures of the same work with the adapter and with the driver alone, and the ratio of the rates."""
+    found = _timed(name, count, with_adapter, pid) | _timed(f"{name}_driver", count, with_driver, pid)
     return found | {f"{name}_ratio": round(found[f"{name}_rate"] / found[f"{name}_driver_rate"], 2)}
 
 
 def _timed(name: str, count: int, work: Callable[[], object], pid: int | None = None) -> dict[str, Any]:
+    """Run some work once, and return its rate and processor times per delta or row, with a prefix for their names."""
     begun, used, served = time.perf_counter(), time.process_time(), _used(pid)
     work()
     seconds, cpu = time.perf_counter() - begun, time.process_time() - used

@@ -48,18 +48,18 @@ def arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> dict[str, Any]:
     """Run the benchmark and return its figures."""
     if options.requests:
-        with server.folder(options.folder) as place:
-            return up.flushes(place, options.requests, options.tables, options.each)
-    with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
-        engine = Engine(open_store(f"sqlite://{place / 'staging'}", _wall), _wall)
+        with server.temporary_folder(options.folder) as folder:
+            return up.flushes(folder, options.requests, options.tables, options.each)
+    with server.temporary_folder(options.folder) as folder, lake(folder / "lake", options.memory) as bench:
+        engine = Engine(open_store(f"sqlite://{folder / 'staging'}", _wall), _wall)
         engine.open()
         try:
             engine.gateway(GATEWAY)
             _push(engine.store, 0, options.warm)
             flush_due(bench.spark, engine.store, max_deltas=max(1, options.warm // _WARM_BATCHES))
             _push(engine.store, options.warm, options.deltas)
-            (waiting,) = engine.store.backlog()
-            with bench.measured() as spent:
+            (backlog,) = engine.store.backlog()
+            with bench.measure() as spent:
                 reports = flush_due(bench.spark, engine.store, max_deltas=options.batch)
         finally:
             engine.close()
@@ -70,7 +70,7 @@ def run(options: Namespace) -> dict[str, Any]:
         "seconds": spent[0].seconds,
         "rate": round(deltas / spent[0].seconds),
         "cpu_us_per_delta": round(spent[0].cpu_seconds / deltas * 1e6, 1),
-        "log_bytes_per_delta": round(waiting.bytes / deltas, 1),
+        "log_bytes_per_delta": round(backlog.bytes / deltas, 1),
         "peak_mib": spent[0].rss_peak_mib,
     }
 

@@ -13,12 +13,14 @@ from benchmarks import server, up
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
-    parser.add_argument("--seconds", type=float, default=300, help="how long it is watched")
-    parser.add_argument("--rest", type=float, default=120, help="seconds before that; Spark ends idle workers after 60")
-    parser.add_argument("--flushes", type=int, default=1, help="of 1,000 deltas, before the rest")
+    parser.add_argument("--seconds", type=float, default=300, help="seconds of the measurement")
+    parser.add_argument(
+        "--rest", type=float, default=120, help="idle seconds before the measurement; Spark ends idle workers after 60"
+    )
+    parser.add_argument("--flushes", type=int, default=1, help="flushes of 1,000 deltas before the idle seconds")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
-    with server.folder(options.folder) as place:
-        return up.idle(place, options.seconds, options.rest, options.flushes)
+    """Run the benchmark and return its figures."""
+    with server.temporary_folder(options.folder) as folder:
+        return up.idle(folder, options.seconds, options.rest, options.flushes)

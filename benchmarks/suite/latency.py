@@ -1,7 +1,7 @@
 """Latency from a push of one delta to its broadcast at every other client, over WebSockets.
 
-A writer pushes durably at a constant rate; every other connection gets every push. A plain fan-out without storage runs
-for comparison; the ratio is of the medians.
+A writer pushes at a constant rate; the gateway stores each push durably and sends it to every other connection. Figures
+with `echo` are those of a minimal server without storage (`benchmarks.echo`); `ratio` is that of the medians.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import crowd, load, server
+from benchmarks import broadcasts, load, server
 
 LIMITS = {
     "LAKESYNC_LIMITS_WEBSOCKET_CONNECTIONS": "100000",
@@ -24,34 +24,38 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--rate", type=float, default=100, help="pushes a second, of one delta each")
     parser.add_argument("--pushes", type=int, default=1000)
-    parser.add_argument("--no-baseline", action="store_true", help="leave the bare fan-out out")
+    parser.add_argument("--no-baseline", action="store_true", help="do not measure the minimal server")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
-    wanted = crowd.Crowd(connections=options.connections, pushes=options.pushes, pushes_per_second=options.rate)
-    with server.folder(options.folder) as place:
-        with server.gateway(place / "gateway", **LIMITS) as gateway, gateway.measured() as used:
-            held = load.apart(crowd.hold, gateway.port, wanted)
-        found = figures(held) | used[0]._asdict()
+    """Run the benchmark and return its figures."""
+    wanted = broadcasts.BroadcastLoad(
+        connections=options.connections, pushes=options.pushes, pushes_per_second=options.rate
+    )
+    with server.temporary_folder(options.folder) as folder:
+        with server.gateway(folder / "gateway", **LIMITS) as gateway, gateway.measure() as used:
+            result = load.run_in_process(broadcasts.run_load, gateway.port, wanted)
+        found = figures(result) | used[0]._asdict()
         found["cpu_us_per_delivery"] = round(used[0].cpu_seconds / found["deliveries"] * 1e6, 1)
         if not options.no_baseline:
-            with server.echo(place / "echo") as echo, echo.measured() as spent:
-                bare = load.apart(crowd.hold, echo.port, msgspec.structs.replace(wanted, echo=True))
-            told = figures(bare)
-            found |= {"echo_p50_ms": told["p50_ms"], "echo_p99_ms": told["p99_ms"]}
-            found["echo_cpu_us_per_delivery"] = round(spent[0].cpu_seconds / told["deliveries"] * 1e6, 1)
-            found["ratio"] = round(found["p50_ms"] / told["p50_ms"], 2)
+            with server.echo(folder / "echo") as echo, echo.measure() as spent:
+                echo_result = load.run_in_process(
+                    broadcasts.run_load, echo.port, msgspec.structs.replace(wanted, echo=True)
+                )
+            baseline = figures(echo_result)
+            found |= {"echo_p50_ms": baseline["p50_ms"], "echo_p99_ms": baseline["p99_ms"]}
+            found["echo_cpu_us_per_delivery"] = round(spent[0].cpu_seconds / baseline["deliveries"] * 1e6, 1)
+            found["ratio"] = round(found["p50_ms"] / baseline["p50_ms"], 2)
     return found
 
 
-def figures(held: crowd.Held) -> dict[str, Any]:
-    """Return deliveries and their latencies."""
-    latencies = sorted(sample.seconds * 1000 for sample in held.samples)
+def figures(result: broadcasts.BroadcastResult) -> dict[str, Any]:
+    """Return the number of deliveries, their rate, and percentiles of their latencies in milliseconds."""
+    latencies = sorted(sample.seconds * 1000 for sample in result.samples)
     return {
         "deliveries": len(latencies),
-        "deliveries_per_second": round(len(latencies) / held.pushed_seconds),
-        "seconds": held.pushed_seconds,
+        "deliveries_per_second": round(len(latencies) / result.pushed_seconds),
+        "seconds": result.pushed_seconds,
         "p50_ms": load.percentile(latencies, 50),
         "p95_ms": load.percentile(latencies, 95),
         "p99_ms": load.percentile(latencies, 99),

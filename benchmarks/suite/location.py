@@ -1,4 +1,4 @@
-"""CPU and wall seconds to load the Dagster code location, in a fresh process."""
+"""Processor and wall seconds of loading the Dagster code location (`lakesync_dagster.definitions`) in a new process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from typing import Any
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="processes, one after another; the first may read from disk"
-    )
+    parser.add_argument("--rounds", type=int, default=3, help="processes to start, one after another")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
+    """Run the benchmark and return its figures. The first process may read its files from disk."""
     walls, cpus = [], []
     for _ in range(options.rounds):
         before, begun = _children(), time.perf_counter()

@@ -1,8 +1,9 @@
-"""Rows per second of a connector's first load, from its source through the landing into a gateway, and its memory.
+"""Rows per second of a connector's first poll, from its source through the table `landing` into a gateway.
 
-The source is `lakesync fake` in its own process, the gateway another, Spark a third. `peak_mib` is this process, which
-polls as Dagster does, `spark_peak_mib` Spark with its workers. Then an idle poll, and the number of calls made compared
-with the minimum. `plain_rate` is the rate of reading the same pages with the connector's client and discarding them.
+The source is a fake server (`lakesync fake`). The source, the gateway and Spark have processes of their own. `peak_mib`
+is the memory of this process, which polls as a Dagster run does, `spark_peak_mib` that of Spark with its workers.
+`plain_rate` is the rate of reading the same pages with the connector and discarding them. `calls` can be compared with
+the minimum, `calls_needed`. Figures with `idle_` are those of a second poll, which finds nothing new.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydantic import SecretStr
 
 from benchmarks import server
 from benchmarks.lake import Lake, lake
-from benchmarks.usage import Usage, Watched
+from benchmarks.usage import MeasuredProcess, Usage
 from lakehouse.landing.polls import Connection, ConnectorPoll, poll_connector
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
@@ -48,14 +49,14 @@ _READY_SECONDS = 600
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
     parser.add_argument("--source", choices=sorted(_TABLES), default="salesforce")
-    parser.add_argument("--rows", type=int, default=50_000, help="issues, or accounts")
-    parser.add_argument("--budget-mib", type=int, default=16, help="memoryBudgetBytes of its ingest")
-    parser.add_argument("--chunk", type=int, default=500, help="chunkSize of its ingest")
+    parser.add_argument("--rows", type=int, default=50_000, help="issues or accounts to poll")
+    parser.add_argument("--budget-mib", type=int, default=16, help="the connector's memoryBudgetBytes, in MiB")
+    parser.add_argument("--chunk", type=int, default=500, help="the connector's chunkSize")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
+    """Run the benchmark and return its figures."""
     variables = {
         "LAKESYNC_SERVICE_TOKEN": _SERVICE,
         "LAKESYNC_SECRET_KEY": _KEY,
@@ -63,9 +64,9 @@ def run(options: Namespace) -> dict[str, Any]:
     }
     with (
         _fake(options.source, options.rows) as connector,
-        server.folder(options.folder) as place,
-        server.gateway(place, **variables) as gateway,
-        lake(place / "lake", options.memory) as bench,
+        server.temporary_folder(options.folder) as folder,
+        server.gateway(folder, **variables) as gateway,
+        lake(folder / "lake", options.memory) as bench,
     ):
         url = f"http://127.0.0.1:{gateway.port}"
         ingest = {"chunkSize": options.chunk, "memoryBudgetBytes": options.budget_mib << 20}
@@ -81,14 +82,14 @@ def run(options: Namespace) -> dict[str, Any]:
             secret_key=SecretStr(_KEY),
             connectors={"allowed_hosts": _HOSTS.allowed},
         )
-        with dg.build_resources(run_resources(config)) as given:
+        with dg.build_resources(run_resources(config)) as resources:
             connection = Connection(
                 config,
-                given.pyspark.spark_session,
-                given.lake.names,
-                given.staging.store,
-                given.staging.now_ms,
-                given.intake.opener,
+                resources.pyspark.spark_session,
+                resources.lake.names,
+                resources.staging.store,
+                resources.staging.now_ms,
+                resources.intake.opener,
             )
             first, used, spark = _poll(connection, connector["name"], bench)
             again, idle, idle_spark = _poll(connection, connector["name"], bench)
@@ -126,7 +127,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 def _poll(connection: Connection, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
     """Run a poll and measure this process and Spark."""
-    with Watched(os.getpid()).measured() as used, bench.watched.measured() as spark:
+    with MeasuredProcess(os.getpid()).measure() as used, bench.spark_process.measure() as spark:
         done = poll_connector(connection, server.GATEWAY, name)
     for error in done.errors:
         raise error
@@ -150,12 +151,13 @@ def _needed(source: str, rows: int) -> int:
         return -(-rows // PAGE) + 1
     if rows <= BULK_ROWS:
         return 2 + -(-rows // 2_000)
-    return 2 + 1 + 1 + -(-rows // RECORDS_PER_PAGE)  # sign in, count, begin, one look whether it is done, its pieces
+    # Sign-in, count of the rows, creation of the bulk job, one read of its state, and the parts of its result.
+    return 2 + 1 + 1 + -(-rows // RECORDS_PER_PAGE)
 
 
 @contextmanager
 def _fake(source: str, rows: int) -> Iterator[dict[str, Any]]:
-    """Return a connector to the running fake server."""
+    """Start a fake server, and yield the settings of a connector to it."""
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", source, "--json"]
     process = subprocess.Popen([*command, _OPTIONS[source], str(rows)], stdout=subprocess.PIPE, text=True)
     try:

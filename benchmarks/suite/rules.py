@@ -1,9 +1,9 @@
-"""The cost of one rule (equality on a claim): pushes under it, and pulls of one slice of a large table.
+"""The cost of one sync rule (a column equals a claim): of pushes, and of pulls of one team's rows of a large table.
 
-Each client pushes rows of its own team, which the rule shows only to it. `push_ratio` is the push rate under the rule
-divided by the rate without rules. `slice_ratio` is the time to pull one team's rows divided by the time to pull as many
-rows from a gateway that stores only these and has no rules, both when idle. `first_pull_ms` is the slowest answer to
-the client that pulled before that, right after the last push.
+Each client pushes rows of its own team, which the rule shows only to this client. `push_ratio` is the push rate with
+the rule divided by the rate without rules. `slice_ratio` is the time to pull one team's rows divided by the time to
+pull as many rows from a gateway that stores only these and has no rules, both when the gateway is idle.
+`first_pull_ms` is the slowest response to a client that pulled right after the last push.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
-    with server.folder(options.folder) as place:
-        with server.gateway(place / "free") as gateway:
+    """Run the benchmark and return its figures."""
+    with server.temporary_folder(options.folder) as folder:
+        with server.gateway(folder / "free") as gateway:
             free = _pushed(gateway, options)
-        with server.gateway(place / "ruled") as gateway:
+        with server.gateway(folder / "ruled") as gateway:
             load.admin(gateway.port, "sync-rules", load.RULES)
-            with gateway.measured() as used:
+            with gateway.measure() as used:
                 ruled = _pushed(gateway, options)
-        with server.gateway(place / "large") as gateway:
+        with server.gateway(folder / "large") as gateway:
             load.admin(gateway.port, "sync-rules", load.RULES)
             fill(gateway.port, options.rows, teams=options.teams)
             first = _pulled(gateway, options, {"team": "team-7"}, "first", 1)
-            gateway.rest()
+            gateway.wait_idle()
             part = _pulled(gateway, options, {"team": "team-7"})
-        with server.gateway(place / "small") as gateway:
+        with server.gateway(folder / "small") as gateway:
             fill(gateway.port, options.rows // options.teams)
             _pulled(gateway, options, {}, "first", 1)
-            gateway.rest()
+            gateway.wait_idle()
             whole = _pulled(gateway, options, {})
     return {
         **ruled,
@@ -61,18 +61,27 @@ def run(options: Namespace) -> dict[str, Any]:
 
 def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
     wanted = load.PushLoad(clients=options.clients, deltas=options.deltas, own_team=True)
-    return load.figures(load.apart(load.push, gateway.port, wanted))
+    return load.figures(load.run_in_process(load.push, gateway.port, wanted))
 
 
 def _pulled(
     gateway: server.Server, options: Namespace, claims: dict[str, Any], name: str = "reader", rounds: int | None = None
 ) -> dict[str, Any]:
-    """Let one client after another pull everything visible to it."""
+    """Let one client after another pull all rows that it may see, and return the figures of all pulls.
+
+    Args:
+        gateway: the gateway.
+        options: the benchmark's options.
+        claims: further claims of the clients' tokens.
+        name: prefix of the client ids.
+        rounds: number of clients; None for the option's.
+    """
     samples: list[load.Sample] = []
     for number in range(rounds or options.rounds):
         wanted = load.PullLoad(name=f"{name}-{number}", claims=claims, page=options.page)
         before = samples[-1].ended if samples else 0.0
         samples += [
-            sample._replace(ended=before + sample.ended) for sample in load.apart(load.pull, gateway.port, wanted)
+            sample._replace(ended=before + sample.ended)
+            for sample in load.run_in_process(load.pull, gateway.port, wanted)
         ]
     return load.figures(samples)

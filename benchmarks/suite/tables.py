@@ -1,6 +1,7 @@
-"""Deltas merged per second from the history into a state table, and a small increment into a large table.
+"""Deltas per second that are merged from the history into a state table, and small increments into a large table.
 
-DuckDB folds the same files without writing, for comparison.
+For comparison DuckDB merges the same files without writing the result (`duckdb_rate`). Increments change neighbouring
+rows (`increment_…`), then rows all over the table (`scattered_…`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import duckdb
 import msgspec
 
 from benchmarks import server
-from benchmarks.lake import GATEWAY, TASKS, Lake, Story, arrival_of, lake, write_history
+from benchmarks.lake import GATEWAY, TASKS, Lake, SyntheticHistory, arrival_of, lake, write_history
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
@@ -26,24 +27,24 @@ _SCATTERED = 7_368_787
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
-    parser.add_argument("--deltas", type=int, default=300_000, help="of the large merge")
-    parser.add_argument("--rows", type=int, default=75_000, help="of the table that they are merged into")
-    parser.add_argument("--increment", type=int, default=10_000, help="deltas of the small one")
-    parser.add_argument("--increment-rows", type=int, default=0, help="of the table that it goes into; 0: leave it out")
+    parser.add_argument("--deltas", type=int, default=300_000, help="deltas of the large merge")
+    parser.add_argument("--rows", type=int, default=75_000, help="rows of the table that they are merged into")
+    parser.add_argument("--increment", type=int, default=10_000, help="deltas of an increment")
+    parser.add_argument("--increment-rows", type=int, default=0, help="rows of the increments' table; 0: no increments")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
-    parser.add_argument("--no-baseline", action="store_true", help="leave DuckDB out")
+    parser.add_argument("--no-baseline", action="store_true", help="do not measure DuckDB")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Run the benchmark."""
-    with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
-        inserts = Story(0, options.rows, options.rows)
-        story = Story(options.rows, options.deltas, options.rows)
+    """Run the benchmark and return its figures."""
+    with server.temporary_folder(options.folder) as folder, lake(folder / "lake", options.memory) as bench:
+        inserts = SyntheticHistory(0, options.rows, options.rows)
+        history = SyntheticHistory(options.rows, options.deltas, options.rows)
         write_history(bench.spark, inserts)
-        write_history(bench.spark, story)
+        write_history(bench.spark, history)
         _warm(bench, inserts)
         merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival})
-        found = _merge(bench, story, NAMES)
+        found = _merge(bench, history, NAMES)
         if not options.no_baseline:
             found |= _against_duckdb(bench, found["rate"])
         if options.increment_rows:
@@ -51,17 +52,17 @@ def run(options: Namespace) -> dict[str, Any]:
         return found
 
 
-def _warm(bench: Lake, inserts: Story) -> None:
-    """Merge into an existing table before measuring, to load classes and start workers."""
+def _warm(bench: Lake, inserts: SyntheticHistory) -> None:
+    """Merge into another table before the measurement, so that Spark has loaded its classes and started its workers."""
     names = msgspec.structs.replace(NAMES, tables="warm")
     for part in range(1, _WARM_MERGES + 1):
         upto = arrival_of(inserts.rows * part // _WARM_MERGES - 1)
         merge_table(bench.spark, TASKS, {GATEWAY: upto}, names=names)
 
 
-def _merge(bench: Lake, story: Story, names: LakeNames) -> dict[str, Any]:
-    with bench.measured() as spent:
-        report = merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival}, names=names)
+def _merge(bench: Lake, history: SyntheticHistory, names: LakeNames) -> dict[str, Any]:
+    with bench.measure() as spent:
+        report = merge_table(bench.spark, TASKS, {GATEWAY: history.last_arrival}, names=names)
     return {
         "deltas": report.deltas_in,
         "rows": report.rows_merged,
@@ -95,20 +96,26 @@ def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
 
 
 def _increment(bench: Lake, rows: int, deltas: int) -> dict[str, Any]:
-    """Merge increments into a table with the given rows several times: adjacent rows, then scattered rows."""
+    """Merge several increments into a new table: first into neighbouring rows, then into scattered rows.
+
+    Args:
+        bench: the lake.
+        rows: number of the table's rows.
+        deltas: deltas of one increment.
+    """
     names = LakeNames(system="increment", tables="increment")
-    whole = Story(0, rows, rows)
+    whole = SyntheticHistory(0, rows, rows)
     ensure_deltas(bench.spark, names)
     write_history(bench.spark, whole, names)
     first = _merge(bench, whole, names)
     found = []
     for number in range(2 * _INCREMENTS):
         stride = whole.stride if number < _INCREMENTS else _SCATTERED
-        more = Story(rows + number * deltas, deltas, rows, stride)
+        more = SyntheticHistory(rows + number * deltas, deltas, rows, stride)
         write_history(bench.spark, more, names)
         found.append(_merge(bench, more, names))
-    told: dict[str, Any] = {"first_merge_rate": first["rate"], "increment_deltas": deltas, "increment_rows": rows}
+    figures: dict[str, Any] = {"first_merge_rate": first["rate"], "increment_deltas": deltas, "increment_rows": rows}
     for name, part in (("increment", found[:_INCREMENTS]), ("scattered", found[_INCREMENTS:])):
-        told[f"{name}_seconds"] = [each["seconds"] for each in part]
-        told[f"{name}_cpu_seconds"] = [round(each["cpu_us_per_delta"] * deltas / 1e6, 2) for each in part]
-    return told
+        figures[f"{name}_seconds"] = [each["seconds"] for each in part]
+        figures[f"{name}_cpu_seconds"] = [round(each["cpu_us_per_delta"] * deltas / 1e6, 2) for each in part]
+    return figures
