@@ -1,4 +1,7 @@
-"""The conformance suite of the adapters, run once, and what it found as a table in docs/conformance.md."""
+"""Runs the conformance suite of adapters once, and writes docs/conformance.md: a table of results for each test file.
+
+`scripts/conformance-table` runs it.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ COLUMNS = {
     "parquet on s3": "Parquet, S3 (moto)",
     "parquet on strict s3": "Parquet, S3 (versitygw)",
 }
+"""Id of an adapter in the tests' parameters → heading of its column."""
 OBJECTS = {"local disk": "local disk", "s3": "S3 (moto)", "strict s3": "S3 (versitygw)"}
 FILES = {
     "test_adapters": ("Deltas", COLUMNS),
@@ -34,30 +38,30 @@ FILES = {
     "test_adapter_failures": ("Failures", COLUMNS),
     "test_adapters_objects": ("Objects", OBJECTS),
 }
-"""The files of the suite that run over several adapters."""
+"""The test files that run with several adapters → the title and the columns of their table."""
 HEAD = """# Conformance, adapter by adapter
 
-What `tests/conformance` found of each adapter in one run: `scripts/conformance-table` runs it and writes this page.
-MySQL is tested on MariaDB, S3 on moto and, where there is Go to build it, versitygw, BigQuery on an emulator;
-*composed* is every composition, one within another. A number is how many cases passed where there are several.
+The results of `tests/conformance` for each adapter in one run. `scripts/conformance-table` runs the tests and writes
+this page. MySQL is tested on MariaDB; S3 on moto and, if Go is installed to build it, on versitygw; BigQuery on an
+emulator. *composed* is a nesting of all compositions. A number is the count of cases that passed, if there are several.
 
-Why a place is empty:
+Why a cell is empty:
 
-- Object stores and compositions keep no tables of rows of their own, and whoever follows follows each part of a
-  composition by itself. What compositions do when a part fails is in `test_adapter_compositions.py`.
-- SQLite and the local disk have no server, connections or credentials; a process that dies over them is under
-  *Following* and in `test_adapters_crash.py`.
-- JSON differs from Parquet by how an object is spelled: what is the store's is shown with Parquet.
-- S3's failures are shown where they can be made: moto keeps its objects in memory, so its server is not killed, nor its
-  disk filled; versitygw is.
-- BigQuery's disk is Google's.
+- Object stores and compositions have no destination tables of their own. A follower follows each part of a composition.
+  `test_adapter_compositions.py` tests what a composition does if a part fails.
+- SQLite and the local disk have no server, connections or credentials. Killed processes are tested under *Following*
+  and in `test_adapters_crash.py`.
+- JSON and Parquet differ only in the encoding of objects. Tests of the object store itself run with Parquet.
+- Failures of S3 are tested where they can be caused: versitygw is killed and its disk filled. moto has its objects in
+  memory, so it is not.
+- The disk of BigQuery cannot be filled.
 - Iceberg is read only: `test_adapters_iceberg.py`.
 
 """
 
 
 def main() -> int:
-    """Run, and write; as pytest, 0 where all passed."""
+    """Run the tests, write the page, and return pytest's exit code: 0 if all passed."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -74,7 +78,14 @@ def main() -> int:
 
 
 def _part(file: str, title: str, columns: dict[str, str], cases: list[ET.Element]) -> str:
-    """One file's tests, those that run over named adapters."""
+    """Return the Markdown table of one test file: a row for each test, a column for each adapter.
+
+    Args:
+        file: name of the test file.
+        title: title of the table.
+        columns: adapter's id → heading.
+        cases: all results.
+    """
     rows: dict[str, dict[str, Counter[str]]] = {}
     for case in cases:
         test, _, given = case.attrib["name"].rstrip("]").partition("[")
@@ -117,13 +128,13 @@ def _outcome(case: ET.Element) -> str:
 
 
 def _gaps(cases: list[ET.Element]) -> str:
-    """Why cases were left out, or fail as is known."""
-    told = [
+    """Return a list of the cases that were skipped or failed as expected, with the reasons."""
+    lines = [
         f"- `{case.attrib['name']}`: {_outcome(case)}, {child.get('message')}.\n"
         for case in cases
         for child in case.iter("skipped")
     ]
-    return "".join(["\n", *told]) if told else ""
+    return "".join(["\n", *lines]) if lines else ""
 
 
 if __name__ == "__main__":

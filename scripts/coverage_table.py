@@ -1,4 +1,7 @@
-"""Measures the coverage of tests that need no server, and writes a row for each package to docs/tests.md."""
+"""Measures the statements that tests without servers execute, and writes a row for each package to docs/tests.md.
+
+`scripts/coverage` runs it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def table(found: dict[str, dict[str, dict[str, int]]], folders: list[str]) -> st
 
     Args:
         found: file, relative to the checkout → its section of `coverage json`.
-        folders: whose tests ran.
+        folders: the test folders that ran.
     """
     statements: dict[str, int] = defaultdict(int)
     covered: dict[str, int] = defaultdict(int)

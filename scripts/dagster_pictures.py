@@ -1,4 +1,8 @@
-"""Takes the pictures for `scripts/dagster-pictures`: house.png, backfill-….png, failed-run.png and failed-check.png."""
+"""Takes pictures of Dagster's pages for docs/dagster.md. `scripts/dagster-pictures` runs it.
+
+The pictures are house.png (the lineage), backfill-….png (a backfill of each kind of asset), failed-run.png and
+failed-check.png (a row that a state table has twice).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ to = "other"
 tables = ["flights", "planes"]
 since = {since}
 """
-"""What moves beyond the lake."""
+"""A lakesync.toml with destinations, tiers, a flow and a migration, so that their assets exist."""
 BACKFILLS = {
     "deltas": ["deltas"],
     "tables": [f"tables/{table}" for table in TABLES],
@@ -64,10 +68,10 @@ BACKFILLS = {
 
 
 def main() -> None:
-    """Play the scene and take a picture wherever there is something to see."""
+    """Start `lakesync up` if it does not run, create the data, and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, help="where `lakesync up` runs or is to run; a new folder unless told")
-    parser.add_argument("--into", type=Path, default=Path("docs/img"))
+    parser.add_argument("--data", type=Path, help="data folder of `lakesync up`; default: a new temporary folder")
+    parser.add_argument("--into", type=Path, default=Path("docs/img"), help="folder for the pictures")
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -75,24 +79,29 @@ def main() -> None:
         since = datetime.now(UTC).date() - timedelta(days=DAYS)
         settings.write_text(SETTINGS.format(folder=scratch, since=since), "utf-8")
         with running(options.data or Path(scratch) / "data", LAKESYNC_CONFIG=str(settings)) as scene:
-            play(scene, options.into)
+            take_all(scene, options.into)
 
 
-def play(scene: Scene, into: Path) -> None:
-    """Six days, a backfill of five, a row that is there twice, and a connector."""
+def take_all(scene: Scene, into: Path) -> None:
+    """Push the data of six days, and take all pictures.
+
+    Args:
+        scene: the running system.
+        into: folder for the pictures.
+    """
     scene.register()
-    for back in reversed(range(DAYS)):
-        scene.push_day(back)
+    for days_back in reversed(range(DAYS)):
+        scene.push_day(days_back)
     scene.flush()
     with browser_page() as page:
-        all_is_well(scene, page, into)
-        a_row_is_there_twice(scene, page, into)
-        a_connector_is_replayed(scene, page, into)
+        take_backfills(scene, page, into)
+        take_failed_check(scene, page, into)
+        take_replay(scene, page, into)
 
 
 @contextmanager
 def browser_page() -> Iterator[Page]:
-    """A page of a real browser."""
+    """Yield a page of a real browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
@@ -104,9 +113,15 @@ def browser_page() -> Iterator[Page]:
         browser.close()
 
 
-def all_is_well(scene: Scene, page: Page, into: Path) -> None:
-    """The lineage, and a backfill of each asset."""
-    scene.checked(*TABLES)
+def take_backfills(scene: Scene, page: Page, into: Path) -> None:
+    """Take the lineage, and a backfill of each kind of asset.
+
+    Args:
+        scene: the running system.
+        page: a browser page.
+        into: folder for the pictures.
+    """
+    scene.wait_for_checks(*TABLES)
     page.set_viewport_size({"width": 2400, "height": 1020})
     expanded = ",".join(f"global@global:{group}" for group in GROUPS)
     wanted = quote(" or ".join(f'group:"{group}"' for group in GROUPS), safe="")  # without upkeep and erasure
@@ -120,28 +135,39 @@ def all_is_well(scene: Scene, page: Page, into: Path) -> None:
         take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / f"backfill-{name}.png")
 
 
-def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:
-    """The run that a check ended, and the check's page.
+def take_failed_check(scene: Scene, page: Page, into: Path) -> None:
+    """Insert a row a second time into a state table, and take the run that the check stops, and the check's page.
 
-    Nothing is pushed to the table with the planted row, as a merge of so small a table would have mended it.
+    Nothing is pushed to that table afterwards, because a merge of so small a table would repair it.
+
+    Args:
+        scene: the running system.
+        page: a browser page.
+        into: folder for the pictures.
     """
     page.set_viewport_size({"width": 1800, "height": 800})
-    scene.plant()
+    scene.duplicate_row()
     scene.push(0, [("flights", "1-1", {"delay": 99})])
     failed = scene.flush()
     page.goto(f"{scene.dagster}/runs/{failed}")
     page.get_by_text("RUN_FAILURE").first.wait_for()
-    page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
-    take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # drawn anew, with room
-    scene.checked("planes")
+    page.locator("button:has([aria-label=expand_arrows])").first.click()  # show all steps instead of the log
+    take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # `take` reloads the page
+    scene.wait_for_checks("planes")
     detail = f"{scene.dagster}/assets/tables/planes?view=checks&checkDetail=row_once"
     take(page, detail, "1 found:", into / "failed-check.png")
 
 
-def a_connector_is_replayed(scene: Scene, page: Page, into: Path) -> None:
-    """A backfill of a connector's tables."""
+def take_replay(scene: Scene, page: Page, into: Path) -> None:
+    """Register a connector, and take a backfill of its tables.
+
+    Args:
+        scene: the running system.
+        page: a browser page.
+        into: folder for the pictures.
+    """
     page.set_viewport_size({"width": 1800, "height": 430})
-    with scene.polled() as assets:
+    with scene.polled_connector() as assets:
         backfill = scene.backfill(*assets)
         take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / "backfill-ingest.png")
 

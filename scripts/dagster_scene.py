@@ -1,4 +1,8 @@
-"""A week of a small airport in a running LakeSync, for pictures: six days of pushes, a backfill, a planted fault."""
+"""A running LakeSync with the data of a small airport, for the pictures of the docs.
+
+`Scene` pushes data as if days had passed, requests flushes and backfills, and inserts a fault. `dagster_pictures` and
+`destinations_picture` use it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ from lakesync.wire import json as wire_json
 GATEWAY = "nyc"
 DAYS = 6
 DAY_MS = 86_400_000
-PATIENCE_SECONDS = 900
+_WAIT_SECONDS = 900
+"""Longest time that `until` waits."""
 T = TypeVar("T")
 TABLES: dict[str, dict[str, Any]] = {
     "carriers": {"columns": [{"name": "name", "type": "string"}]},
@@ -60,16 +65,21 @@ _CHECKS = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetC
 
 
 class Scene:
-    """A running system in a data folder, and a client that pushes into it."""
+    """A running `lakesync up`, and a client that pushes to it."""
 
     def __init__(self, data: Path) -> None:
+        """Use the system in a folder.
+
+        Args:
+            data: the data folder of `lakesync up`.
+        """
         self.data = data
         self._session = requests.Session()
         self._session.trust_env = False
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What `lakesync up` says of itself; empty while it does not."""
+    def up_info(self) -> dict[str, Any]:
+        """The content of `up.json`: URLs and secrets of the running `lakesync up`; empty before it starts."""
         try:
             return dict(json.loads((self.data / "up.json").read_text("utf-8")))
         except FileNotFoundError:
@@ -77,22 +87,26 @@ class Scene:
 
     @property
     def dagster(self) -> str:
-        """The webserver's address."""
-        return str(self.told["dagster"]["url"])
+        """URL of Dagster's webserver."""
+        return str(self.up_info["dagster"]["url"])
 
     def set_clock(self, days_back: int) -> None:
-        """Have the gateway live some days ago."""
+        """Set the gateway's clock back by some days."""
         (self.data.parent / "clock-offset").write_text(str(-days_back * DAY_MS), "ascii")
 
     def register(self) -> None:
-        """Register every table and wait until Dagster has its asset."""
+        """Register every table, and wait until Dagster has loaded their assets.
+
+        Raises:
+            TimeoutError: Dagster has not loaded them in time.
+        """
         for table, schema in TABLES.items():
             self._post(f"/admin/schema/{GATEWAY}", {"table": table, **schema}, "admin")
         wanted = {f"tables/{table}" for table in TABLES}
         until(lambda: wanted <= self._assets(), "the tables in Dagster")
 
     def push_day(self, days_back: int) -> None:
-        """One day's work: new flights, and corrections of yesterday's."""
+        """Push the data of one day: new flights, and corrections of flights of the day before."""
         rows: list[tuple[str, str, dict[str, Any]]] = [("carriers", "UA", {"name": "United"})]
         for number in range(40):
             row = f"{DAYS - days_back}-{number}"
@@ -102,19 +116,28 @@ class Scene:
         self.push(days_back, rows)
 
     def push(self, days_back: int, rows: list[tuple[str, str, dict[str, Any]]]) -> None:
-        """Push `(table, row, columns)`, some days ago."""
+        """Push rows with the clock set back.
+
+        Args:
+            days_back: days by which the clock is set back.
+            rows: `(table, row id, columns)` of each row.
+        """
         self.set_clock(days_back)
-        time.sleep(0.1)  # the gateway looks at its clock's file every 20 ms
+        time.sleep(0.1)  # the gateway reads the file with its clock's offset every 20 ms
         now = time.time_ns() // 1_000_000 - days_back * DAY_MS
         deltas = [
-            extract_delta(None, columns, table=table, row_id=row, client_id="ua", hlc=(now << 16) + place)
-            for place, (table, row, columns) in enumerate(rows)
+            extract_delta(None, columns, table=table, row_id=row, client_id="ua", hlc=(now << 16) + number)
+            for number, (table, row, columns) in enumerate(rows)
         ]
         encoded = [json.loads(wire_json.encode_delta(delta)) for delta in deltas]
         self._post(f"/sync/{GATEWAY}/push", {"clientId": "ua", "deltas": encoded, "lastSeenHlc": "0"}, "client")
 
     def flush(self) -> str:
-        """Ask for a flush; its run's id, when it has ended, well or not."""
+        """Request a flush, wait until its run has ended, and return the run's id. The run may have failed.
+
+        Raises:
+            TimeoutError: no run has ended in time.
+        """
         tags = [{"key": "lakesync/requested_by", "value": "flush_sensor"}]
         before = {run["runId"] for run in self._runs(tags)}
         self._post(f"/admin/flush/{GATEWAY}", {}, "admin")
@@ -126,27 +149,33 @@ class Scene:
         return until(ended, "the flush")
 
     def backfill(self, *assets: str) -> str:
-        """Make five days of assets of one kind again; the backfill's id, when it is complete.
+        """Run the partitions of the last five days of assets again, and return the backfill's id once it has succeeded.
 
-        Of an asset that has other partitions than days, all of them.
+        All partitions run if the assets are not partitioned by day.
+
+        Args:
+            assets: asset keys with the same partitions, such as `tables/planes`.
+
+        Raises:
+            TimeoutError: the backfill has not succeeded in time.
         """
         days = [time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400 * back)) for back in range(5)]
         keys = [{"path": asset.split("/")} for asset in assets]
-        every = self.ask(_PARTITIONS, key=keys[0])["assetNodeOrError"]["partitionKeys"]
+        every = self.query(_PARTITIONS, key=keys[0])["assetNodeOrError"]["partitionKeys"]
         chosen = [key for key in every if any(day in key for day in days)] or every
-        asked = {"assetSelection": keys, "partitionNames": chosen, "fromFailure": False}
-        backfill = str(self.ask(_BACKFILL, params=asked)["launchPartitionBackfill"]["backfillId"])
+        params = {"assetSelection": keys, "partitionNames": chosen, "fromFailure": False}
+        backfill = str(self.query(_BACKFILL, params=params)["launchPartitionBackfill"]["backfillId"])
 
-        def complete() -> bool:
-            status = self.ask(_BACKFILL_STATUS, id=backfill)["partitionBackfillOrError"]["status"]
+        def is_complete() -> bool:
+            status = self.query(_BACKFILL_STATUS, id=backfill)["partitionBackfillOrError"]["status"]
             return bool(status == "COMPLETED_SUCCESS")
 
-        until(complete, "the backfill")
+        until(is_complete, "the backfill")
         return backfill
 
     @contextmanager
-    def polled(self) -> Iterator[list[str]]:
-        """Register a connector to a Jira site, and yield its assets once issues have landed."""
+    def polled_connector(self) -> Iterator[list[str]]:
+        """Register a connector to a fake Jira site, and yield the keys of its assets after its first poll."""
         site = JiraSite(lambda: time.time_ns() // 1_000_000)
         site.add_project("SUP")
         for number in range(40):
@@ -159,65 +188,82 @@ class Scene:
             assets = [f"ingest/{GATEWAY}/desk/{table}" for table in ("jira_issues", "jira_projects")]
             until(lambda: set(assets) <= self._assets(), "the connector in Dagster")
             key = {"path": assets[0].split("/")}
-            until(lambda: self.ask(_LANDED, key=key)["assetNodeOrError"]["assetMaterializations"], "a poll")
+            until(lambda: self.query(_LANDED, key=key)["assetNodeOrError"]["assetMaterializations"], "a poll")
             yield assets
 
-    def checked(self, *tables: str) -> None:
-        """Wait until every check of these tables has been told of what was made last; the sensor is a minute later."""
+    def wait_for_checks(self, *tables: str) -> None:
+        """Wait until every check of some tables has a result for the table's latest materialisation.
+
+        Some checks are reported by a sensor, up to a minute later.
+
+        Raises:
+            TimeoutError: a check has no result in time.
+        """
         wanted = [["tables", table] for table in tables]
 
-        def told() -> bool:
-            nodes = [node for node in self.ask(_CHECKS)["assetNodes"] if node["assetKey"]["path"] in wanted]
+        def all_have_results() -> bool:
+            nodes = [node for node in self.query(_CHECKS)["assetNodes"] if node["assetKey"]["path"] in wanted]
             checks = [check for node in nodes for check in node["assetChecksOrError"]["checks"]]
             return bool(checks) and all(
                 (check["executionForLatestMaterialization"] or {}).get("status") in {"SUCCEEDED", "FAILED"}
                 for check in checks
             )
 
-        until(told, f"the checks of {', '.join(tables)}")
+        until(all_have_results, f"the checks of {', '.join(tables)}")
 
-    def plant(self) -> None:
-        """Put a row of `planes` there a second time, behind everybody's back."""
+    def duplicate_row(self) -> None:
+        """Insert a row of the state table `planes` a second time, which is the fault that a check finds."""
         from lakehouse.sessions import session
 
-        spark = {name: self.told["spark"][name] for name in ("remote", "token")}
+        spark = {name: self.up_info["spark"][name] for name in ("remote", "token")}
         settings = config.load({"data_dir": self.data, "spark": spark})
-        with session(settings) as planter:
+        with session(settings) as opened:
             table = f"`{settings.lake.catalog}`.`{settings.lake.namespace}`.planes"
-            planter.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE _row = 'N7'")
+            opened.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE _row = 'N7'")
 
     def _assets(self) -> set[str]:
-        nodes = self.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]
+        nodes = self.query("{ assetNodes { assetKey { path } } }")["assetNodes"]
         return {"/".join(node["assetKey"]["path"]) for node in nodes}
 
     def _runs(self, tags: list[dict[str, str]]) -> list[dict[str, Any]]:
-        return list(self.ask(_RUNS, tags=tags)["runsOrError"]["results"])
+        return list(self.query(_RUNS, tags=tags)["runsOrError"]["results"])
 
-    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """What Dagster answers to a query."""
-        body = {"query": query, "variables": variables}
-        answer = self._session.post(f"{self.dagster}/graphql", json=body, timeout=120)
-        answer.raise_for_status()
-        return dict(answer.json()["data"])
+    def query(self, graphql: str, **variables: Any) -> dict[str, Any]:
+        """Run a GraphQL query of Dagster's webserver and return its data.
+
+        Args:
+            graphql: the query.
+            variables: the query's variables.
+
+        Raises:
+            requests.RequestException: the webserver does not respond, or responds with an error.
+        """
+        body = {"query": graphql, "variables": variables}
+        response = self._session.post(f"{self.dagster}/graphql", json=body, timeout=120)
+        response.raise_for_status()
+        return dict(response.json()["data"])
 
     def _post(self, path: str, body: dict[str, Any], role: str) -> None:
         claims = {"sub": "ua", "gw": GATEWAY, "role": role, "exp": int(time.time()) + 3600}
-        bearer = jwt.encode(claims, self.told["jwt_secret"], algorithm="HS256")
-        url = self.told["gateway"]["url"] + path
-        answer = self._session.post(url, json=body, headers={"Authorization": f"Bearer {bearer}"}, timeout=120)
-        answer.raise_for_status()
+        bearer = jwt.encode(claims, self.up_info["jwt_secret"], algorithm="HS256")
+        url = self.up_info["gateway"]["url"] + path
+        response = self._session.post(url, json=body, headers={"Authorization": f"Bearer {bearer}"}, timeout=120)
+        response.raise_for_status()
 
 
 @contextmanager
 def running(data: Path, **variables: str) -> Iterator[Scene]:
-    """The system in a folder: the one that runs there already, else one that is started and ended.
+    """Yield the system that runs in a folder. If none does, start `lakesync up` and stop it after the block.
 
     Args:
-        data: the folder.
-        variables: further settings of one that is started.
+        data: the data folder.
+        variables: further settings for `lakesync up`, by the names of their `LAKESYNC_…` variables.
+
+    Raises:
+        TimeoutError: `lakesync up` was not ready in time.
     """
     scene = Scene(data)
-    if scene.told.get("ready"):
+    if scene.up_info.get("ready"):
         yield scene
         return
     data.mkdir(parents=True, exist_ok=True)
@@ -234,7 +280,7 @@ def running(data: Path, **variables: str) -> Iterator[Scene]:
     command = [sys.executable, "-c", program, "up", "--data", str(data), "--port", "0", "--dagster-port", "0"]
     process = subprocess.Popen(command, env={**clean, **settings}, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        until(lambda: bool(scene.told.get("ready")), "lakesync up")
+        until(lambda: bool(scene.up_info.get("ready")), "lakesync up")
         yield scene
     finally:
         process.send_signal(signal.SIGTERM)
@@ -242,14 +288,18 @@ def running(data: Path, **variables: str) -> Iterator[Scene]:
 
 
 def until(condition: Callable[[], T | None], what: str) -> T:
-    """What a condition gives once it is true.
+    """Wait until a function returns a true value, and return this value.
+
+    Args:
+        condition: the function, which is called twice a second.
+        what: what is waited for, for the error message.
 
     Raises:
-        TimeoutError: it never is.
+        TimeoutError: it has not returned one within 15 minutes.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + _WAIT_SECONDS
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS} s for {what}")
+            raise TimeoutError(f"waited {_WAIT_SECONDS} s for {what}")
         time.sleep(0.5)
     return found

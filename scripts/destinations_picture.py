@@ -1,6 +1,7 @@
-"""Takes the picture for `scripts/destinations-picture`: destinations.png, a lake that four destinations follow.
+"""Takes the picture destinations.png: the lineage of a lake with four destinations, flows, tiers and a migration.
 
-Postgres, MySQL (a MariaDB), S3 (moto) and BigQuery (an emulator) really run here, and so does what moves between them.
+`scripts/destinations-picture` runs it. Postgres, MariaDB, S3 (moto) and BigQuery (an emulator) really run, and deltas
+are moved between them.
 """
 
 from __future__ import annotations
@@ -72,15 +73,19 @@ _MADE = "{ assetNodes { assetKey { path } groupName assetMaterializations(limit:
 
 
 def main(into: Path) -> None:
-    """Play two days and take the picture when all have followed."""
+    """Push the data of two days, and take the picture when all destinations and flows have run.
+
+    Args:
+        into: folder for the picture.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ |= _servers(stack)
         (folder / "picture.toml").write_text(_DECLARED.format(folder=folder), "utf-8")
         scene = stack.enter_context(running(folder / "data", LAKESYNC_CONFIG=str(folder / "picture.toml")))
         scene.register()
-        for back in (1, 0):
-            scene.push_day(back)
+        for days_back in (1, 0):
+            scene.push_day(days_back)
         scene.flush()
         until(lambda: _all_made(scene), "every destination and flow")
         with browser_page() as page:
@@ -90,12 +95,12 @@ def main(into: Path) -> None:
             lineage = f"{scene.dagster}/asset-groups~{wanted}?expanded={expanded}"
             page.goto(lineage)
             page.get_by_text("Hide navigation").click()
-            page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
+            page.get_by_label("panel_show_right").click()  # hide the list of assets, so that the graph is larger
             take(page, lineage, "bigquery", into / "destinations.png")
 
 
 def _servers(stack: ExitStack) -> dict[str, str]:
-    """Where each backend is, as variables."""
+    """Start the backends, and return the variables with their URIs."""
     endpoint = stack.enter_context(s3_server())
     requests.put(f"{endpoint}/events", timeout=30)
     emulator = stack.enter_context(bigquery_server()).endpoint
@@ -113,8 +118,8 @@ def _servers(stack: ExitStack) -> dict[str, str]:
 
 
 def _all_made(scene: Scene) -> bool:
-    """Whether every destination and flow has been materialised."""
-    nodes = [node for node in scene.ask(_MADE)["assetNodes"] if node["groupName"] in {"destinations", "flows"}]
+    """Return whether every destination and flow has been materialised."""
+    nodes = [node for node in scene.query(_MADE)["assetNodes"] if node["groupName"] in {"destinations", "flows"}]
     return len(nodes) == 6 and all(node["assetMaterializations"] for node in nodes)
 
 

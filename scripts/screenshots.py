@@ -1,4 +1,4 @@
-"""Takes the pictures for `scripts/screenshot-lineage`: of Dagster's pages and, in spark.png, of Spark's UI."""
+"""Takes pictures of the pages of a running Dagster, and of Spark's UI. `scripts/screenshot-lineage` runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 GROUPS = ("clients", "gateway", "flush", "tables", "checkpoint_snapshots", "checkpoint")
+"""The asset groups in the pictures of the lineage."""
 PATIENCE_MS = 300_000
+"""Longest time to wait for something on a page."""
 _NEWEST = """{
   runsOrError(limit: 1, filter: {statuses: [SUCCESS], pipelineName: "flush"}) { ... on Runs { results { runId } } }
   assetNodes { assetKey { path } groupName }
@@ -22,7 +24,13 @@ _NEWEST = """{
 
 
 def main(url: str, folder: Path, spark_ui: str | None) -> None:
-    """Take every picture that there is something to show for."""
+    """Take the pictures. Those of a run and of a table are left out if there is none.
+
+    Args:
+        url: URL of Dagster's webserver.
+        folder: folder for the pictures.
+        spark_ui: URL of Spark's UI; None for no picture of it.
+    """
     data = requests.post(f"{url}/graphql", json={"query": _NEWEST}, timeout=30).json()["data"]
     runs = [run["runId"] for run in data["runsOrError"]["results"]]
     tables = [node["assetKey"]["path"] for node in data["assetNodes"] if node["groupName"] == "tables"]
@@ -37,13 +45,13 @@ def main(url: str, folder: Path, spark_ui: str | None) -> None:
         expanded = ",".join(f"global@global:{group}" for group in GROUPS)
         page.goto(f"{url}/asset-groups?expanded={expanded}")
         page.get_by_text("Hide navigation").click()
-        page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
+        page.get_by_label("panel_show_right").click()  # hide the list of assets, so that the graph is larger
         take(page, f"{url}/asset-groups?expanded={expanded}", "checkpoint", folder / "lineage.png")
         if runs:
             page.goto(f"{url}/runs/{runs[0]}")
             page.get_by_text("RUN_SUCCESS").first.wait_for()
-            page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
-            take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # drawn anew, with room for them
+            page.locator("button:has([aria-label=expand_arrows])").first.click()  # show all steps instead of the log
+            take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # `take` reloads the page
             page.set_viewport_size({"width": 1800, "height": 1100})
             take(page, f"{url}/assets/checkpoint?view=events", "spark/application", folder / "materialization.png")
         if spark_ui is not None:
@@ -58,10 +66,17 @@ def main(url: str, folder: Path, spark_ui: str | None) -> None:
         browser.close()
 
 
-def take(page: Page, address: str, shows: str, file: Path) -> None:
-    """Open a page, wait until it shows a text and everything else has come too, and keep a picture."""
-    page.goto(address)
-    page.get_by_text(shows).first.wait_for()
+def take(page: Page, url: str, text: str, file: Path) -> None:
+    """Open a page, wait until it has loaded and shows a text, and save a picture of it.
+
+    Args:
+        page: a browser page.
+        url: URL of the page.
+        text: the text that must be shown.
+        file: the picture's file.
+    """
+    page.goto(url)
+    page.get_by_text(text).first.wait_for()
     expect(page.get_by_text("Loading")).to_have_count(0, timeout=PATIENCE_MS)
     page.wait_for_load_state("networkidle")
     page.screenshot(path=file)
