@@ -1,7 +1,8 @@
-"""Extends uvicorn's HTTP and WebSocket protocols where uvicorn has no setting for what the gateway promises.
+"""Extends uvicorn's HTTP and WebSocket protocols with features that the gateway promises and uvicorn lacks.
 
-No other module subclasses uvicorn's protocols. Each class names the missing feature; delete the class when uvicorn has
-it. `GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any class there.
+No other module subclasses uvicorn's protocols. The docstring of each class names the missing feature; the class can be
+deleted when uvicorn has it. `GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any
+class. The head of a request is its request line and headers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lakesync.model.errors import ValidationError
 log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
-"""Longest head of a request: the request line and the headers."""
+"""Size of a request's head, at most."""
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from a head's first byte, to the head's end."""
 LINGER_SECONDS = 1.0
@@ -34,7 +35,7 @@ BODY_SECONDS = 40.0
 WIRE_EXTENSION = "lakesync.wire"
 """ASGI extension under which the application finds the connection's protocol."""
 CLOSING_SECONDS = 10.0
-"""Time that the peer has to answer a close frame before the connection is aborted."""
+"""Time that the peer has to respond to a close frame before the connection is aborted."""
 _MAX_REASON_BYTES = 123
 """Longest reason in a close frame, by RFC 6455."""
 _STATUS_LINE_START = b"HTTP/1."
@@ -56,7 +57,9 @@ class WriteCoalescingTransport(asyncio.Transport):
         """The wrapped transport."""
         self._loop = loop
         self._pending_head = b""
+        """A head that waits for its body, until the event loop's next iteration; else empty."""
         self._ended = False
+        """Whether `write_eof` was called."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write data; a head is delayed until the next write. After `write_eof`, data is dropped."""
@@ -111,12 +114,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """
 
     _in_head = False
+    """Whether a head has begun and not ended."""
     _head_bytes = 0
     """Bytes received since the head began, including earlier bytes in the same piece of data."""
     _in_body = False
+    """Whether a head has ended and its body has not."""
     _is_rejected = False
     _is_upgraded = False
+    """Whether the connection has become a WebSocket."""
     _timer: asyncio.TimerHandle | None = None
+    """Runs when the time for the head or body ends; None between requests."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first head."""
@@ -137,7 +144,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             data = data[room:]
 
     def _parse(self, piece: bytes) -> None:
-        """Parse a piece of data, and apply the limits to the head or body that it belongs to."""
+        """Parse a piece of data, and apply the limits to the head or body that is in progress after it."""
         super().data_received(piece)
         if not self._in_head:
             if self._in_body and self._timer is None:
@@ -169,7 +176,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Close the connection soon if the body is incomplete, because the application no longer reads it."""
+        """Close the connection soon if the body is incomplete, because the application does not read the rest."""
         super().on_response_complete()
         if self._in_body:
             self._stop_timer()
@@ -222,7 +229,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def head_rejection(status: int, message: str) -> bytes:
-    """Return the bytes of the response to a request whose head is rejected, and log it.
+    """Return the bytes of the response to a request whose head is rejected, and log the rejection.
 
     Args:
         status: HTTP status.
@@ -306,7 +313,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         await self.writable.wait()
 
     def close(self, code: int, reason: str) -> None:
-        """Send a close frame without waiting, and abort the connection if the peer does not answer it.
+        """Send a close frame without waiting, and abort the connection if the peer does not respond to it.
 
         Args:
             code: WebSocket close code.
@@ -332,7 +339,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             self.on_writable()
 
     def keepalive_timeout(self) -> None:
-        """Abort the connection, because the peer does not answer pings."""
+        """Abort the connection, because the peer does not respond to pings."""
         self.is_open = False
         super().keepalive_timeout()
         self.transport.abort()

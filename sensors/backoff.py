@@ -1,9 +1,10 @@
-"""When a sensor's tick requests no run: while staging or the catalogue cannot be reached, and during a part's backoff.
+"""When a sensor's tick requests no run: during an outage of staging or the catalogue, and during a part's backoff.
 
-`skip_during_outage` decorates the functions of sensors that read staging or the lake, so that an outage fails no tick.
-A part is a table, checkpoint, destination, connector and so on; its mark says how far it is. While a part's mark does
-not move, the pauses between the run requests for it grow. The requests are stored in the sensor's cursor. All sensors
-that request runs call it.
+A part is what a run updates: a table, checkpoint, destination, connector and so on. Its mark says how far it is. A
+sensor requests runs for parts that are behind. While a part's mark does not move, the pauses between the requests for
+it grow (backoff). The requests so far are stored in the sensor's cursor, which Dagster keeps from tick to tick.
+`skip_during_outage` decorates the functions of sensors that read staging or the lake, so that an outage does not fail
+their ticks. All sensors that request runs call this module.
 """
 
 import functools
@@ -42,20 +43,21 @@ def skip_during_outage(evaluate: Evaluate) -> Evaluate:
 
 
 FIRST_PAUSE = 5.0
-"""Seconds between the first two requests. Each further pause is twice as long."""
+"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 40.0
-"""Longest pause between the first `PROMPT` requests, in seconds. Work continues within a minute after a fault ends."""
+"""Longest pause between the first `PROMPT` requests, in seconds. So work continues within a minute after a fault
+ends."""
 PROMPT = 90
-"""Number of requests with pauses of at most `LONGEST_PAUSE`: an hour."""
+"""Number of requests with pauses of at most `LONGEST_PAUSE`. Together they take about an hour."""
 LATER_PAUSE = 300.0
-"""Seconds between later requests. A part that fails for good would otherwise make 2,000 runs a day."""
+"""Seconds between later requests. With shorter pauses, a part that always fails would cause 2,000 runs a day."""
 
 
 def pause(count: int) -> float:
-    """Return the seconds to wait after some requests for a part, none of which moved its mark.
+    """Return the seconds to wait before the next request for a part whose mark has not moved.
 
     Args:
-        count: number of requests, 1 or more.
+        count: number of requests so far, 1 or more.
     """
     return min(FIRST_PAUSE * 2 ** (count - 1), LONGEST_PAUSE) if count <= PROMPT else LATER_PAUSE
 
@@ -86,6 +88,7 @@ class Delayed:
     """A part that is behind, and whose next request must wait."""
 
     lag: Lag
+    """The part, and how far it is behind."""
     count: int
     """Number of requests so far."""
     seconds_left: float
@@ -103,7 +106,7 @@ class Delayed:
 class Attempts:
     """The run requests that a sensor made, as its cursor stores them.
 
-    If a part's mark has moved since the latest request, its runs do not fail, so its count starts again.
+    If a part's mark has moved since the latest request, its runs make progress, so its count starts again.
     """
 
     def __init__(self, cursor: str | None) -> None:
@@ -123,13 +126,21 @@ class Attempts:
         return attempt if attempt is not None and attempt.mark == lag.mark else None
 
     def ready(self, lags: Iterable[Lag]) -> tuple[list[Lag], list[Delayed]]:
-        """Divide parts that are behind into those to request now and those whose next request must wait."""
+        """Divide parts that are behind into those to request now and those whose next request must wait.
+
+        Args:
+            lags: the parts that are behind.
+
+        Returns:
+            The parts of both kinds, in their order.
+        """
         now = time.time()
         ready, delayed = [], []
         for lag in lags:
             attempt = self.of(lag)
             left = attempt.at + attempt.pause - now if attempt is not None else 0.0
-            if attempt is None or not 0 < left <= attempt.pause:  # a clock that was set back must not delay requests
+            # A longer time than the pause means that the clock was set back; that must not delay the request.
+            if attempt is None or not 0 < left <= attempt.pause:
                 ready.append(lag)
             else:
                 delayed.append(Delayed(lag, attempt.count, left))

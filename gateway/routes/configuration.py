@@ -1,6 +1,7 @@
 """The routes of a gateway's configuration: table schemas, sync rules, settings and connectors.
 
-An admin reads and changes them. A client reads the schema of one table, and anyone lists the types of connectors.
+An admin reads and changes them. A client reads the schema of one table, and anyone lists the types of connectors. The
+engine (`caller.gateway`) validates and stores what the routes receive. `create_app` includes the router.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ class SchemaBody(TableSchema, frozen=True, rename="camel"):
 
 
 class SavedSchema(ApiModel):
-    """The answer to a registration; an equal schema keeps its version."""
+    """The response to a registration; an equal schema keeps its version."""
 
     saved: bool
     version: int
 
 
 class RetiredSchema(ApiModel):
-    """The answer to a retirement; a schema that is registered later gets a higher version."""
+    """The response to a retirement; a schema that is registered later gets a higher version."""
 
     retired: bool
     version: int
@@ -134,7 +135,7 @@ class ActiveRules(ApiModel):
 
 
 class SavedRules(ApiModel):
-    """The answer to new rules."""
+    """The response to new rules."""
 
     saved: bool
     rules_version: int
@@ -168,7 +169,7 @@ class SettingsBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 
 
 class SavedSettings(ApiModel):
-    """The answer to new settings."""
+    """The response to new settings."""
 
     saved: bool
 
@@ -177,7 +178,7 @@ class SavedSettings(ApiModel):
     "/admin/settings/{gateway}", summary="Read the gateway's settings", responses=error_responses(*CALLER_ERRORS)
 )
 async def read_settings(caller: AdminCaller) -> Struct[SettingsBody]:
-    """Return the settings in force."""
+    """Return the active settings: those that were set here, else those of the configuration file."""
     config = await run_in_threadpool(caller.gateway.config)
     return SettingsBody(config.write_scope or caller.gateway.declared_write_scope)
 
@@ -199,7 +200,7 @@ async def set_settings(caller: AdminCaller, body: JsonBody) -> SavedSettings:
 
 
 class Connector(msgspec.Struct, frozen=True):
-    """A connector to register; its settings are under the key that is its type's name."""
+    """A connector to register. A further key, named like the type, has its settings: `{"jira": {…}}`."""
 
     name: str
     type: str
@@ -207,21 +208,21 @@ class Connector(msgspec.Struct, frozen=True):
 
 
 class RegisteredConnector(ApiModel):
-    """The answer to a registration."""
+    """The response to a registration."""
 
     registered: bool
     name: str
 
 
 class UnregisteredConnector(ApiModel):
-    """The answer to an unregistration."""
+    """The response to an unregistration."""
 
     unregistered: bool
     name: str
 
 
 class ConnectorSummary(ApiModel):
-    """A registered connector without its settings, which may hold secrets."""
+    """A registered connector without its settings, which may contain secrets."""
 
     name: str
     type: str

@@ -1,12 +1,14 @@
 """The Iceberg tables of polled rows: their definition, a connector's files and marks in their metadata, and commits.
 
-`landing` has everything that polls read, by page. `known` has the rows that result from the pages up to some page.
-A polled table's mark is a property `lakesync.read.…` of `known`: the pages up to which `known` and the gateway have its
-landings. If the property is lost, the first page is found in the snapshots of `known`, and deltas after it are pushed
-again, which is harmless.
+`landing` has everything that polls have read from external systems, page by page; a page is numbered by the hlc of its
+first row. `known` has the rows that result from the pages up to some page. Each polled table has a mark, a property
+`lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas the gateway has. If the
+property is lost, the first of the two is found in the snapshots of `known`, and the deltas after it are pushed again,
+which changes nothing.
 
-Iceberg validates each commit from the snapshot that the caller read, so of two polls of one connector one fails. A
-commit whose response was lost is recognised by its batch id. The other modules of `lakehouse.landing` call this module.
+If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
+changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch
+id. The other modules of `lakehouse.landing` call this module.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ class KnownFile(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Up to which pages a polled table's landings are processed."""
+    """How far the landings of a polled table are processed."""
 
     known: int = NO_PAGE
     """The last page that is in `known`."""
@@ -121,13 +123,13 @@ class Mark(NamedTuple):
         return f"{self.known} {self.delivered}"
 
     def max_with(self, other: Mark) -> Mark:
-        """Return the later of both pages each. Pages in `known` are always delivered."""
+        """Return a mark with the later page of both marks, in both fields. Pages in `known` are always delivered."""
         known = max(self.known, other.known)
         return Mark(known, max(self.delivered, other.delivered, known))
 
 
 class ConnectorTables(NamedTuple):
-    """One connector's part of `landing` and `known`."""
+    """One connector's part of `landing` and `known`: its files, marks and conditions."""
 
     spark: SparkSession
     names: LakeNames
@@ -190,6 +192,7 @@ class ConnectorTables(NamedTuple):
         return {table: self._mark(known, table).max_with(in_snapshots.get(table, Mark())) for table in tables}
 
     def _mark(self, known: Table, table: str) -> Mark:
+        """Return the mark in the property of `known`. Earlier versions stored it in a row of `known` instead."""
         value = known.properties.get(self.mark_property(table))
         if value is not None:
             return Mark(*map(int, value.split()))

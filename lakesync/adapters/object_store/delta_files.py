@@ -1,7 +1,8 @@
-"""Objects that contain deltas, for `ObjectDeltas`: their keys, and their content as Parquet or as a `FlushEnvelope`.
+"""The objects in which `ObjectDeltas` stores deltas: their keys, and their content as Parquet or a `FlushEnvelope`.
 
-The key is `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet`: UTC day of the first arrival, least and greatest arrival,
-least and greatest hlc (16 hexadecimal digits each), batch id.
+A key is `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet` (or `.json`): UTC day of the first arrival, lowest and highest
+arrival (the gateway's timestamps of pushes), lowest and highest hlc (the clients' timestamps), each with 16 hexadecimal
+digits, and the batch id. So a query skips objects by their keys, without reading them.
 
 A `FlushEnvelope` is a batch as one JSON object, as the reference (the TypeScript system) writes it:
 `{version: 1, gatewayId, createdAt, hlcRange: {min, max}, deltaCount, byteSize, deltas}`; every hlc is a decimal string.
@@ -36,29 +37,30 @@ _KEY = re.compile(
 
 
 class DeltaFile(NamedTuple):
-    """What the key of an object says about its deltas."""
+    """An object's parsed key, with its metadata from a listing."""
 
     key: str
     gateway: str
     arrivals: tuple[int, int]
-    """Least and greatest; of a JSON object twice the greatest, because its deltas get that arrival."""
+    """Lowest and highest arrival. Both are the highest for a JSON object, because all of its deltas get this
+    arrival."""
     hlcs: tuple[int, int]
-    """Least and greatest."""
+    """Lowest and highest hlc."""
     etag: str = ""
-    """From the listing; an erasure changes it."""
+    """The object's ETag; empty if the key was not listed. An erasure changes the object and its ETag."""
     size: int = 0
-    """Bytes, from the listing."""
+    """Bytes of the object; 0 if the key was not listed."""
 
     def span(self, order: Order) -> tuple[int, int]:
-        """Return the range of arrivals or hlcs."""
+        """Return `arrivals` or `hlcs`, depending on a query's order."""
         return self.arrivals if order == "arrival" else self.hlcs
 
 
 def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
-    """Return the least and the greatest value of a column.
+    """Return the lowest and the highest value of a column.
 
     Args:
-        deltas: a table in either form.
+        deltas: deltas as an Arrow table.
         name: `arrival` or `hlc`.
     """
     import pyarrow.compute as pc
@@ -124,14 +126,14 @@ def parse_key(key: str, prefix: str) -> DeltaFile | None:
 
 
 class HlcRange(msgspec.Struct, frozen=True):
-    """The least and the greatest hlc in an envelope."""
+    """The lowest and the highest hlc in an envelope."""
 
     min: int
     max: int
 
 
 class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A batch and its summary."""
+    """A batch of deltas and its summary, as the reference writes it."""
 
     version: Literal[1]
     gateway_id: str

@@ -1,4 +1,7 @@
-"""Validation of object keys. Every `LakeAdapter` calls it."""
+"""Validation of object keys: keys that S3, its imitations and local file systems all accept.
+
+Every `LakeAdapter` (an object store) calls it, so that objects can be copied from one store to another.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from lakesync.model.errors import ValidationError
 
 MAX_KEY_BYTES = 1024
 MAX_PART_BYTES = 255
-"""The limit of file systems for a name."""
+"""Size of a part between two slashes, at most: the limit of file systems for a name."""
 
 
 def check_key(key: str) -> str:
-    """Return the key if every object store accepts it.
+    """Return the key unchanged if every object store accepts it.
 
     Raises:
-        ValidationError: the key is invalid.
+        ValidationError: the key is invalid; the message says why.
     """
     fault = _fault(key)
     if fault is not None:

@@ -1,6 +1,7 @@
-"""Starts the services of `lakesync up` in order, restarts those that end, stops all of them, and prints their states.
+"""Runs the services (processes) of `lakesync up`: starts them in order, restarts those that end, and stops all.
 
-`stack` calls it. `Display` prints progress on stderr, and with `--json` a JSON line for each change on stdout.
+`lakesync.cli.up.stack` creates the services and calls `Supervisor.run`, then `stop_all`. `Display` prints progress on
+stderr, and with `--json` a JSON line for each change on stdout.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ _MAX_WAIT_SECONDS = 10.0
 _MAX_FAILURES = 5
 """Failed restarts in a row after which the supervisor gives up."""
 _GRACE_SECONDS = 15.0
-"""How long a process may take to stop after SIGTERM."""
+"""Seconds that a process may take to stop after SIGTERM."""
 _STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
+"""Groups of services in the order in which they are stopped: those that request work before those that do it. Services
+that are not named here are stopped first."""
 
 
 class State(StrEnum):
     """State of a service."""
 
     WAITING = "waiting"
-    """It is not running: other services are not ready yet, or it waits to be restarted."""
+    """The service is not running: other services are not ready yet, or it waits to be restarted."""
     STARTING = "starting"
     READY = "ready"
-    """It is running and ready, or it ran once and succeeded."""
+    """The service is running and ready. A service with `once` has run and succeeded."""
     STOPPED = "stopped"
 
 
@@ -64,7 +67,7 @@ class Change:
 
 
 class _SupervisedService:
-    """A service and its current process. Times are on the monotonic clock."""
+    """A service and its current process. Times are those of `time.monotonic`."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -80,7 +83,7 @@ class _SupervisedService:
 
 
 class Supervisor:
-    """Runs services until it is stopped, or until one of them cannot be kept running."""
+    """Runs services until it is stopped, or until a service fails too often."""
 
     def __init__(self, services: Sequence[Service], logs: Path, report: Callable[[Change], None]) -> None:
         """Create a supervisor; `run` starts the services.
@@ -128,7 +131,7 @@ class Supervisor:
             self._change(supervised, State.STOPPED)
 
     def _check(self, supervised: _SupervisedService) -> None:
-        """Start a service, or note that it has become ready or has ended."""
+        """Start a service if it may start, or record that it has become ready or has ended."""
         match supervised.state:
             case State.WAITING:
                 if time.monotonic() >= supervised.not_before and self._may_start(supervised.service):
@@ -152,7 +155,7 @@ class Supervisor:
         self._change(supervised, State.STARTING)
 
     def _watch_start(self, supervised: _SupervisedService) -> None:
-        """Note that a starting service has become ready, has ended or takes too long."""
+        """Record that a starting service has become ready, has ended or takes too long."""
         assert supervised.process is not None
         seconds = time.monotonic() - supervised.started_at
         code = supervised.process.exit_code

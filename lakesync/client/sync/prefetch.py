@@ -3,8 +3,8 @@
 `Exchange` calls it. All pages that have arrived when a write ends are written together as one page. One commit of three
 pages costs less than three commits, and a part of the file that several pages touch is written once.
 
-The gateway therefore sees a cursor before its page is durable here. After a crash, the client returns with an older
-cursor, as it does when a response was lost.
+The thread sends the cursor of a page before this page is durable in the client's database. After a crash the client
+therefore pulls with an older cursor. The gateway supports that, because the same happens when a response is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire.pages import about_bytes
 
 MAX_PAGES = 3
-"""Pages that wait and are written together, at most: a gateway remembers the newest sixteen cursors."""
+"""Pages that wait and are written together, at most. The limit is low because the gateway remembers only the newest
+sixteen cursors of a client, and a client must be able to return to its durable one."""
 MAX_BYTES = 16 << 20
 """Approximate bytes of columns in pages that wait or are being written; above it, no further page is pulled."""
 CANCEL_INTERVAL = 0.02
@@ -50,7 +51,12 @@ class Prefetcher:
     def page(self, request: SyncPull) -> SyncResponse:
         """Return the page that a pull asks for, joined with prefetched pages after it.
 
-        If prefetching failed, the call after the last prefetched page raises the exception.
+        Args:
+            request: the pull. Prefetched pages are used if its cursor is that of the last page returned.
+
+        Raises:
+            BaseException: the error of the pull, also of one that the thread has sent. The pages that it had pulled
+                before are returned first.
         """
         thread = self._thread
         if thread is None or not thread.continues(request):

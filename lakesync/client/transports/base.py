@@ -1,8 +1,9 @@
-"""The protocols of transports, one for each capability. `lakesync.client.sync` calls them.
+"""The protocols of transports, by which a client reaches its gateway. `lakesync.client.sync` calls them.
 
-Every transport pushes and pulls (`SyncTransport`); the other protocols are optional, and are recognised by
-`isinstance`. Every method blocks. It raises the gateway's error as the class of `lakesync.model.errors` with its code,
-and `UnreachableError` if no complete response arrived: the gateway may or may not have processed the request.
+There is one protocol for each capability. Every transport pushes and pulls (`SyncTransport`); the other protocols are
+optional, and are recognised by `isinstance`. Every method blocks. If the gateway responds with an error, the method
+raises the class of `lakesync.model.errors` with the error's code. If no complete response arrives, it raises
+`UnreachableError`; then the gateway may or may not have processed the request.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Token = str | Callable[[], str]
 
 
 class SyncTransport(Protocol):
-    """Pushes and pulls. Calls come from several threads, but one at a time, so bind nothing to a thread."""
+    """Pushes and pulls. Several threads call it, one at a time, so nothing in it may be bound to a thread."""
 
     def push(self, push: SyncPush) -> PushResult:
         """Push deltas; the gateway stores all of them or none. A repeated push changes nothing."""
