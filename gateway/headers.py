@@ -1,4 +1,8 @@
-"""Looks up a request's headers in the ASGI scope, three times as fast as through Starlette's `Headers` object."""
+"""Looks up the headers of an HTTP or WebSocket request directly in its ASGI scope.
+
+Routes and middleware call it for every request, instead of Starlette's `Headers` object, which takes three times as
+long.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def all_headers(scope: Scope, name: bytes) -> list[str]:
-    """Return the values of all headers with a name.
+    """Return the values of all headers with a name, in their order, to detect a header that is sent twice.
 
     Args:
         scope: the request's ASGI scope.

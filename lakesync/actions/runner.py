@@ -1,7 +1,8 @@
 """Runs the handlers of actions: `ActionRunner`, an event loop in its own thread, and `run_attempt`, one attempt.
 
-The loop runs apart from the threads of the store and the server. An attempt converts the result or error of a handler
-to an outcome. `Dispatcher` calls both; the engine closes the runner.
+An action is a request of a client to do something in an external system; a handler does it. The loop has its own
+thread, so that a slow handler delays neither the store nor the server. An attempt converts the handler's result or
+error to an outcome, which is stored. `Dispatcher` calls both; the engine closes the runner.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ _FAILED = "ACTION_EXECUTION_ERROR"
 
 
 class ActionRunner:
-    """Runs the actions of any number of gateways. Its thread starts with the first action."""
+    """Runs the actions of all gateways of an engine. Its thread starts with the first action."""
 
     def __init__(self) -> None:
+        """Start nothing yet."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -41,7 +43,10 @@ class ActionRunner:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop.
+        """Run a coroutine on the loop. Any thread may call it.
+
+        Returns:
+            A future of the coroutine's result.
 
         Raises:
             StagingUnavailableError: the runner is closed.
@@ -57,38 +62,38 @@ class ActionRunner:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a background task; must be called on the loop."""
+        """Start a task for which `close` waits. Call it on the loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def close(self, patience: float) -> None:
+    def close(self, timeout: float) -> None:
         """Stop accepting work, and wait for running actions.
 
         Actions that do not end in time are cancelled. Another process may retry them when their leases have expired.
 
         Args:
-            patience: seconds to wait.
+            timeout: seconds to wait.
         """
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        asyncio.run_coroutine_threadsafe(self._finish(patience), loop).result()
+        asyncio.run_coroutine_threadsafe(self._finish(timeout), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
 
-    async def _finish(self, patience: float) -> None:
+    async def _finish(self, seconds: float) -> None:
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=patience)
+            await asyncio.wait(self._tasks, timeout=seconds)
         if self._tasks:
             _log.warning("actions left unfinished", count=len(self._tasks))
         for task in self._tasks:
             task.cancel()
         waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        if waiting:  # they pass the results to waiting requests, and then end
+        if waiting:  # these coroutines return the results to waiting requests, and then end
             await asyncio.wait(waiting, timeout=1)
 
     @staticmethod

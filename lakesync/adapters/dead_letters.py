@@ -1,4 +1,9 @@
-"""Values and tables that a destination cannot write: stored at the destination, listed by `lakesync dlq`."""
+"""What a destination cannot write: dead letters (values and rows) and suspended tables, and the protocol for both.
+
+They are stored at the destination, so that the rest can be written. Followers (`lakesync.adapters.transfer.follower`),
+the pipeline and `lakesync dlq` call `TableIsolation`; destinations that do not implement it fail as a whole. A follower
+writes the lake's deltas to one adapter, and has a name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 WHOLE_ROW = ""
-"""Stands for the column name if the database rejects the row even with null in all columns of the schema."""
+"""In place of a column's name, if the database rejects the row even with null in all columns of the schema."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -20,12 +25,16 @@ class DeadLetter(msgspec.Struct, frozen=True):
     column: str
     """A column name, or `WHOLE_ROW`."""
     value: str
-    """JSON text."""
+    """The rejected value as JSON text; `null` for `WHOLE_ROW`."""
     reason: str
+    """The database's message."""
 
 
 class SuspendedTable(msgspec.Struct, frozen=True):
-    """A destination table that could not be written. Its deltas are stored; a successful retry rewrites its rows."""
+    """A destination table that could not be written.
+
+    The destination still stores the table's deltas. A successful retry rewrites all rows from them.
+    """
 
     table: str
     reason: str
@@ -37,13 +46,13 @@ class SuspendedTable(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class TableIsolation(Protocol):
-    """A destination that continues without tables or values that it cannot write."""
+    """A `DatabaseAdapter` that continues without tables or values that it cannot write."""
 
     def suspended_tables(self, follower: str) -> list[SuspendedTable]:
         """Return the follower's suspended tables, also those whose retry is due.
 
         Args:
-            follower: name of the process that writes a gateway's deltas to this destination.
+            follower: the follower's name.
 
         Raises:
             AdapterError: the backend cannot be reached.
@@ -62,7 +71,7 @@ class TableIsolation(Protocol):
         """
 
     def resume_table(self, follower: str, table: str) -> None:
-        """End a table's suspension: each batch writes it again. The caller has rewritten all of its rows.
+        """End a table's suspension, so that the next batches write to it. The caller has rewritten all of its rows.
 
         Raises:
             AdapterError: the backend cannot be reached.

@@ -1,6 +1,6 @@
 """Verification of tokens: issuers, their keys, and the checks. Gateway and command line use it."""
 
-from lakesync.auth.checks import CLOCK_SKEW_SECONDS, MAX_TOKEN_CHARS, Finding, Identity, TokenRefusedError
+from lakesync.auth.checks import CLOCK_SKEW_SECONDS, MAX_TOKEN_CHARS, Finding, Identity, TokenRejectedError
 from lakesync.auth.issuers import EnterRule, Issuer, configured_issuers
 from lakesync.auth.verifier import TokenVerifier
 
@@ -11,7 +11,7 @@ __all__ = [
     "Finding",
     "Identity",
     "Issuer",
-    "TokenRefusedError",
+    "TokenRejectedError",
     "TokenVerifier",
     "configured_issuers",
 ]

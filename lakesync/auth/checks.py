@@ -29,7 +29,7 @@ _GATEWAY = "gw"
 _ABSENT = object()
 
 
-class TokenRefusedError(AuthError):
+class TokenRejectedError(AuthError):
     """A token failed a check. The message names the check and contains no secret, key or signature."""
 
     def __init__(self, check: str, message: str) -> None:
@@ -43,7 +43,7 @@ class TokenRefusedError(AuthError):
         self.check = check
 
 
-class UnknownKeyError(TokenRefusedError):
+class UnknownKeyError(TokenRejectedError):
     """No known key of the issuer signed the token. A refresh of its keys may find the right one."""
 
     def __init__(self, message: str, issuer: Issuer) -> None:
@@ -111,7 +111,7 @@ class TokenChecks:
         """Return what the token says, after all checks.
 
         Raises:
-            TokenRefusedError: the token fails a check.
+            TokenRejectedError: the token fails a check.
         """
         for check, _ in CHECKS:
             getattr(self, f"_check_{check}")()
@@ -129,24 +129,26 @@ class TokenChecks:
                 continue
             try:
                 yield Finding(check, "ok", getattr(self, f"_check_{check}")())
-            except TokenRefusedError as error:
+            except TokenRejectedError as error:
                 not_ok.add(check)
                 yield Finding(check, "failed", str(error).partition(": ")[2])
 
-    # Each check returns a finding's detail, or raises TokenRefusedError.
+    # Each check returns a finding's detail, or raises TokenRejectedError.
 
     def _check_algorithm(self) -> str:
         algorithm = self._parts.header.get("alg")
         if algorithm not in self._issuer.algorithms:
             what = f"its alg is {quote(algorithm)}" if algorithm in ALGORITHMS else "its alg is not supported"
-            raise TokenRefusedError("algorithm", f"{what}; this issuer signs with {', '.join(self._issuer.algorithms)}")
+            raise TokenRejectedError(
+                "algorithm", f"{what}; this issuer signs with {', '.join(self._issuer.algorithms)}"
+            )
         return str(algorithm)
 
     def _check_key(self) -> str:
         """Collect the keys that may have signed the token: those of its algorithm that have its kid, or no kid."""
         kid, algorithm = self._parts.header.get("kid"), self._parts.header["alg"]
         if kid is not None and not isinstance(kid, str):
-            raise TokenRefusedError("key", "its kid is not a string")
+            raise TokenRejectedError("key", "its kid is not a string")
         keys = [key for key in self._issuer.key_set.keys if key.algorithm == algorithm]
         self._candidates = [key for key in keys if kid is None or key.kid is None or key.kid == kid]
         if not keys:
@@ -171,13 +173,13 @@ class TokenChecks:
             except jwt.InvalidSignatureError:
                 continue
             except (jwt.PyJWTError, RecursionError, ValueError, TypeError) as error:
-                raise TokenRefusedError("signature", f"it cannot be verified: {str(error)[:100]}") from error
+                raise TokenRejectedError("signature", f"it cannot be verified: {str(error)[:100]}") from error
             self._key = key
             return f"by {key.algorithm}"
         fault = "another key signed it, or it was changed; request a new one"
         if not self._has_known_kid() and self._issuer.is_refreshable:  # the issuer may have a new key
             raise UnknownKeyError(f"it names no known key, and {fault}", self._issuer)
-        raise TokenRefusedError("signature", fault)
+        raise TokenRejectedError("signature", fault)
 
     def _check_audience(self) -> str:
         """Check `aud` as the issuer's `audience` requires: ignored, absent, or one of some values."""
@@ -185,22 +187,22 @@ class TokenChecks:
             return "not checked"
         audiences = string_values(self._payload.get("aud", []))
         if audiences is None:
-            raise TokenRefusedError("audience", "its aud is neither a string nor a list of strings")
+            raise TokenRejectedError("audience", "its aud is neither a string nor a list of strings")
         if not self._issuer.audience and audiences:
-            raise TokenRefusedError(
+            raise TokenRejectedError(
                 "audience", f"its aud is {quote(audiences[0])}, and no audience is configured for its issuer"
             )
         if self._issuer.audience and self._issuer.audience.isdisjoint(audiences):
             what = f"its aud is {quote(audiences[0])}" if audiences else "it has no aud"
-            raise TokenRefusedError("audience", f"{what}; it must be {quote(min(self._issuer.audience))}")
+            raise TokenRejectedError("audience", f"{what}; it must be {quote(min(self._issuer.audience))}")
         return quote(audiences[0]) if audiences else "none is required"
 
     def _check_exp(self) -> str:
         expires = self._time("exp")
         if expires is None:
-            raise TokenRefusedError("exp", "it has no exp; issue tokens that expire")
+            raise TokenRejectedError("exp", "it has no exp; issue tokens that expire")
         if expires <= self._now:
-            raise TokenRefusedError("exp", f"it expired {self._now - expires:.0f} s ago; request a new one")
+            raise TokenRejectedError("exp", f"it expired {self._now - expires:.0f} s ago; request a new one")
         return f"expires in {expires - self._now:.0f} s"
 
     def _check_nbf(self) -> str:
@@ -216,7 +218,7 @@ class TokenChecks:
             return "not given"
         if start > self._now + CLOCK_SKEW_SECONDS:
             ahead = f"its {name} is {start - self._now:.0f} s in the future"
-            raise TokenRefusedError(name, f"it is not yet valid: {ahead}; compare the clocks of issuer and gateway")
+            raise TokenRejectedError(name, f"it is not yet valid: {ahead}; compare the clocks of issuer and gateway")
         return f"{max(0.0, self._now - start):.0f} s ago"
 
     def _check_require(self) -> str:
@@ -228,7 +230,7 @@ class TokenChecks:
                     if path in self._claims
                     else f"it lacks {quote(path)}"
                 )
-                raise TokenRefusedError("require", f"{what}; the claim must be {quote(min(accepted, default=''))}")
+                raise TokenRejectedError("require", f"{what}; the claim must be {quote(min(accepted, default=''))}")
         return ", ".join(self._issuer.require) or "nothing is required"
 
     def _check_client(self) -> str:
@@ -236,13 +238,13 @@ class TokenChecks:
         path = self._issuer.client_claim
         claim = self._claims.get(path)
         if not isinstance(claim, str) or not claim:
-            raise TokenRefusedError("client", f"its claim {quote(path)} must be a string that is not empty")
+            raise TokenRejectedError("client", f"its claim {quote(path)} must be a string that is not empty")
         client = self._issuer.client_prefix + claim
         fault = check_id(f"its {path}", client)
         if fault is None and is_importer(client):
             fault = f"its {path} is {quote(client)}, which is reserved for imports; use {quote(user_of(client))}"
         if fault is not None:
-            raise TokenRefusedError("client", fault)
+            raise TokenRejectedError("client", fault)
         self._client_id = client
         return client
 
@@ -252,7 +254,7 @@ class TokenChecks:
         claim = self._claims.get(path, "client") if path is not None else "client"
         roles = string_values(claim)
         if self._issuer.strict_roles and claim not in ("client", "admin"):
-            raise TokenRefusedError("role", f"its {path} is {quote(claim)}; it must be 'client' or 'admin'")
+            raise TokenRejectedError("role", f"its {path} is {quote(claim)}; it must be 'client' or 'admin'")
         self._role = "admin" if roles is not None and not self._issuer.admin_roles.isdisjoint(roles) else "client"
         return self._role
 
@@ -263,15 +265,15 @@ class TokenChecks:
         admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if rule.admits(self._claims)))
         if claim is _ABSENT:
             if path is not None:
-                raise TokenRefusedError("gateway", f"it lacks the claim {quote(path)}, which names its gateway")
+                raise TokenRejectedError("gateway", f"it lacks the claim {quote(path)}, which names its gateway")
             if not enter and self._sole is None:
-                raise TokenRefusedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
+                raise TokenRejectedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
             self._gateways = admitted if enter else (str(self._sole),)
         else:
             named = string_values(claim)
             if not named or not all(named) or (path is None and not isinstance(claim, str)):
                 form = "a string that is not empty" if path is None else "a gateway id, or a list of them"
-                raise TokenRefusedError("gateway", f"its claim {quote(path or _GATEWAY)} must be {form}")
+                raise TokenRejectedError("gateway", f"its claim {quote(path or _GATEWAY)} must be {form}")
             self._gateways = tuple(gateway for gateway in named if not enter or gateway in admitted)
         return ", ".join(self._gateways[:10]) or "none: no entry of `enter` admits it"
 
@@ -281,7 +283,7 @@ class TokenChecks:
         try:
             msgspec.json.encode([claims, self._client_id])
         except UnicodeEncodeError as error:
-            raise TokenRefusedError("claims", "a claim contains a lone surrogate: not valid Unicode") from error
+            raise TokenRejectedError("claims", "a claim contains a lone surrogate: not valid Unicode") from error
         self._rule_claims = {**claims, "sub": self._client_id}
         return f"{len(claims)} claims for rules"
 
@@ -291,7 +293,7 @@ class TokenChecks:
         if value is _ABSENT:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIME_SECONDS:
-            raise TokenRefusedError(name, f"its {name} must be a number of seconds since 1970, before the year 10000")
+            raise TokenRejectedError(name, f"its {name} must be a number of seconds since 1970, before the year 10000")
         return float(value)
 
 
@@ -329,17 +331,17 @@ def decode_parts(token: str) -> TokenParts:
     """Decode a token without verifying it.
 
     Raises:
-        TokenRefusedError: the token is not a JWT, or too long.
+        TokenRejectedError: the token is not a JWT, or too long.
     """
     if len(token) > MAX_TOKEN_CHARS:
-        raise TokenRefusedError("form", f"it has {len(token)} characters; at most {MAX_TOKEN_CHARS} are accepted")
+        raise TokenRejectedError("form", f"it has {len(token)} characters; at most {MAX_TOKEN_CHARS} are accepted")
     try:
         unverified = jwt.PyJWS().decode_complete(token, options={"verify_signature": False})
         payload = json.loads(unverified["payload"])
     except (jwt.PyJWTError, RecursionError, ValueError) as error:
-        raise TokenRefusedError("form", f"it is not a JWT: {str(error)[:100]}") from error
+        raise TokenRejectedError("form", f"it is not a JWT: {str(error)[:100]}") from error
     if not isinstance(payload, dict):
-        raise TokenRefusedError("form", "it is not a JWT: its payload is not a JSON object")
+        raise TokenRejectedError("form", "it is not a JWT: its payload is not a JSON object")
     return TokenParts(token, unverified["header"], payload)
 
 

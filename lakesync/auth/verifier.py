@@ -1,6 +1,8 @@
-"""Verification of tokens for the gateway and for `lakesync token inspect`.
+"""Verification of tokens (JWTs) for the gateway and for `lakesync token inspect`.
 
-Verified tokens are cached until they expire, or until their issuer no longer publishes the key that signed them.
+A token is signed by one of the server's own secrets, or by a key of a configured issuer (a login provider), which
+publishes its keys. Verified tokens are cached until they expire, or until their issuer no longer publishes the key that
+signed them. `lakesync.auth.checks` has the checks themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from lakesync.auth.checks import (
     Identity,
     TokenChecks,
     TokenParts,
-    TokenRefusedError,
+    TokenRejectedError,
     UnknownKeyError,
     decode_parts,
     quote,
@@ -48,7 +50,9 @@ class TokenVerifier:
         Args:
             secrets: HS256 secrets of the server's own tokens: one, or two during a rotation.
             now: returns seconds since the epoch.
-            issuers: selected by a token's `iss`. A token with any other `iss`, or none, must be signed by a secret.
+            issuers: the configured issuers; a token's claim `iss` selects one. A token with another `iss`, or none,
+            must
+                be signed by a secret.
             sole_gateway: the id of the server's only gateway, which tokens need not name; None if it may have several.
         """
         self._own = Issuer.of_secrets(secrets) if secrets else None
@@ -62,10 +66,12 @@ class TokenVerifier:
             issuer.key_set.on_removed = self._evict
 
     async def identify(self, token: str) -> Identity:
-        """Verify a token. If its key is unknown, the issuer's keys are fetched again, at most every ten seconds.
+        """Verify a token, and return whose it is.
+
+        If the key that signed it is unknown, the issuer's keys are fetched again, at most every ten seconds.
 
         Raises:
-            TokenRefusedError: the token fails a check.
+            TokenRejectedError: the token fails a check.
         """
         try:
             return self.verify(token)
@@ -76,10 +82,10 @@ class TokenVerifier:
         return self.verify(token)
 
     def verify(self, token: str) -> Identity:
-        """Verify a token with the known keys; fetches none.
+        """Like `identify`, but with the known keys only: no keys are fetched.
 
         Raises:
-            TokenRefusedError: the token fails a check.
+            TokenRejectedError: the token fails a check.
         """
         identity = self._verified.get(token)
         if identity is None:
@@ -89,19 +95,22 @@ class TokenVerifier:
             self._verified[token] = identity
         elif identity.expires <= self._now():
             self._verified.pop(token, None)
-            raise TokenRefusedError("exp", "it expired; request a new one")
+            raise TokenRejectedError("exp", "it expired; request a new one")
         return identity
 
     def findings(self, token: str) -> list[Finding]:
-        """Return the result of every check of a token, with the known keys; fetches none."""
+        """Return the result of every check of a token, to explain why it is accepted or rejected. No keys are fetched.
+
+        If several issuers may have issued the token, these are the results of the issuer with which most checks pass.
+        """
         try:
             parts = decode_parts(token)
-        except TokenRefusedError as error:
+        except TokenRejectedError as error:
             return [Finding("form", "failed", _reason(error)), *_skipped("form", ["issuer", *_CHECK_NAMES])]
         found = [Finding("form", "ok", f"{len(token)} characters")]
         try:
             candidates = self._candidates(parts)
-        except TokenRefusedError as error:
+        except TokenRejectedError as error:
             known = ", ".join(quote(each.issuer) for each in self._issuers) or "no issuer"
             detail = f"{_reason(error)}; [[gateway.issuers]] has {known}"
             return [*found, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
@@ -131,7 +140,7 @@ class TokenVerifier:
         failed: list[str] = []
         try:
             candidates = self._candidates(decode_parts(token))
-        except TokenRefusedError:
+        except TokenRejectedError:
             return failed
         for issuer in candidates:
             try:
@@ -141,15 +150,16 @@ class TokenVerifier:
         return failed
 
     def _check(self, parts: TokenParts) -> Identity:
-        """Run the checks with each issuer that may have issued the token.
+        """Return the identity by the first issuer that accepts the token.
 
-        If all reject it, raises the error of the issuer whose checks got furthest.
+        Raises:
+            TokenRejectedError: no issuer accepts it. It is the error of the issuer with which most checks passed.
         """
-        errors: list[TokenRefusedError] = []
+        errors: list[TokenRejectedError] = []
         for issuer in self._candidates(parts):
             try:
                 return self._checks(parts, issuer).identity()
-            except TokenRefusedError as error:
+            except TokenRejectedError as error:
                 errors.append(error)
         raise max(errors, key=lambda error: _CHECK_NAMES.index(error.check))
 
@@ -165,7 +175,7 @@ class TokenVerifier:
         if self._own is not None:
             return [self._own]
         what = "it has no iss" if claim is None else f"its iss {quote(claim)} is not an issuer of this gateway"
-        raise TokenRefusedError("issuer", what)
+        raise TokenRejectedError("issuer", what)
 
     def _evict(self, keys: frozenset[Key]) -> None:
         """Remove the tokens that these keys signed from the cache."""
@@ -178,7 +188,7 @@ def _skipped(prerequisite: str, checks: Sequence[str]) -> list[Finding]:
     return [Finding(check, "skipped", f"needs the check '{prerequisite}'") for check in checks]
 
 
-def _reason(error: TokenRefusedError) -> str:
+def _reason(error: TokenRejectedError) -> str:
     """Return an error's message without the name of the check."""
     return str(error).partition(": ")[2]
 

@@ -1,7 +1,8 @@
-"""In-memory landing and in-process polls, for tests of connectors.
+"""Polls of a connector's source in one process, without a lake, for tests of connectors.
 
-`diff_page` is the reference implementation of the poll's diff. The pipeline computes the same diff in Spark
-(`lakehouse.landing`); `tests/property/test_landed_files.py` holds both equal.
+A poll reads pages from a source and stores them in a landing, which compares them with the known rows. `diff_page` is
+that comparison. The pipeline computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py`
+checks that both are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lakesync.model.errors import LakeSyncError
 from lakesync.model.types import Op
 
 KnownRows = dict[str, Mapping[str, Any]]
-"""The rows of one table as they landed last: columns by row id."""
+"""Row id → columns, of all rows of one table as they were last read."""
 
 
 class RowChange(NamedTuple):
@@ -39,26 +40,25 @@ class RowChange(NamedTuple):
 
 
 def diff_page(known: KnownRows, page: Page, identity: str | None = None) -> list[RowChange]:
-    """Return the changes of a page, and apply them to `known`.
-
-    A row that the page returns unchanged yields nothing.
+    """Return the changes in a page, and apply them to `known`. A row that has not changed yields no change.
 
     Args:
-        known: the rows before; updated.
+        known: the rows before the page; they are updated.
         page: the page.
-        identity: the column by which a row replaces another, as in `Table`.
+        identity: a column that identifies a row even when its row id changes; None if there is none (see `Table`).
     """
     changes: list[RowChange] = []
     for row in page.rows:
-        changes += _row(known, row.row_id, row.columns)
-    brought = {row.row_id for row in page.rows}
-    for row_id in sorted(_replaced(known, page, identity, brought) | (set(page.deleted) & known.keys()) - brought):
+        changes += _row_changes(known, row.row_id, row.columns)
+    in_page = {row.row_id for row in page.rows}
+    for row_id in sorted(_replaced(known, page, identity, in_page) | (set(page.deleted) & known.keys()) - in_page):
         del known[row_id]
         changes.append(RowChange("DELETE", row_id, {}))
     return changes
 
 
-def _row(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> Iterable[RowChange]:
+def _row_changes(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> Iterable[RowChange]:
+    """Yield the change of a row, if it has changed, and store its columns in `known`."""
     before = known.get(row_id)
     known[row_id] = columns
     if before is None:
@@ -68,26 +68,37 @@ def _row(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> Iterable[
         yield RowChange("UPDATE", row_id, differing)
 
 
-def _replaced(known: KnownRows, page: Page, identity: str | None, brought: set[str]) -> set[str]:
-    whole = set(page.whole)
+def _replaced(known: KnownRows, page: Page, identity: str | None, in_page: set[str]) -> set[str]:
+    """Return the ids of known rows that the page shows to be deleted.
+
+    They have a value for which the page is complete, or the identity of a row in the page, and are not in the page.
+    """
+    complete = set(page.whole)
     if identity is not None:
-        whole |= {(identity, row.columns[identity]) for row in page.rows}
-    columns = {column for column, _ in whole}
+        complete |= {(identity, row.columns[identity]) for row in page.rows}
+    columns = {column for column, _ in complete}
     return {
         row_id
         for row_id, row in known.items()
-        if row_id not in brought and any((column, row.get(column)) in whole for column in columns)
+        if row_id not in in_page and any((column, row.get(column)) in complete for column in columns)
     }
 
 
 class MemoryLanding:
-    """Compares every page with the known rows as the pipeline does, and skips rows that were just seen."""
+    """A landing in memory. It compares every page with the known rows as the pipeline does."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
+        """Create an empty landing.
+
+        Args:
+            tables: the source's tables.
+        """
         self.rows: dict[str, KnownRows] = {table.name: {} for table in tables}
+        """Table → its known rows."""
         self.changes: list[tuple[str, RowChange]] = []
-        """What would have been pushed, with its table."""
+        """`(table, change)` for each change that the pipeline would push, in order."""
         self.landings = 0
+        """Number of calls of `land`."""
         self._identity = {table.name: table.identity for table in tables}
         self._cursors: dict[str, Cursor] = {}
         self._seen = {table.name: SeenRows() for table in tables}
@@ -99,25 +110,30 @@ class MemoryLanding:
     def land(self, pages: Sequence[Page]) -> None:
         """Land pages, and record their changes."""
         self.landings += 1
-        for brought in pages:
-            page = self._seen[brought.table].drop_unchanged(brought, self._identity[brought.table])
+        for given in pages:
+            page = self._seen[given.table].drop_unchanged(given, self._identity[given.table])
             found = diff_page(self.rows[page.table], page, self._identity[page.table])
             self.changes += [(page.table, change) for change in found]
             if page.cursor is not None:
                 self._cursors[page.table] = page.cursor
 
     def compare(self, table: str, census: Census) -> CensusComparison:
-        """Compare a census with the known rows."""
-        there = {value for piece in census.values for value in piece}
+        """Compare a census (a list of all ids in the source) with the known rows.
+
+        Args:
+            table: the table's name.
+            census: the census.
+        """
+        listed = {value for piece in census.values for value in piece}
         rows = self.rows[table]
         if census.column is None:
-            self._seen[table].forget(there - rows.keys())
+            self._seen[table].forget(listed - rows.keys())
         absent = [
             SourceRow(row_id, columns)
             for row_id, columns in rows.items()
-            if (row_id if census.column is None else columns[census.column]) not in there
+            if (row_id if census.column is None else columns[census.column]) not in listed
         ]
-        return CensusComparison(len(rows), absent, sorted(there - rows.keys()) if census.column is None else [])
+        return CensusComparison(len(rows), absent, sorted(listed - rows.keys()) if census.column is None else [])
 
 
 _encoded = msgspec.json.Encoder(enc_hook=str).encode
@@ -151,36 +167,39 @@ def poll(
 
     Args:
         source: the source.
-        landing: where its pages land.
-        census: whether to take a census, or of which tables.
-        budget_bytes: bytes of rows held in memory over all tables; one more page may be held.
-        deleted_share: share of a table's rows that a census may delete.
-        clock: seconds, for the report.
+        landing: stores the pages.
+        census: whether to take a census of all tables, or the names of the tables to take one of.
+        budget_bytes: bytes of rows in memory, over all tables, from which they are stored.
+        deleted_share: share of a table's rows that a census may delete; a census that would delete more fails.
+        clock: returns seconds, for the report.
+
+    Returns:
+        The report. It has the errors of tables; no error is raised.
     """
-    begun, report, held = clock(), PollReport(), _PageBuffer(landing, budget_bytes)
+    begun, report, buffer = clock(), PollReport(), _PageBuffer(landing, budget_bytes)
     for table in source.tables:
         done = TableReport(table.name, cursor=landing.cursor(table.name))
         report.tables.append(done)
         try:
-            for page in source.changes(table.name, done.cursor):  # what was read before it fails is good, and lands
+            for page in source.changes(table.name, done.cursor):  # if it fails, the pages before the failure still land
                 done.pages += 1
-                held.add(page, done)
+                buffer.add(page, done)
             if table.counted or (census if isinstance(census, bool) else table.name in census):
                 done.counted = True
-                held.land()
+                buffer.land()
                 for page in census_pages(source, table.name, landing.compare, deleted_share):
-                    held.add(page, done)
+                    buffer.add(page, done)
         except LakeSyncError as error:
             done.error = done.error or error
-    with suppress(LakeSyncError):  # each table whose pages did not land has it
-        held.land()
+    with suppress(LakeSyncError):  # the reports of the tables in the buffer have the error
+        buffer.land()
     report.usage = source.usage
     report.seconds = clock() - begun
     return report
 
 
 class _PageBuffer:
-    """Pages that were read and have not landed yet, so that a small poll is one landing."""
+    """Collects pages until they are many, so that a small poll needs only one landing."""
 
     def __init__(self, landing: Landing, budget_bytes: int) -> None:
         self._landing = landing

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 import lakesync
-from lakesync.auth import TokenRefusedError, TokenVerifier, configured_issuers
+from lakesync.auth import TokenRejectedError, TokenVerifier, configured_issuers
 from lakesync.client import Client
 from lakesync.config import load
 from lakesync.testing.servers.oidc import OidcProvider, serve_oidc
@@ -212,5 +212,5 @@ def test_each_login_page_lists_the_required_settings(tmp_path, monkeypatch):
             rule = json.loads(blocks(name, "json")[-1])["buckets"][0]["filters"][0]["value"]
             assert verifier.verify(token).claims[rule.removeprefix("jwt:")] == "red"
             for changes in ({"iss": "https://other"}, {"aud": "other"}, {"exp": 1}, {"sub": ""}):
-                with pytest.raises(TokenRefusedError):
+                with pytest.raises(TokenRejectedError):
                     verifier.verify(provider.token(user, **changes))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
 from lakesync import config
-from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers, keys
+from lakesync.auth import Issuer, TokenRejectedError, TokenVerifier, configured_issuers, keys
 from lakesync.auth.issuers import MAX_PATH_CHARS, MAX_PATHS, flatten_claims, rule_claims
 from lakesync.auth.keys import Key, KeySet, KeysUnavailableError, discover_set, fetch_set
 from lakesync.model.errors import ConfigurationError
@@ -48,7 +48,7 @@ def token(**claims):
 
 
 def refused(verifying, **claims):
-    with pytest.raises(TokenRefusedError) as raised:
+    with pytest.raises(TokenRejectedError) as raised:
         verifying.verify(token(**claims))
     return raised.value.check
 
@@ -194,7 +194,7 @@ def test_findings_agree_with_the_verification():
         given = token(**claims)
         failed = [finding.check for finding in verifying.findings(given) if finding.state == "failed"]
         if failed:
-            with pytest.raises(TokenRefusedError, match=f"'{failed[0]}'"):
+            with pytest.raises(TokenRejectedError, match=f"'{failed[0]}'"):
                 verifying.verify(given)
         else:
             verifying.verify(given)

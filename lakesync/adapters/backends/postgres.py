@@ -1,6 +1,8 @@
-"""Postgres adapter: writes batches with COPY from bytes that Arrow builds, and reads results column by column.
+"""Postgres adapter: stores deltas and destination tables in one database.
 
-Needs psycopg: `pip install 'lakesync[postgres]'`.
+It writes batches with COPY and reads results column by column (`postgres_wire`). `registry.open_adapter` creates it for
+`postgresql:` URIs; `SqlAdapter` has the logic that all SQL databases share. Needs psycopg: `pip install
+'lakesync[postgres]'`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class PostgresAdapter(SqlAdapter):
         super().__init__(PostgresExecutor(uri), PostgresDialect())
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Remove dead row versions, so that erased content is no longer in the tables' files."""
+        """Remove the old versions of rows, so that the tables' files do not contain erased content."""
         connection.execute("SET statement_timeout = 0")
         for table in tables:
             connection.execute(f"VACUUM {table}")
@@ -72,7 +74,7 @@ class PostgresDialect(Dialect):
     concurrent_writers = True
 
     def column_type(self, kind: Kind) -> str:
-        """Return the column's type; the collation C compares by code point."""
+        """Return the column's type. The collation C orders texts by code point, as LakeSync does everywhere."""
         return _TYPES[kind]
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
@@ -87,7 +89,7 @@ class PostgresDialect(Dialect):
         return on_conflict_statement(table, columns, f"FROM {scratch} s ORDER BY {', '.join(key)}", key, update)
 
     def checksum_expression(self, text: str) -> str:
-        """Read the digits of an MD5 as a bit string."""
+        """Return the first 32 bits of the text's MD5 as a number. Every dialect computes the same checksum."""
         return f"('x' || left(md5({text}), 8))::bit(32)::bigint"
 
     def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
@@ -178,9 +180,9 @@ class _PostgresConnection:
         return hashes_from_bytes(joined or b"") if len(joined or b"") == HASH_BYTES * count else None
 
     def _query_with_copy(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        """Run a query whose result is too large for one value per column."""
         from psycopg import ClientCursor
 
-        """Run a query whose result is too large for one value per column."""
         query = ClientCursor(self._sql).mogrify(_with_placeholders(statement), list(values))  # COPY takes no parameters
         return read_csv(copy_out(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 

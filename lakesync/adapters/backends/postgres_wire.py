@@ -1,6 +1,7 @@
-"""Bulk reads and writes for the Postgres adapter, column by column, because Python needs microseconds for each row.
+"""Bulk reads and writes of Arrow tables for the Postgres adapter (`lakesync.adapters.backends.postgres`).
 
-Writes use COPY, in binary format if all columns are text or 64-bit integers. Reads fetch one value per column.
+They work column by column, because a Python loop needs microseconds for each row. Writes use COPY: its binary format if
+all columns are text or 64-bit integers, else CSV. Reads let the server join each column into one value.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 """The header of COPY's binary format: signature, no flags, no extension."""
 _TRAILER = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
-"""The length -1: a field that is null."""
+"""The length -1 of a field, which means null."""
 _LENGTH_BYTES = 4
 _INT64_BYTES = 8
 
 
 def encode_binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
-    """Encode rows for `COPY … (FORMAT binary)`; each chunk is encoded while the previous one is sent.
+    """Encode rows for `COPY … (FORMAT binary)`, and yield the bytes to send.
+
+    A thread encodes each chunk while the caller sends the previous one.
 
     Args:
         rows: chunks of strings and 64-bit integers; integers must not be null.
@@ -90,7 +93,10 @@ def encode_csv(rows: pa.Table) -> memoryview:
 def read_columns(
     connection: psycopg.Connection[Any], statement: bytes, values: Sequence[object], schema: pa.Schema
 ) -> pa.Table:
-    """Return a query's result. The server joins each column to one value and its lengths, which is Arrow's layout.
+    """Return a query's result as an Arrow table.
+
+    The server joins the values of each column into one text or bytes, and their lengths into another. Arrow's own
+    layout is the same, so no value is decoded by itself.
 
     Args:
         connection: an open connection.
@@ -129,7 +135,15 @@ def read_columns(
 
 
 def copy_out(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
-    """Run a `COPY … TO STDOUT` statement and return its bytes. psycopg's own reader is slow: it polls for each row."""
+    """Run a `COPY … TO STDOUT` statement and return its bytes. psycopg's own reader is slower: it polls for each row.
+
+    Args:
+        connection: an open connection.
+        statement: the statement.
+
+    Raises:
+        psycopg.Error: the statement failed.
+    """
     from psycopg import errors, pq
 
     pgconn = connection.pgconn

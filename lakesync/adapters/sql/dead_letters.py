@@ -1,7 +1,9 @@
-"""Dead letters and suspended tables of a SQL destination, updated in the transaction that writes the rows.
+"""Stores dead letters and suspended tables of a SQL destination, in the transaction that writes the rows.
 
-`SqlAdapter` and `row_tables` call it. A suspended table is stored as a mark named `FOLLOWER!TABLE`, whose value is a
-`SuspendedTable` in JSON; it is empty once the table is no longer suspended.
+A dead letter is a value that the database rejected; a suspended table is a destination table that could not be written
+(`lakesync.adapters.dead_letters`). A suspended table is stored as a mark (a named text in the destination's table of
+marks) with the name `FOLLOWER!TABLE`. The mark's value is a `SuspendedTable` in JSON, or empty if the table is not
+suspended any longer. `SqlAdapter` and `row_tables` call it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from lakesync.adapters.sql.executor import Connection
 from lakesync.model.hlc import wall_clock
 
 ROW_KEYS_TABLE = "lakesync_keys"
-"""A scratch table of row ids, to delete many rows by one statement."""
+"""A scratch table of row ids, so that one statement can delete many rows."""
 _KEY_COLUMNS = (Column("gateway", "name"), Column("row_id", "id"))
 
 
@@ -99,7 +101,7 @@ _MAX_REASON_CHARS = 2_000
 
 
 def follower_of(mark_name: str) -> str:
-    """Return the follower that a mark belongs to: `F` for its own mark `F`, and for `F#2`, part 2 of its load."""
+    """Return the follower that a mark belongs to: `F` both for its own mark `F` and for `F#2`, part 2 of its load."""
     return mark_name.partition("#")[0]
 
 

@@ -1,9 +1,9 @@
-"""The table of deltas: its columns, the conversion of Arrow tables to its rows, inserts, deletes and redactions.
+"""The table of deltas in a SQL database: its columns, conversion from Arrow, inserts, deletes and redactions.
 
 Its primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
-choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`; the key contains `#` and
-63 digits of its SHA-256 instead, which no short id can equal. `SqlAdapter` writes the table with
-this module, and reads it with `delta_reads`.
+choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then contains
+`#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. `SqlAdapter` writes the table
+with this module, and reads it with `delta_reads`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ _HLC_RANGE = "hlc >= ? AND hlc <= ?"
 
 
 def to_table_rows(deltas: pa.Table) -> pa.Table:
-    """Return deltas as rows of the table, sorted by its key, without duplicates. `columns` keeps its form."""
+    """Return deltas as rows of the table, sorted by its key, without duplicates.
+
+    Args:
+        deltas: deltas as an Arrow table. Its column `columns` is returned in the same form, map or text.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,8 +100,8 @@ def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
     """Return the distinct rows of one table among deltas.
 
     Args:
-        deltas: a table in either form.
-        table: the table's name.
+        deltas: deltas as an Arrow table.
+        table: the synced table's name.
     """
     import pyarrow.compute as pc
 
@@ -118,7 +122,7 @@ class DeltaWriter:
         Args:
             connection: an open connection.
             dialect: the database's dialect.
-            deltas: a table of deltas in either form, with at least one.
+            deltas: at least one delta, as an Arrow table.
         """
         self._connection = connection
         self._dialect = dialect
@@ -127,16 +131,18 @@ class DeltaWriter:
         self._loaded = False
 
     def stage(self) -> None:
-        """Load the scratch table before the transaction starts, if the connection cannot append directly."""
+        """Load the batch into a scratch table, unless the connection can append directly.
+
+        Call it before the transaction starts, to keep the transaction short.
+        """
         if not isinstance(self._connection, DirectAppend):
             self._load()
 
     def insert(self) -> None:
-        """Insert the deltas within the caller's transaction; stored deltas are left unchanged.
+        """Insert the deltas within the caller's transaction. Deltas that are stored already stay unchanged.
 
-        A direct append, where the connection supports it, succeeds only if none of the deltas is stored yet. That is
-        the usual case, so it is tried first. Rows are sorted by key, so that two writers of the same rows cannot
-        deadlock.
+        If the connection supports a direct append, it is tried first. It succeeds only if none of the deltas is stored
+        yet, which is the usual case. Rows are sorted by key, so that two writers of the same rows cannot deadlock.
         """
         connection = self._connection
         if isinstance(connection, DirectAppend):
@@ -148,7 +154,10 @@ class DeltaWriter:
         )
 
     def stored_checksum(self) -> BatchChecksum:
-        """Return the count and id sum of the batch's deltas that the table contains."""
+        """Return the number and id sum of the batch's deltas that the table contains.
+
+        The caller compares it with the batch's own, to verify the insert.
+        """
         checksum = None if self._loaded else self._checksum_by_ids()
         return checksum if checksum is not None else self._checksum_by_keys()
 
@@ -176,9 +185,9 @@ class DeltaWriter:
         self._own_hashes  # noqa: B018 computed while the last chunk is sent
 
     def _checksum_by_ids(self) -> BatchChecksum | None:
-        """Return the checksum of those stored ids in the batch's hlc range that belong to the batch.
+        """Return the batch's checksum by reading all ids in its hlc range, which is faster than a join.
 
-        None if the range contains many other deltas, or if ids alone cannot tell which deltas are stored.
+        None if the range contains many other deltas, or if the ids alone do not show which deltas are stored.
         """
         import pyarrow.compute as pc
 
@@ -241,7 +250,7 @@ def _id_schema() -> pa.Schema:
 
 
 def _bounds(rows: pa.Table) -> list[int]:
-    """Return the least and the greatest hlc."""
+    """Return the lowest and the highest hlc."""
     import pyarrow.compute as pc
 
     bounds = pc.min_max(rows.column("hlc")).as_py()
@@ -249,7 +258,9 @@ def _bounds(rows: pa.Table) -> list[int]:
 
 
 def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) -> RedactionResult:
-    """Empty the deltas that the requests cover, within the caller's transaction.
+    """Remove the content of the deltas that erasure requests cover, within the caller's transaction.
+
+    Such a delta becomes an UPDATE without columns. Its row, ids and timestamps stay, so that counts still agree.
 
     Args:
         connection: with an open transaction.

@@ -1,6 +1,7 @@
-"""`Executor` and `Connection`: how statements reach a database through its driver; and `Pool`, for any driver.
+"""The protocols `Executor` and `Connection`, by which `SqlAdapter` runs statements, and a connection pool.
 
-SQL backends implement the protocols. The executors of Postgres, MySQL and SQLite use the pool.
+Each SQL backend implements the protocols with its driver. The executors of Postgres, MySQL and SQLite use `Pool`; other
+backends have no connections that can be reused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Value = str | int | datetime | None
 """A statement parameter. Datetimes are aware and in UTC."""
 
 C = TypeVar("C")
+"""The driver's type of a connection."""
 
 _MAX_IDLE = 4
 """Idle connections that are kept; further ones are closed after use. The number of connections in use has no limit."""
@@ -63,7 +65,11 @@ class Connection(Protocol):
         """
 
     def statement_error(self, error: BaseException) -> StatementError | None:
-        """Classify an error. Returns None if it is not the database's, or if the connection is lost."""
+        """Classify an error that a statement raised.
+
+        Returns:
+            The error; None if it is not the database's error, or if the connection or the transaction is lost.
+        """
 
     def transaction(self) -> AbstractContextManager[None]:
         """Run the statements of a `with` block atomically. Its first query sees everything committed before."""
@@ -91,10 +97,14 @@ class HashReader(Protocol):
     """A `Connection` that can read hexadecimal delta ids as bytes, which halves the transfer."""
 
     def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
-        """Return `arrow.hashes_of` of a query's column `id`, whose texts are at most 64 characters long.
+        """Return the ids that a query selects, as 32 bytes each.
+
+        Args:
+            statement: a query with one column `id`, whose texts have at most 64 characters.
+            values: the query's parameters.
 
         Returns:
-            None if any row is not a hash.
+            The ids; None if any of them is not a hash of 64 hexadecimal digits.
         """
 
 

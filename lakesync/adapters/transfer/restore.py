@@ -1,7 +1,9 @@
 """Restores days of a destination from the lake: writes missing and altered deltas again and removes surplus ones.
 
-The follower's mark keeps its value, because it had already passed these deltas. A repeat, also after a crash, has the
-same result. The pipeline calls it for the days on which a destination's digests differ from the lake's.
+A destination stores the lake's deltas; its follower's mark says up to where. A digest is a sum over the deltas of a
+table and day. The pipeline calls `restore` for the days on which the destination's digests differ from the lake's. The
+mark keeps its value, because the follower has passed these deltas before. A repeat, also after a crash, has the same
+result.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-AT_ONCE = 25_000
-"""Deltas written at once to a database, at least; whole batches of the lake."""
+MIN_DELTAS_PER_WRITE = 25_000
+"""Deltas that are written at once to a database, at least. Batches of the lake are not divided."""
 
 
 @runtime_checkable
@@ -43,10 +45,10 @@ class Restorable(Protocol):
         """Replace the stored deltas that have the same identity, or insert them, and rewrite their rows.
 
         Args:
-            follower: the follower for which a destination table is suspended if it cannot be written.
-            batch_id: the lake's batch, for adapters that store batches.
-            deltas: a table as in `ArrowAdapter`.
-            scope: the destination tables.
+            follower: name of the follower. A destination table that cannot be written is suspended for it.
+            batch_id: id of the first of the lake's batches, for adapters that store batches as objects.
+            deltas: the deltas as an Arrow table.
+            scope: the destination tables and days that are restored.
             transform: changes row contents before they are written.
 
         Raises:
@@ -61,7 +63,7 @@ class Restorable(Protocol):
         Args:
             follower: as in `restore_arrow`.
             deltas: the deltas to delete.
-            scope: the destination tables.
+            scope: the destination tables and days that are restored.
             transform: changes row contents before they are written.
 
         Raises:
@@ -89,13 +91,14 @@ def restore(
     Args:
         adapter: the destination.
         follower: the follower's name.
-        history: `HISTORY_COLUMNS` of whole batches in order of gateway, shard and arrival.
-        scope: what is restored. Surplus deltas are removed from its days.
-        cold: cold tiers; deltas stored there are not restored.
+        history: the lake's deltas of these days, in the columns `HISTORY_COLUMNS`, in order of gateway, shard and
+            arrival. Batches are complete.
+        scope: tables, gateways and days to restore. Surplus deltas are removed from these days.
+        cold: the destination's cold tiers. Deltas that are stored there are not restored.
         transform: changes row contents before they are written.
 
     Returns:
-        The number of deltas written.
+        The number of deltas written; 0 if the adapter cannot restore (`Restorable`).
 
     Raises:
         AdapterError: the destination cannot be reached; retry.
@@ -111,7 +114,7 @@ def restore(
     lake_id_chunks: list[npt.NDArray[np.uint64]] = []
     cold_ids = _stored_ids(cold, scope)
     count = 0
-    for part in split_parts(history, ("batch_id",), 1 if stores_batches else AT_ONCE):
+    for part in split_parts(history, ("batch_id",), 1 if stores_batches else MIN_DELTAS_PER_WRITE):
         lake_id_chunks += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
         if len(cold_ids):
             keep = [~np.isin(id_numbers(chunk), cold_ids) for chunk in part.column("delta_id").chunks if len(chunk)]
@@ -134,13 +137,13 @@ def restore(
                 surplus = in_scope.filter(~np.isin(numbers, lake_ids))
                 if len(surplus):
                     restorable.remove_surplus(follower, surplus, scope, transform)
-    if not cold:  # otherwise all deltas of a row may be in a cold tier
+    if not cold:  # a row whose deltas are all in a cold tier would count as an orphan
         restorable.remove_orphan_rows(scope)
     return count
 
 
 def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.NDArray[np.uint64]:
-    """Return the `id_numbers` of all deltas that some adapters store of the scope's days."""
+    """Return the `id_numbers` of all deltas of the scope's days that some adapters store."""
     import numpy as np
 
     from lakesync.adapters.arrow import id_numbers

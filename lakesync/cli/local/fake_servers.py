@@ -24,7 +24,8 @@ Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of th
 AsJson = Annotated[bool, typer.Option("--json", help="Print its URL and a connector for it as one JSON object.")]
 
 _SPACING_MS = 10_000
-"""Milliseconds between the initial records. Connectors re-read the last minutes; with this spacing, few records."""
+"""Milliseconds between the times of the initial records. Connectors read the last minutes again in each poll, so
+records of the same time would all be read again."""
 
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 

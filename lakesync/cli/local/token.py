@@ -1,4 +1,4 @@
-"""`lakesync token`: creates and inspects the tokens that authenticate clients and admins."""
+"""`lakesync token`: creates, shows and inspects the tokens (JWTs) that authenticate clients and admins."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def inspect(
     Uses the settings that a gateway would have here, and fetches the keys of issuers. Other users of the machine can
     see a token on the command line; prefer stdin or a file. Exits with 4 if the token is rejected.
     """
-    from lakesync.auth import TokenRefusedError, TokenVerifier, configured_issuers
+    from lakesync.auth import TokenRejectedError, TokenVerifier, configured_issuers
     from lakesync.cli import output
     from lakesync.cli.connection import verification_secrets
     from lakesync.model.errors import ConfigurationError
@@ -142,12 +142,12 @@ def inspect(
     try:
         identity = verifier.verify(token_text)
         findings += _admission(identity, gateway, role)
-    except TokenRefusedError:
+    except TokenRejectedError:
         pass  # `findings` has the reason
     accepted = all(finding.state == "ok" for finding in findings)
     if as_json:
         output.record(
-            {"taken": accepted, **_identity_fields(identity), "checks": [finding._asdict() for finding in findings]}
+            {"accepted": accepted, **_identity_fields(identity), "checks": [finding._asdict() for finding in findings]}
         )
     else:
         output.records((finding._asdict() for finding in findings), as_json=False)
@@ -157,7 +157,7 @@ def inspect(
 
 
 def _admission(identity: Identity, gateway: str | None, role: str) -> list[Finding]:
-    """Return the checks that a route makes after those of the token itself.
+    """Return the results of the checks that a route makes after those of the token itself.
 
     Args:
         identity: the client in the token.

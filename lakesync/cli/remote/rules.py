@@ -1,4 +1,8 @@
-"""`lakesync rules`: validates, simulates, compares and activates sync rules, which decide the rows a client may see."""
+"""`lakesync rules`: validates, simulates, compares and activates sync rules.
+
+Sync rules decide which rows a client may see. They consist of buckets: tables, and filters that compare columns with
+constants or with claims of the client's token.
+"""
 
 from __future__ import annotations
 

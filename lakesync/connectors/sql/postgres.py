@@ -1,4 +1,8 @@
-"""Postgres reader for `SqlSource`: one transaction per read, one server-side cursor per statement."""
+"""Reads tables of a tenant's Postgres for polls: the `Reader` that `SqlSource` uses.
+
+Each read is one transaction, with one server-side cursor per statement. The connection string comes from a tenant, so
+it must not reach hosts that are not allowed, nor make libpq send credentials of this machine.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,13 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10
 _PORT = 5432
 _NOWHERE = "/nonexistent/lakesync"
+"""A path without a file, in place of libpq's default files."""
 _PARAMETERS = frozenset(
     {"host", "port", "user", "password", "dbname", "sslmode", "channel_binding", "target_session_attrs"}
     | {"application_name", "options", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"}
     | {"tcp_user_timeout", "client_encoding", "load_balance_hosts"}
 )
-"""Connection parameters that refer to no file, service, socket or identity of this machine."""
+"""Allowed connection parameters. None refers to a file, service, socket or identity of this machine."""
 _NO_SERVER_CREDENTIALS = {
     "passfile": _NOWHERE,
     "sslcert": _NOWHERE,
@@ -99,7 +104,13 @@ class PostgresReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSnapshot]:
-        """Yield a read-only transaction with a consistent snapshot."""
+        """Yield a read-only transaction with a consistent snapshot.
+
+        Raises:
+            AuthError, ForbiddenError, ConfigurationError: the database rejects the login or the query; a person must
+                correct the connector.
+            AdapterError: the database cannot be reached; retry.
+        """
         try:
             with self._driver.connect(**self._pinned_parameters()) as connection:
                 connection.read_only = True
@@ -110,7 +121,11 @@ class PostgresReader:
             raise map_error(error) from error
 
     def _pinned_parameters(self) -> dict[str, Any]:
-        """Return connection parameters with checked addresses; TLS verifies the hosts' names."""
+        """Return connection parameters with the hosts' addresses, which are checked against the allowed hosts.
+
+        libpq connects to these addresses, so that a second DNS lookup cannot lead elsewhere. TLS still verifies the
+        hosts' names.
+        """
         try:
             addresses = [self._hosts.resolve(host, port) for host, port in self._hosts_and_ports]
         except OSError as error:
@@ -130,7 +145,7 @@ class PostgresReader:
 
 
 class PostgresSnapshot:
-    """One transaction."""
+    """A transaction in which a poll reads. All of its statements see the same snapshot."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         """Read the horizon of the connection's transaction.
@@ -169,7 +184,7 @@ def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:
 
 
 def map_error(error: psycopg.Error) -> LakeSyncError:
-    """Return LakeSync's error for an error of the driver."""
+    """Return LakeSync's error for an error of the driver, by its SQLSTATE: see `PostgresReader.snapshot`."""
     reason = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""
     if state.startswith("28") or "authentication failed" in reason or "no password" in reason:

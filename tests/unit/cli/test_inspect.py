@@ -41,7 +41,7 @@ def test_an_accepted_token_is_explained(run, project):
     assert result.exit_code == ExitCode.OK, result.output
     assert f"accepts the token as client {user.id!r} of shop, desk" in result.stderr
     found = json.loads(run("token", "inspect", "--json", "-g", "desk", stdin=token).stdout)
-    assert (found["taken"], found["client"], found["gateways"]) == (True, user.id, ["shop", "desk"])
+    assert (found["accepted"], found["client"], found["gateways"]) == (True, user.id, ["shop", "desk"])
     assert found["claims"]["app_metadata.team"] == "red"
     assert {each["state"] for each in found["checks"]} == {"ok"}
 
