@@ -1,6 +1,7 @@
 """Creates external assets, with which lineage begins: clients' tables, staging's log, and backends that are read.
 
-LakeSync does not materialise them. The code location (`lakesync_dagster`) calls this module.
+Dagster does not materialise external assets; it only shows them upstream of those that it does. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Sequence
@@ -24,8 +25,8 @@ def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
     """Create an external asset for each synced table, and one for the log that all of them are pushed to.
 
     Args:
-        snapshot: names the tables and their gateways.
-        config: names the staging store.
+        snapshot: the registered tables, with the gateways that have each of them.
+        config: the project's configuration, with the URL of the staging store.
     """
     clients = [
         dg.AssetSpec(
@@ -54,7 +55,11 @@ def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
 
 
 def backend_key(name: str) -> dg.AssetKey:
-    """Return the key of an adapter's external asset."""
+    """Return the key of the external asset of a backend that is read.
+
+    Args:
+        name: the backend's name in the configuration.
+    """
     return dg.AssetKey(["backends", name])
 
 
@@ -65,7 +70,7 @@ def kind_of(uri: str) -> str:
 
 
 def source_keys(config: Config, backend: str) -> Sequence[dg.AssetKey]:
-    """Return the upstream assets of an asset that reads a backend.
+    """Return the upstream assets of an asset that reads a backend, one for each adapter that the backend consists of.
 
     Args:
         config: the project's configuration, which declares the backends.

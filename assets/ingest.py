@@ -1,6 +1,8 @@
 """Creates an asset for each table of each connector, an external system that is polled into a gateway.
 
-`lakehouse.landing.polls` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
+A poll appends what it reads to the lake's table `landing`, and then pushes it to the gateway as a client would. A
+replay pushes again what landed on past days, without a call to the source. `lakehouse.landing.polls` does both. The
+code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import re
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 GROUP = "ingest"
 
 _TIMES = ("updated", "modified")
-"""Names of cursor fields that are times, in milliseconds since 1970."""
+"""Names of the fields of a source's cursor that are times, in milliseconds since 1970."""
 
 
 class Poll(dg.Config):
@@ -48,7 +50,7 @@ def connectors(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: 
     """Create the assets of every connector that is polled.
 
     Args:
-        snapshot: names the connectors.
+        snapshot: the registered tables and connectors, as they were when Dagster loaded its definitions.
         days: partitions by the UTC day on which rows landed.
         config: the project's configuration.
     """
@@ -59,8 +61,8 @@ def downstream_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list
     """Return external assets with one change: staging's log is downstream of the connectors, which push to it.
 
     Args:
-        assets: the external assets.
-        snapshot: names the connectors.
+        assets: the result of `assets.external.sources`.
+        snapshot: the registered tables and connectors.
     """
     keys = [polled_key(each.gateway, each.name, table) for each in snapshot.connectors for table in each.tables]
     return [spec.replace_attributes(deps=[*spec.deps, *keys]) if spec.key == LOG and keys else spec for spec in assets]
@@ -71,8 +73,8 @@ def connector_tables(
 ) -> dg.AssetsDefinition:
     """Create the assets of a connector's tables. They are one step, because they share one session at their source.
 
-    A run that the poll sensor requests polls the source. Any other run replays what landed on its days, without a call
-    to the source, unless its configuration has `poll: true`. Both work on the run's tables only.
+    A run that the poll sensor requests polls the source. Any other run replays what landed on its days, unless its
+    configuration has `poll: true`. Both work only on the tables that the run selects.
 
     Args:
         connector: the connector.

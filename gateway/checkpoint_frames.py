@@ -1,8 +1,10 @@
 """Filters the frames of a published checkpoint: each client gets only the rows that the sync rules show it.
 
-A frame is a length-prefixed protobuf message with rows. Most rows are not decoded. A row that a bucket shows has, for
-each filter by equality, one of a few values in that filter's column. So each frame is searched for the encoded forms of
-these values (needles), and only rows that contain one are decoded and tested. `gateway.routes.checkpoint` calls it.
+A frame is a length-prefixed protobuf message with rows of one table. The sync rules define buckets: a bucket shows a
+client the rows of some tables that pass its filters. Decoding every row for every client would be slow. A row that a
+bucket shows has, for each filter by equality, one of a few values in that filter's column. So each frame is searched
+for the encoded forms of these values (needles), and only rows that contain one are decoded and tested.
+`gateway.routes.checkpoint` calls this module.
 """
 
 from __future__ import annotations

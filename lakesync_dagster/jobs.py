@@ -1,7 +1,8 @@
-"""Creates the jobs of the code location, those of maintenance and audits with their schedules.
+"""Creates the jobs of the code location. Those of maintenance and audits have a schedule, the others have sensors.
 
-A schedule requests runs of the assets whose state has changed since their last maintenance or audit. Marks in staging
-have the state and time of the last one. `lakesync_dagster.definitions` calls this module.
+A schedule requests runs for what has changed since its last maintenance or audit. A mark in staging has the state and
+time of the last one. Here the state of a table is the id of its newest Iceberg snapshot. Each job has a tag with the
+slot of its runs: Dagster runs only so many runs of a slot at once. `lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,26 +40,30 @@ _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": 
 """Of runs that wait for the same pool, the one with the greater priority starts first."""
 
 
-def pipeline_jobs(config: Config, snapshot: SchemaSnapshot, apart: Sequence[dg.AssetCheckKey] = ()) -> dg.Definitions:
+def pipeline_jobs(
+    config: Config, snapshot: SchemaSnapshot, sensor_checks: Sequence[dg.AssetCheckKey] = ()
+) -> dg.Definitions:
     """Create the jobs that sensors or people start: flush, merge of state tables, erasure and, with connectors, poll.
 
     Args:
         config: the project's configuration, which says after how many seconds Dagster ends a run.
         snapshot: the registered tables and connectors.
-        apart: checks that are in no job, because sensors report them outside runs.
+        sensor_checks: checks that are in no job, because a sensor reports their results without a run.
     """
     limit = {"dagster/max_runtime": str(config.dagster.max_run_seconds)}
     found = [
         dg.define_asset_job(
             FLUSH_JOB,
-            # `checkpoint_snapshots` publishes the checkpoints; `checkpoint` has other partitions than the run, gateways
-            selection=_without(apart, "flush", "tables", "checkpoint_snapshots") | dg.AssetSelection.checks(PUBLISHED),
+            # `checkpoint_snapshots` publishes the checkpoints. The asset `checkpoint` cannot be in the job: its
+            # partitions are gateways, the run's are days.
+            selection=_without(sensor_checks, "flush", "tables", "checkpoint_snapshots")
+            | dg.AssetSelection.checks(PUBLISHED),
             description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
             tags={**limit, SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
         ),
         dg.define_asset_job(
             "tables",
-            selection=_without(apart, "tables"),
+            selection=_without(sensor_checks, "tables"),
             description="Merges the state tables again from the history, for the chosen days of arrival or completely.",
             tags={**limit, SLOT: OTHER_SLOT},
         ),
@@ -83,12 +88,13 @@ def pipeline_jobs(config: Config, snapshot: SchemaSnapshot, apart: Sequence[dg.A
 def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.Definitions:
     """Create the job of maintenance and its schedule: a run for each part that is due.
 
-    A run occupies the pool of the history. One run for all parts would delay flushes until the last table is done. So
-    each part has its own run, one runs at a time, and a waiting flush starts before the next one.
+    A part is a table of the lake, the log, or Dagster's records of runs. A run occupies the pool that flushes need too.
+    One run for all parts would delay flushes until the last table is done. So each part has its own run, one runs at a
+    time, and a waiting flush starts before the next one.
 
     Args:
         config: the project's configuration, with the cron schedule.
-        snapshot: names the tables.
+        snapshot: the registered tables and connectors.
         open_staging: opens the staging store, which has the marks.
     """
     job = dg.define_asset_job(
@@ -111,7 +117,7 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Maintains the parts that have changed; `[maintenance]` in lakesync.toml has the thresholds.",
     )
-    def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def request_maintenance(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         try:
             with open_staging() as store:
                 due = parts_to_maintain(config, snapshot, store)
@@ -122,17 +128,19 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
             run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
             yield dg.RunRequest(run_key=run_key, partition_key=part)
         if not due:
-            yield dg.SkipReason("no part has changed since its maintenance, less than a day ago")
+            yield dg.SkipReason("the maintenance of every part is less than a day old, and none has changed since")
 
-    return dg.Definitions(jobs=[job], schedules=[tidying])
+    return dg.Definitions(jobs=[job], schedules=[request_maintenance])
 
 
 def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.Definitions:
     """Create the job of audits and its schedule: every night if an asset has changed, otherwise once a week.
 
+    An audit runs every asset check over all data. The checks of a flush cover only the days that it wrote.
+
     Args:
         config: the project's configuration.
-        snapshot: names the tables.
+        snapshot: the registered tables and connectors.
         open_staging: opens the staging store, which has the marks.
     """
     job = dg.define_asset_job(
@@ -150,22 +158,24 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Checks everything at 03:10 UTC; the checks of a flush look at its days only.",
     )
-    def auditing() -> dg.RunRequest | dg.SkipReason:
+    def request_audit() -> dg.RunRequest | dg.SkipReason:
         try:
             with open_staging() as store:
                 due = assets_to_audit(config, snapshot, store)
         except LakeUnavailableError as error:
             return dg.SkipReason(str(error))
         if due:
-            return dg.RunRequest(tags={REASON: f"written since the last audit, or a week ago: {', '.join(due)}"})
+            return dg.RunRequest(
+                tags={REASON: f"changed since the last audit, or not audited for a week: {', '.join(due)}"}
+            )
         return dg.SkipReason("nothing was written since the last audit, which found nothing")
 
-    return dg.Definitions(jobs=[job], schedules=[auditing])
+    return dg.Definitions(jobs=[job], schedules=[request_audit])
 
 
-def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
-    """Return the selection of some groups of assets with their checks, except the checks `apart`."""
-    return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*apart)
+def _without(checks: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
+    """Return the selection of some groups of assets with their checks, except `checks`."""
+    return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*checks)
 
 
 WEEK_MS = 7 * 86_400_000
@@ -179,14 +189,14 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
 
     Args:
         config: the project's configuration.
-        snapshot: names the tables.
+        snapshot: the registered tables and connectors.
         store: the staging store.
 
     Raises:
         LakeUnavailableError: the catalogue cannot be read.
     """
     states = _table_states(config, lake_parts(snapshot))
-    states |= {LOG: flushed_state(store.backlog()), RUNS: ""}
+    states |= {LOG: flushed_state(store.backlog()), RUNS: ""}  # a state that never changes: due once a day
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
     return [
         part for part, state in states.items() if is_changed(marks.get(maintenance_mark(part)), state, now_ms, DAY_MS)
@@ -194,11 +204,11 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
 
 
 def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the assets, as text, that have changed since an audit last found no fault, or whose audit is a week ago.
+    """Return the assets to audit: those that have changed since an audit found no fault in them, or a week ago did so.
 
     Args:
         config: the project's configuration.
-        snapshot: names the tables.
+        snapshot: the registered tables and connectors.
         store: the staging store.
 
     Raises:
@@ -219,7 +229,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
 
 def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
     """Return part → the id of the newest snapshot of its table, as text."""
-    from lakesync.analysis.lake_marks import snapshots  # pyiceberg, which loading the location does without
+    from lakesync.analysis.lake_marks import snapshots  # imports pyiceberg, without which the location loads faster
 
     own, shared = config.lake.system_namespace, config.lake.namespace
     tables = {

@@ -1,7 +1,8 @@
-"""Creates the sensors of backends beyond the lake: one requests runs of destinations, one those of moves.
+"""Creates two sensors that request runs which copy data between backends: one for destinations, one for moves.
 
-A destination's adapter is due if its mark is behind the history `deltas`. Flows, tiers and migrations are due by their
-schedules and after failures. `lakesync_dagster.definitions` calls this module.
+A destination is one or more adapters that follow the lake. An adapter is due if its mark is behind the lake's history
+`deltas`. A mark says how far something is. A move is a flow, a pair of tiers or a migration between two backends. It is
+due by its schedule, and after a failure. `lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Mapping
@@ -37,16 +38,17 @@ def move_sensor(
     open_staging: OpenStaging,
     lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """Create the sensor of flows, tiers and migrations: one run for each that is due, never two at once.
+    """Create the sensor of flows, tiers and migrations: one run for each that is due, never two of one at once.
 
-    A failed or killed run wrote no mark, so it is requested again after a growing pause, before its next schedule.
+    A run writes its mark at its end. So a run that failed or was killed is requested again after a growing pause, even
+    before its schedule's next time.
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.
         jobs: the jobs, each with the result of `job_name` as its name.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
-        lags: the lags of the pipeline's parts, which all sensors share.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
     """
     moves = list(jobs.jobs or ())
     names = {job.name for job in moves}
@@ -85,7 +87,11 @@ def move_sensor(
 
 
 def job_name(lag: Lag) -> str:
-    """Return the name of the job of a flow, tiers or migration."""
+    """Return the name of the job of a flow, tiers or migration.
+
+    Args:
+        lag: says that the move is behind.
+    """
     return f"{lag.part}s_{lag.name}"
 
 
@@ -95,7 +101,7 @@ def _partition_tags(
     """Return the tags that select a run's partitions; None if there is nothing to move.
 
     For a flow these are the days since its last run, for tiers the newest day that is old enough, for a migration the
-    days that were not copied.
+    days that were not copied. A migration's partition is a table and a day.
     """
     if lag.part == "migration":
         declared = config.migrations[lag.name]
@@ -116,7 +122,7 @@ def _partition_tags(
 
 
 TARGET = "lakesync/leaf"
-"""Run tag: the asset of the adapter that the run writes to."""
+"""Run tag: the asset of the leaf that the run writes to. A leaf is one of the adapters that a backend consists of."""
 
 
 def destination_sensor(
@@ -131,7 +137,7 @@ def destination_sensor(
         keys: name of an adapter's mark → its asset.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
-        lags: the lags of the pipeline's parts, which all sensors share.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
     """
 
     @dg.sensor(
@@ -146,12 +152,12 @@ def destination_sensor(
         attempts = Attempts(context.cursor)
         lags.record_requests(DESTINATION_SENSOR, attempts.by_part)
         with open_staging() as store:
-            behind = destinations(lags, context, store)
+            behind = destination_lags(lags, context, store)
             ready, delayed = attempts.ready(behind)
             names = {lag.name for lag in ready}
             busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
             if names - busy:  # a run that moves these marks may have ended since they were read
-                behind = destinations(lags, context, store, anew=True)
+                behind = destination_lags(lags, context, store, anew=True)
                 ready, delayed = attempts.ready(behind)
         requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not requested:
@@ -164,7 +170,7 @@ def destination_sensor(
         others = [lag for lag in behind if lag not in requested]
         return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
 
-    def destinations(
+    def destination_lags(
         found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, anew: bool = False
     ) -> list[Lag]:
         lagging = found.read(store, lambda: context.instance, anew=anew)

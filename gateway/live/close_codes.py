@@ -1,4 +1,7 @@
-"""Maps errors to the close codes and reasons of WebSocket connections. The modules of `gateway.live` call it."""
+"""Maps errors to the close codes and reasons of WebSocket connections. The modules of `gateway.live` call it.
+
+`docs/websocket.md` lists what a client does after each code.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,17 @@ from lakesync.model.errors import (
 )
 
 GOING_AWAY = 1001
+"""The server stops."""
 BAD_FRAME = 1002
+"""A frame does not follow the protocol."""
 REJECTED = 1008
+"""The request is invalid or not permitted; repeating it is of no use."""
 TOO_BIG = 1009
+"""A message exceeds a limit of size."""
 FAILED = 1011
+"""An unexpected error of the server."""
 TRY_LATER = 1013
+"""The server lacks something at present, such as its staging store."""
 _STANDARD_CODES = frozenset({*range(1000, 1004), *range(1005, 1016)})
 """Close codes that RFC 6455 and IANA define."""
 STOPPING = "the gateway is stopping: connect again"

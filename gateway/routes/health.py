@@ -1,4 +1,7 @@
-"""The routes `/health` and `/ready`: whether the process responds, and whether it accepts requests or why not."""
+"""The routes `/health` and `/ready`: whether the process responds, and whether it accepts requests or why not.
+
+Orchestrators such as Kubernetes call them: `/health` to restart a process, `/ready` to route requests to it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ async def health() -> Health:
     responses=error_responses(),
 )
 async def ready(services: ServicesDependency) -> Health:
-    """Return `ready` while the server accepts work."""
+    """Return `ready` while the server accepts requests; otherwise the error of `check_ready`, with status 503."""
     await check_ready(services)
     return Health(status="ready")
 

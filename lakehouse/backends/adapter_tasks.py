@@ -1,6 +1,7 @@
 """Runs tasks on Spark's executors that open database adapters there, so that no data passes through the driver.
 
-The other modules of `lakehouse.backends`, and `lakehouse.erasure.backends`, call it.
+An adapter reads and writes one backend, such as a Postgres database. A task sends back only small reports. The other
+modules of `lakehouse.backends`, and `lakehouse.erasure.backends`, call it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
         report: the type of the tasks' reports.
 
     Raises:
-        LakeSyncError: the first error of a task. The other tasks have ended as well.
+        LakeSyncError: the error of the first task that failed. It is raised when all tasks have ended.
         LakeUnavailableError: Spark cannot be reached.
     """
     rows = in_tasks(spark, len(tasks), _Runner(tasks), _REPORTS, waiting=True).collect()

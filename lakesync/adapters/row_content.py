@@ -1,6 +1,7 @@
 """The content of one row in a destination table: the merge of the row's deltas, in any order.
 
-Adapters with destination tables, flows and tiers use it.
+A destination table has the current rows of a synced table at a backend. With soft delete, a deleted row stays in it
+with its last values and a mark. Adapters with destination tables, flows and tiers use this module.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ NO_CONTENT = RowContent(RowState())
 
 def merge_states(first: RowState, second: RowState) -> RowState:
     """Merge two states of one row, by merging deltas that would give each of them.
+
+    `RowState` merges only deltas. The result equals the merge of all deltas of both states.
 
     Args:
         first: a state.

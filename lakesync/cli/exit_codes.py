@@ -1,4 +1,7 @@
-"""The exit code of each error, and the report of an error on stderr. `LazyGroup` calls it for every command."""
+"""The exit code of each error, and the report of an error on stderr.
+
+`LazyGroup` (`lakesync.cli.lazy_commands`), which runs every command, calls it for an exception that a command raises.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ REMEDIES: dict[str, str] = {
     "LakeUnavailableError": "check the catalogue and Spark with `lakesync doctor`",
     "StagingUnavailableError": "check the store with `lakesync doctor`",
 }
-"""Name of an error class → a suggestion that is printed after the message, which cannot name commands itself."""
+"""Name of an error class → a suggestion that is printed after the message.
+
+It is not in the message itself, because the gateway sends the same message to clients that do not have this CLI."""
 
 
 EXTRAS: dict[str, str] = {

@@ -1,7 +1,8 @@
-"""Options that several commands have, as types for their parameters, the parsing of their values, and their completion.
+"""Command-line options that several commands share, and helpers to parse their values.
 
-The modules of commands use them. Shell completion of gateway ids and table names reads the local settings; it never
-calls a gateway, and never prints an error.
+An option is a type that a command's parameter has, such as `as_json: Json = False`. The modules of commands import
+them. Shell completion of gateway ids and table names reads the local settings. It never calls a gateway and never
+prints an error, because its output goes into the user's command line.
 """
 
 from __future__ import annotations
@@ -108,9 +109,11 @@ Claim = Annotated[
 def load_settings(data: Path | None = None, **sections: Any) -> Config:
     """Load the configuration with the overrides of the command line.
 
+    Example: `load_settings(data, remote={"url": url})` overrides `[remote] url`.
+
     Args:
         data: the data folder (`--data`); None for that of the settings.
-        sections: settings that options override, by name, each by section of `lakesync.toml`.
+        sections: name of a section of `lakesync.toml` → its settings that options override.
 
     Raises:
         ConfigurationError: a setting is invalid.
@@ -143,7 +146,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
         except OSError as error:
             raise typer.BadParameter(f"{path} cannot be read: {error}") from error
         text = io.TextIOWrapper(raw, "utf-8-sig", newline="\n")
-        stack.callback(text.detach)
+        stack.callback(text.detach)  # so that `text` does not close stdin when it is garbage-collected
         yield text
 
 
@@ -181,10 +184,11 @@ def read_json(path: Path) -> Any:
 
 
 def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
-    """Parse the claims of `--as`.
+    """Parse the value of `--as`: the claims of the client in whose place a command evaluates rules.
 
     Args:
-        text: JSON, `@FILE`, or `NAME=VALUE,NAME=VALUE`, in which a repeated name makes a list.
+        text: a JSON object, `@FILE` for the name of a file with the claims in one of the other forms, or
+            `NAME=VALUE,NAME=VALUE`, in which a repeated name makes a list.
 
     Returns:
         The claims; None for None.
@@ -231,7 +235,7 @@ def _add_claim(claims: dict[str, str | list[str]], name: str, value: str) -> Non
 
 
 def _parse_json_claims(text: str) -> dict[str, str | list[str]]:
-    """Parse the claims of a JSON object, which must be strings or lists of strings.
+    """Parse a JSON object of claims, whose values are strings or lists of strings.
 
     Raises:
         typer.BadParameter: the text is not such an object.

@@ -1,8 +1,9 @@
-"""Polls: their settings and reports, the census, and `SeenRows`, the digests of a table's newest rows.
+"""What the polls of all connector types share: settings, reports, the census, and `SeenRows`.
 
-A census is a list of all ids that a source has. It finds rows that were added or deleted without a reported change.
-`SeenRows` prevents that unchanged rows are written to the lake again: sources read some time before their cursor, so an
-idle poll returns the same few rows each time. The pipeline's poll tasks (`lakehouse.landing`) and
+A poll reads what has changed at a source since a cursor. A census lists all ids that a source has. It finds rows that
+were added or deleted although the source reported no change. `SeenRows` has digests of a table's newest rows, so that
+unchanged rows are not written to the lake again. Such rows are common: a poll begins some time before its cursor, so
+that it misses nothing, and returns the same few rows each time. The pipeline's poll tasks (`lakehouse.landing`) and
 `lakesync.testing.landing` call this module.
 """
 
@@ -28,7 +29,7 @@ _ALWAYS_DELETABLE_ROWS = 20
 """A census may delete this many rows of a table, even if they are more than the allowed share."""
 
 MAX_REMEMBERED = 500
-"""Number of rows, and of claims, that are remembered. Larger pages, and pages with duplicate rows, stay unchanged."""
+"""Number of rows, and of claims, that `SeenRows` remembers. A larger page is written whole, without comparison."""
 
 _DELETED = ""
 """The digest of a deleted row."""
@@ -132,7 +133,11 @@ class IngestSettings(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def of(cls, ingest: Mapping[str, Any]) -> IngestSettings:
-        """Parse the shared settings. Settings of one type only, such as `tables`, are ignored."""
+        """Parse the shared settings. Settings of one type only, such as `tables`, are ignored.
+
+        Args:
+            ingest: the connector's `ingest`, which the registry of connector types has validated.
+        """
         return msgspec.convert(ingest, cls)
 
 
@@ -165,6 +170,8 @@ class SeenRows(msgspec.Struct):
     def drop_unchanged(self, page: Page, identity: str | None) -> Page:
         """Return a page without the rows and claims that change nothing, and remember it as written.
 
+        The page is returned unchanged if it is larger than `MAX_REMEMBERED`, or if a row id occurs in it twice.
+
         Args:
             page: a page that was read.
             identity: the table's `Table.identity`.
@@ -172,7 +179,7 @@ class SeenRows(msgspec.Struct):
         watched = {column for column, _ in page.whole} | ({identity} if identity else set())
         digests = {row.row_id: _digest(row.columns) for row in page.rows} if len(page.rows) <= MAX_REMEMBERED else {}
         cannot_compare = len(digests) < len(page.rows) or len(page.deleted) + len(page.whole) > MAX_REMEMBERED
-        if cannot_compare or not watched <= self.columns:
+        if cannot_compare or not watched <= self.columns:  # remembered rows do not have the values of a new column
             self.rows, self.claims, self.columns = {}, {}, self.columns | watched
         if cannot_compare:
             return page

@@ -1,6 +1,7 @@
 """The registry of connector types: validates connectors' configurations, and opens them for the types' code.
 
-The gateway validates and stores them; actions and the pipeline's polls open them.
+A connector connects an external system, such as Jira. Its configuration is sealed, that is, its secrets are encrypted,
+before it is stored. The gateway validates and stores configurations. Actions and the pipeline's polls open them.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ class Connectors:
         return [self._types[name].descriptor for name in sorted(self._types)]
 
     def take(self, gateway: str, body: Any) -> StoredConnector:
-        """Validate a decoded JSON body `{name, type, TYPE: {…}, ingest?}` and return the connector with sealed secrets.
+        """Validate the body of a request that registers a connector, and return the connector with sealed secrets.
 
         Args:
             gateway: the id of the gateway that registers the connector.
-            body: the decoded body.
+            body: the decoded JSON, `{name, type, TYPE: {…}, ingest?}`, where TYPE is the value of `type`.
 
         Raises:
             ValidationError: names the field and what is allowed; never contains a secret.
@@ -140,7 +141,7 @@ class Connectors:
             field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret_fields else value
             for field, value in stored.settings.items()
         }
-        own_identity = self._secrets.lends_identity(gateway)
+        own_identity = self._secrets.lends_identity(gateway)  # may use the process's own cloud identity
         return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts, own_identity)
 
     def _check_url(self, setting: str, url: str) -> None:
@@ -155,7 +156,7 @@ class Connectors:
         return self._secrets.rotating
 
     def resealed(self, stored: StoredConnector) -> StoredConnector:
-        """Return the connector with its secrets sealed with the current key, as far as they can be opened."""
+        """Return the connector with its secrets sealed with the current key. A secret that cannot be opened stays."""
         known = self.find(stored.type)
         secret_fields = known.descriptor.secrets if known is not None else frozenset()
         settings = {
@@ -207,7 +208,7 @@ def _by_name(types: Iterable[ConnectorType]) -> dict[str, ConnectorType]:
 
 
 def _table_fault(ingest: Mapping[str, Any]) -> str | None:
-    """Return an error message if a table's name is not an identifier; otherwise None."""
+    """Return an error message if the name of a table in `ingest` is not an identifier; otherwise None."""
     for index, table in enumerate(ingest.get("tables", ())):
         if not is_identifier(table["table"]):
             return (

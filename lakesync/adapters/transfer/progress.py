@@ -1,4 +1,9 @@
-"""Progress of flows, followers, migrations and divisions as JSON, stored in an adapter's mark or in a file."""
+"""Progress of flows, followers, migrations and divisions as JSON, stored in an adapter's mark or in a file.
+
+These four kinds of work copy deltas from one adapter to another, in steps. Each saves its progress after a step, so
+that a later run continues there. A mark is a named text in the adapter's own store; only a caller that knows its
+present value can change it. The other modules of `lakesync.adapters.transfer` use this module.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decode_progress(text: str | None, kind: type[T], name: str) -> T | None:
-    """Decode the value of a mark; None for a mark that was never written.
+    """Decode the value of a mark. None, which is the value of a mark that was never written, stays None.
 
     Args:
         text: the mark's value.
@@ -72,10 +77,10 @@ class ProgressInMark(Generic[T]):
         return decode_progress(self._text, self._kind, self._name)
 
     def write(self, progress: T) -> None:
-        """Move the mark from the value that was read or written last.
+        """Replace the value that was read or written last.
 
         Raises:
-            IntegrityError: another run has moved it.
+            IntegrityError: the mark has another value, because another run has changed it.
         """
         text = msgspec.json.encode(progress).decode()
         self._adapter.move_mark(MarkUpdate(self._name, self._text, text))

@@ -1,7 +1,8 @@
 """`lakesync materialise`: updates destination tables from a flush queue in an object store.
 
-Without a pipeline, a gateway flushes deltas to an adapter by itself (`--flush-to`). With `[flush] queue`, it leaves the
-update of the adapter's tables to this command.
+Without a pipeline, a gateway flushes deltas to an adapter by itself (`--flush-to`). An adapter keeps the deltas, and
+destination tables with the current rows. With `[flush] queue`, the gateway writes only the deltas and a job in the
+queue for each flush; this command updates the tables.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def materialise(
 
 
 def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
-    """Process jobs until `stop` is set, or with `once` until the queue is empty; return the number of jobs.
+    """Process jobs of the queue until `stop` is set, or with `once` until it is empty; return the number of jobs.
+
+    Without `once`, it tries again if the queue or the adapter cannot be reached.
 
     Raises:
         ConfigurationError: no queue is configured, or the adapter has no tables to update.

@@ -1,6 +1,7 @@
 """`lakesync staging`: inspects, upgrades and rebuilds the staging store, the database to which gateways commit.
 
-With shards, some tables have stores of their own.
+A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose shard is
+named "" here.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def rebuild(
 
 
 def _print_status(store_status: Status) -> None:
-    """Print a store's schema versions, and a line for each gateway and shard."""
+    """Print a store's schema versions, and a line for each gateway and shard in it."""
     print(f"{store_status.url}  {store_status.bytes:,} bytes")
     for schema in store_status.schemas:
         note = "" if schema.version == schema.newest else f" (this LakeSync has {schema.newest})"
@@ -143,7 +144,7 @@ def _print_status(store_status: Status) -> None:
 
 
 def _urls(staging: str | None, data: Path | None) -> dict[str, str]:
-    """Return the URL of each shard's store by shard, the default shard first; without shards, the only name is "".
+    """Return shard → the URL of its store, the default shard first; without shards, the only shard is "".
 
     Args:
         staging: the URL of one store (`--staging`); None for the stores of the settings.

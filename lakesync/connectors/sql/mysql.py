@@ -1,4 +1,9 @@
-"""MySQL reader for `SqlSource`: one consistent snapshot per read, rows streamed from the server."""
+"""Reads MySQL databases for `SqlSource`, which polls the results of queries into a gateway.
+
+Each read has a transaction with a consistent snapshot, from which rows are streamed. A transaction that began earlier
+may commit later, with older cursor values; no read has seen them yet. So each snapshot has a horizon: the next poll
+begins as long before the cursor as the oldest open transaction is old.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +34,14 @@ _JSON = 245
 _DENIED = (1044, 1142, 1143, 1227)
 """Error codes for a missing privilege."""
 
-_OLDEST_TRANSACTION = """
+_OLDEST_TRANSACTION_SQL = """
 SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')))
 FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()
 """
 """The age in seconds of the oldest transaction that may write. MySQL reports start times in its machine's time zone."""
 
 _INEXACT_SECONDS = 2.0
-"""Added to that age, because start times are whole seconds, and MySQL's list is up to a tenth of a second old."""
+"""Added to the age of the oldest transaction: start times are whole seconds, and MySQL's list is up to 0.1 s old."""
 _TYPES: dict[int, ColumnType] = {
     **dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9, 13, 246), "number"),
     _JSON: "json",
@@ -89,7 +94,13 @@ class MySqlReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[MySqlSnapshot]:
-        """Yield a read-only transaction with a consistent snapshot."""
+        """Yield a read-only transaction with a consistent snapshot.
+
+        Raises:
+            AuthError, ForbiddenError, ConfigurationError, AdapterError: as `map_error`.
+            ConfigurationError: the connectors' host policy forbids the address.
+            AdapterError: the server cannot be reached.
+        """
         try:
             with closing(self._connect()) as connection:
                 with connection.cursor() as cursor:
@@ -105,7 +116,11 @@ class MySqlReader:
             raise map_error(error) from error
 
     def _connect(self) -> pymysql.connections.Connection[Any]:
-        """Connect to an address that the policy has checked; TLS verifies the host's name."""
+        """Connect to the address that the host policy has checked, so that a second DNS look-up cannot change it.
+
+        Raises:
+            AdapterError: the server cannot be reached.
+        """
         connection = self._driver.connect(
             **self._address,
             charset="utf8mb4",
@@ -136,9 +151,9 @@ class MySqlReader:
         """Do nothing: each snapshot closes its connection."""
 
     def _oldest_transaction_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
-        """Return the age of the oldest transaction that may write; None if the user lacks the privilege to see it."""
+        """Return the age in seconds of the oldest transaction that may write; None if the user may not see it."""
         try:
-            cursor.execute(_OLDEST_TRANSACTION)
+            cursor.execute(_OLDEST_TRANSACTION_SQL)
             ((seconds,),) = cursor.fetchall()
         except self._driver.Error as error:
             if error.args and error.args[0] in _DENIED:
@@ -155,7 +170,7 @@ class MySqlSnapshot:
 
         Args:
             connection: with an open transaction.
-            horizon: which changes the transaction may not see; None if it is unknown.
+            horizon: how old the changes may be that the transaction does not see; None if it is unknown.
         """
         self._connection = connection
         self.horizon = horizon
@@ -169,7 +184,12 @@ class MySqlSnapshot:
     def query_pages(
         self, statement: str, values: Sequence[Any] = ()
     ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield rows as they are streamed."""
+        """Yield the names of a query's columns with its rows, a page at a time, as the server sends them.
+
+        Args:
+            statement: the query.
+            values: the values of its placeholders.
+        """
         with self._connection.cursor() as cursor:
             parameters = [_naive(value) for value in values]
             cursor.execute(format_placeholders(statement) if parameters else statement, parameters or None)
@@ -181,7 +201,7 @@ class MySqlSnapshot:
 
 
 def map_error(error: pymysql.Error) -> LakeSyncError:
-    """Return LakeSync's error for an error of the driver."""
+    """Return LakeSync's error for an error of the driver: AdapterError unless a setting or a privilege is wrong."""
     number = error.args[0] if error.args else None
     reason = str(error.args[1] if len(error.args) > 1 else error)
     if number in (1045, 1698):
@@ -199,6 +219,7 @@ def _naive(value: Any) -> Any:
 
 
 def _with_decoded_json(row: Sequence[Any], json_indexes: Sequence[int]) -> tuple[Any, ...]:
+    """Return a row with the JSON texts at some indexes decoded."""
     values = list(row)
     for index in json_indexes:
         values[index] = None if values[index] is None else msgspec.json.decode(values[index])
