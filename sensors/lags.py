@@ -1,7 +1,8 @@
 """Reads the lags of all parts of the pipeline every few seconds, for all sensors, and reports them to staging.
 
 A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
-upstream has. `PipelineLags` is shared by the sensors; the functions below it decide what is due by the clock.
+upstream has, or is due by the clock. A part's mark says how far it is: an arrival, or the time of its last run. All
+sensors share one `PipelineLags`. The functions below it decide what is due by the clock.
 """
 
 import threading
@@ -39,7 +40,7 @@ from sensors.backoff import Attempt, pause
 if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
 
-LOOK_SECONDS = 10.0
+READ_SECONDS = 10.0
 """Seconds between two reads of the lake's marks, while no sensor needs a newer result."""
 LIST_SECONDS = 20.0
 """Seconds between two listings of queued runs while no part is behind. A queued run is reported within a minute."""
@@ -57,6 +58,7 @@ UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCE
 """Statuses of runs that have not ended."""
 
 ReadFollowers = Callable[[PipelineMarks], Sequence[Follower]]
+"""Reads from staging how far each destination, a follower of the lake, has come."""
 
 
 class PipelineLags:
@@ -70,8 +72,8 @@ class PipelineLags:
 
         Args:
             config: the project's configuration.
-            snapshot: names the state tables and connectors.
-            followers: reads from staging how far each destination is written.
+            snapshot: the registered tables and connectors.
+            followers: reads how far each destination is; the default is for a project without destinations.
         """
         self._config = config
         self._followers = followers
@@ -79,7 +81,7 @@ class PipelineLags:
         self._tables = merged_tables(snapshot, config.namespaces)
         self._reader: MarkReader | None = None
         self._lock = threading.Lock()
-        self._read_at = -LOOK_SECONDS
+        self._read_at = -READ_SECONDS
         self._read_at_marks: list[tuple[str, str, int, int, int | None]] = []
         """Staging's flushes and checkpoints at the time of the last read; new ones make it outdated."""
         self._lags: list[Lag] = []
@@ -92,7 +94,7 @@ class PipelineLags:
 
         Args:
             sensor: the sensor's name.
-            requests: key of a part → its requests since its mark moved.
+            requests: key of a part → how often, and with which mark, a run was requested since its mark moved.
         """
         self._requests[sensor] = requests
 
@@ -104,10 +106,10 @@ class PipelineLags:
         *,
         anew: bool = False,
     ) -> list[Lag]:
-        """Return the parts that are behind, except the history.
+        """Return the parts that are behind.
 
         These are tables, checkpoints, destinations, parts that have been due by the clock for half a minute, and
-        connectors whose newest poll failed.
+        connectors whose newest poll failed. The history is not among them: the flush sensor reads staging itself.
 
         Args:
             store: the staging store.
@@ -115,7 +117,7 @@ class PipelineLags:
                 only every `LIST_SECONDS`.
             backlog: staging's backlog, as read a moment ago; None to read it.
             anew: True to read the lake now. Otherwise it is read after a flush or a new checkpoint, and every
-                `LOOK_SECONDS`.
+                `READ_SECONDS`.
 
         Raises:
             LakeUnavailableError: the catalogue cannot be read.
@@ -126,7 +128,7 @@ class PipelineLags:
         ]
         with self._lock:
             now = time.monotonic()
-            if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_at_marks:
+            if anew or now - self._read_at >= READ_SECONDS or marks != self._read_at_marks:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
                 staging_marks, followers = store.marks(), self._followers(store)
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
@@ -149,8 +151,9 @@ class PipelineLags:
         return compare((), (), (), timed_parts(self._config, self._snapshot, marks, now_ms), now_ms)
 
     def _marks(self) -> "MarkReader":
+        """Return the reader of the lake's marks, which is created at the first call."""
         if self._reader is None:
-            from lakesync.analysis.lake_marks import MarkReader  # pyiceberg, which loading the location does without
+            from lakesync.analysis.lake_marks import MarkReader  # imports pyiceberg, which would delay loading
 
             self._reader = MarkReader(self._config)
         return self._reader
@@ -162,7 +165,10 @@ class PipelineLags:
         failing: Iterable["FailingPoll"],
         dead_letters: Iterable[DeadLetters],
     ) -> None:
-        """Write the pipeline's report to staging."""
+        """Write the pipeline's report to staging: lags, queued runs, dead letters, and attempts with the next retry.
+
+        Attempts of a part whose mark has moved since count no longer.
+        """
         marks = {lag.key: lag.mark for lag in self._lags}
         counts = {each.lag.key: each.polls for each in failing}
         retries = {each.lag.key: each.next_ms for each in failing}
@@ -182,6 +188,7 @@ class PipelineLags:
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
 
     def _queued_runs(self, instance: Callable[[], dg.DagsterInstance]) -> tuple[QueuedRun, ...]:
+        """Return the result of `queued_runs`; while no part is behind, that of the last `LIST_SECONDS`."""
         now = time.monotonic()
         if self._lags or now - self._listed_at >= LIST_SECONDS:
             self._listed_at, self._queued = now, tuple(queued_runs(instance()))
@@ -212,7 +219,7 @@ def _destination_letters(name: str, text: str) -> Iterator[DeadLetters]:
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
     """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started.
 
-    Maintenance is excluded: its runs wait for each other and for the pools of flushes.
+    Maintenance is excluded, because its runs are meant to wait for each other and for flushes.
 
     Args:
         instance: Dagster's instance.
@@ -229,8 +236,8 @@ def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
 def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
     """Return whether a run with some tags is queued or in progress, so that another would do the same work.
 
-    It delays a request; it does not decide what is due. Sensors use the status of runs for nothing else. The run host
-    ends a run whose process is gone within a second, so such a run does not delay requests for long.
+    Sensors decide by marks what is due; they use the status of runs only here, to delay a request. A run whose process
+    is gone does not delay requests for long, because the run host marks it as ended within a second.
 
     Args:
         instance: Dagster's instance.
@@ -240,14 +247,14 @@ def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
 
 
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:
-    """Return when each poll, flow, pair of tiers and migration is due, by its interval or schedule after its last run.
+    """Return when each poll, flow, pair of tiers and migration is due: an interval or a schedule after its last run.
 
     A migration is due at the first time of its schedule after the end of the first day that was not copied. A part
     that never ran is due now.
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.
-        snapshot: names the connectors.
+        snapshot: the registered tables and connectors.
         marks: name → value of all marks in staging.
         now_ms: server wall time in milliseconds since 1970.
     """
@@ -263,7 +270,7 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
 
 
 class FailingPoll(NamedTuple):
-    """A connector all of whose tables fail, or one failing table of a connector."""
+    """A connector, if the polls of all its tables fail; otherwise one table whose polls fail."""
 
     lag: Lag
     polls: int
@@ -276,7 +283,7 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
     """Return the connectors and tables whose newest poll failed.
 
     Args:
-        snapshot: names the connectors.
+        snapshot: the registered tables and connectors.
         marks: name → value of all marks in staging.
         now_ms: server wall time in milliseconds since 1970.
     """
@@ -315,6 +322,7 @@ class _PollTime(NamedTuple):
 
 
 def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> dict[str, _PollTime]:
+    """Return table → times of its polls. Tables that do not fail are polled together."""
     last_ms, failing = last_poll_ms(marks, connector), failing_tables(marks, connector)
     times = dict.fromkeys(connector.tables, _PollTime(last_ms, last_ms + connector.interval_ms if last_ms else now_ms))
     for table, failed in failing.items():
@@ -326,7 +334,7 @@ def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: in
 def next_tick_ms(cron: str, after_ms: int) -> int:
     """Return the next time of a schedule, in milliseconds since 1970.
 
-    Dagster parses the schedule: partitions with this schedule begin at its times.
+    Dagster has no public function for this, but it computes the windows of partitions that begin at a schedule's times.
 
     Args:
         cron: the schedule as a cron expression, in UTC.
@@ -340,6 +348,7 @@ def next_tick_ms(cron: str, after_ms: int) -> int:
 
 
 def _moves(config: Config) -> Iterator[tuple[Part, str, str, str]]:
+    """Yield part, section of `lakesync.toml`, name and schedule of each flow and pair of tiers."""
     for name, flow in config.flows.items():
         yield "flow", "flows", name, flow.schedule
     for name, tiers in config.tiers.items():
@@ -347,6 +356,7 @@ def _moves(config: Config) -> Iterator[tuple[Part, str, str, str]]:
 
 
 def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:
+    """Yield the migrations that have a schedule and a day to copy, with the time at which each is due."""
     for name, declared in config.migrations.items():
         day = first_missing_day(CopiedDays.of(marks, name), declared)
         if declared.schedule is not None and day is not None:

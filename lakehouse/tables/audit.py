@@ -26,7 +26,7 @@ from lakehouse.table_definitions import (
     read_version,
     typed_columns,
 )
-from lakehouse.tables.verification import FRAME_COLUMNS, MOST_DELTAS, row_delta, stored_row
+from lakehouse.tables.verification import FRAME_COLUMNS, MAX_SAMPLED_DELTAS, row_delta, stored_row
 from lakesync.model.hlc import COUNTER_BITS
 from lakesync.model.merge import RowState, encode_state
 
@@ -123,7 +123,7 @@ def _sampled(
     chosen = (
         deltas.groupBy(*_KEY)
         .count()
-        .where(sf.col("count") <= MOST_DELTAS)
+        .where(sf.col("count") <= MAX_SAMPLED_DELTAS)
         .orderBy(sf.xxhash64(*_KEY, sf.lit(seed)))
         .limit(sample)
         .collect()

@@ -20,7 +20,7 @@ from lakehouse.merge.kernel import DELTAS, STORED, merge
 from lakehouse.merge.typed import with_typed_columns
 from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
 from lakehouse.tables.increment import ROWS_PER_TASK, Increment
-from lakehouse.tables.verification import count_duplicates, difference
+from lakehouse.tables.verification import count_duplicates, sampled_row_difference
 from lakehouse.task_runner import cores, in_tasks, prepare_worker
 
 if TYPE_CHECKING:
@@ -336,7 +336,8 @@ def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str
         )
     others = [None] * (rows.num_rows - 1)
     rows = rows.append_column(DUPLICATES, pa.array([count_duplicates(stored), *others], pa.int64()))
-    return rows.append_column(DIFFERENCE, pa.array([difference(deltas, stored, rows), *others], pa.string()))
+    difference = sampled_row_difference(deltas, stored, rows)
+    return rows.append_column(DIFFERENCE, pa.array([difference, *others], pa.string()))
 
 
 def _merged_chunks(

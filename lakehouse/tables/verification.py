@@ -1,7 +1,8 @@
-"""Converts rows of state tables and of the history for the gateway's own code, which checks merges as they run.
+"""Checks merges of state tables while they run, by merging a sampled row again with the gateway's own code.
 
-The Spark tasks of `lakehouse.tables.merge_job` count duplicate keys, and merge a sampled row again. Audits, the checks
-of checkpoints, and tests convert rows.
+The lake merges with a kernel of its own (`lakehouse.merge.kernel`); the gateway's code is `lakesync.model.merge`. The
+Spark tasks of `lakehouse.tables.merge_job` merge slices of a table, and call this module after each. Audits, the checks
+of checkpoints, and tests use it to convert rows of the lake to the gateway's types.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:
     return None if stamp is None else (stamp["hlc"], stamp["client_id"])
 
 
-MOST_DELTAS = 1_000
-"""Deltas of a sampled row, at most. A row with more is skipped, because the gateway's code merges them one by one."""
+MAX_SAMPLED_DELTAS = 1_000
+"""Deltas of a sampled row, at most. A row with more is not checked: the gateway's code merges them one by one, slowly.
+"""
 
 _TABLE = "t"
 """A table name for deltas without one; its value does not matter to a merge."""
@@ -59,7 +61,7 @@ _LARGE_PRIME = 1_000_003
 
 
 def count_duplicates(stored: pa.Table) -> int:
-    """Return the number of stored rows whose key, gateway and row id, an earlier row has."""
+    """Return the number of rows to delete so that no two have the same key, which is gateway and row id."""
     if not stored.num_rows:
         return 0
     gateways, rows = (stored[name].combine_chunks().dictionary_encode() for name in ("_gateway", "_row"))
@@ -67,8 +69,8 @@ def count_duplicates(stored: pa.Table) -> int:
     return len(keys) - len(np.unique(keys))
 
 
-def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | None:
-    """Merge one row of a slice again by `lakesync.model.merge`, and compare the result with the kernel's.
+def sampled_row_difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | None:
+    """Merge one row of a slice again with the gateway's code, and compare the result with the kernel's.
 
     Args:
         deltas: the slice's deltas, in the kernel's columns `DELTAS`.
@@ -83,7 +85,7 @@ def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | No
     chosen = _LARGE_PRIME * merged.num_rows % deltas.num_rows
     gateway, row = (deltas[name][chosen].as_py() for name in ("gateway", "row_id"))
     own = deltas.filter(_is(deltas, "gateway", gateway, "row_id", row))
-    if own.num_rows > MOST_DELTAS:
+    if own.num_rows > MAX_SAMPLED_DELTAS:
         return None
     (found,) = merged.filter(_is(merged, "_gateway", gateway, "_row", row)).to_pylist()
     state = RowState()
@@ -99,11 +101,16 @@ def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | No
 
 
 def row_delta(row: Mapping[str, Any]) -> RowDelta:
-    """Convert a row of the history to a delta as the gateway's code takes it."""
+    """Convert a row of the history `deltas` to the gateway's type.
+
+    Args:
+        row: the row as a dictionary. `table_name` may be absent.
+    """
     cells = tuple(ColumnValue(name, Raw(value.encode())) for name, value in sorted(row["columns"] or ()))
     key = (row.get("table_name", _TABLE), row["row_id"])
     return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])
 
 
 def _is(rows: pa.Table, gateway_column: str, gateway: str, row_column: str, row: str) -> pa.ChunkedArray:
+    """Return a mask that selects the rows with a gateway and a row id."""
     return pc.and_(pc.equal(rows[gateway_column], gateway), pc.equal(rows[row_column], row))

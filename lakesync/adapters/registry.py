@@ -1,4 +1,4 @@
-"""Opens adapters by URI; the scheme names the kind of adapter.
+"""Opens adapters, which read and write deltas at a database or an object store, by URI. The scheme names their kind.
 
 A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
 value a function from the URI to the adapter:
@@ -65,7 +65,11 @@ def as_database(adapter: Adapter, flush_format: FlushFormat = "parquet") -> Data
 
 
 def _installed(scheme: str) -> Factory | None:
-    """Return the factory that an installed package declares for a scheme; None if none does."""
+    """Return the factory that an installed package declares for a scheme; None if none does.
+
+    Raises:
+        ConfigurationError: it cannot be loaded.
+    """
     for point in entry_points(group=GROUP, name=scheme):
         try:
             factory: Factory = point.load()
@@ -76,13 +80,20 @@ def _installed(scheme: str) -> Factory | None:
 
 
 def _path(uri: str) -> Path:
-    """Return the absolute path of a `file:` or `sqlite:` URI."""
+    """Return the absolute path of a `file:` or `sqlite:` URI.
+
+    Raises:
+        ConfigurationError: the URI has a host, or no absolute path.
+    """
     parts, _ = split_uri(uri)
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(
             f"the adapter URI {without_password(uri)!r} has no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"
         )
     return Path("/") / unquote(parts.path).lstrip("/")
+
+
+# Each function imports its module itself, because a driver is slow to import and may not be installed.
 
 
 def _local(uri: str) -> Adapter:

@@ -43,10 +43,12 @@ _TOKEN_SECONDS = 600.0
 """Lifetime of a token that a command signs for itself."""
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
-OPEN_WRITE_SCOPE = (
+OPEN_WRITE_SCOPE_WARNING = (
     "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or `rules`"
 )
-"""The warning of `rules apply` and `doctor` about a gateway with sync rules and an open write scope."""
+"""The warning of `rules apply` and `doctor` about a gateway with sync rules and an open write scope.
+
+The write scope says which rows a client may write: only those that the rules show it, or any row."""
 
 _GENERATED = ("jwt_secret", "service_token", "secret_key", "spark_token")
 """The generated secrets: for clients' tokens, internal routes, stored connector settings, and Spark Connect."""
@@ -74,7 +76,7 @@ class GatewayConnection:
 
     @property
     def client_id(self) -> str:
-        """The client id in the token (`sub`); `lakesync-cli` if it has none."""
+        """The client id in the token (`sub`); `lakesync-cli` if there is no token, or none in it."""
         return str(claims_in(self.token or "").get("sub") or CLIENT_ID)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -85,7 +87,8 @@ class GatewayConnection:
             query: query parameters; those that are None are left out.
 
         Returns:
-            The decoded JSON of the response. A missing key of an object raises UnreachableError.
+            The decoded JSON of the response. If it is an object, reading a key that it lacks raises UnreachableError,
+            because then another server or another version answered.
 
         Raises:
             UnreachableError: no gateway answers.
@@ -157,15 +160,16 @@ def connect(
         token_file: the file with the token (`--token-file`); None for LAKESYNC_TOKEN, else a token is signed here.
         data: the data folder (`--data`), which may have the signing secret; None for that of the settings.
         role: the role of a token that is signed here.
-        client: the client id of a token that is signed here, and which any other token must have; None: `lakesync-cli`.
-        named: whether a gateway id is required.
+        client: the client id of a token that is signed here; a given token must have it too. None: a signed token has
+            `lakesync-cli`, a given one may have any.
+        named: whether the command needs a gateway id.
         seconds: the lifetime of a token that is signed here.
         claims: further claims of a token that is signed here.
 
     Raises:
         ConfigurationError: no gateway is chosen, its id or URL is invalid, the token's file cannot be read, or claims
             are passed although no token is signed here.
-        AuthError: the configured token is for another client than `client`, or cannot be sent in a header.
+        AuthError: the given token is for another client than `client`, or cannot be sent in a header.
     """
     config = load_settings(data)
     token = _configured_token(config, token_file)
@@ -245,7 +249,11 @@ def _checked_url(url: str) -> str:
 
 
 def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> str | None:
-    """Return the gateway id of the option, else of the token, else of the settings; None if none is configured."""
+    """Return the gateway id of the option, else of the token, else of the settings; None if none is configured.
+
+    Raises:
+        ConfigurationError: the id is invalid.
+    """
     chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or config.sole_gateway
     wrong = None if chosen is None else check_gateway_id(str(chosen))
     if wrong is not None:

@@ -39,7 +39,7 @@ class QueueItem(Protocol):
 
 @runtime_checkable
 class SyncQueue(Protocol):
-    """A queue of deltas, with the methods of the reference, the TypeScript client.
+    """A queue of deltas, with the methods that the TypeScript client expects of its queues.
 
     A client calls it from any thread, while it holds a lock of its own, so it must be fast. `ids` are delta ids; those
     that the queue does not contain are ignored.
@@ -49,7 +49,7 @@ class SyncQueue(Protocol):
         """Append a delta, unless the queue contains it: after a crash, the client appends its edits again."""
 
     def peek(self, limit: int = ...) -> Sequence[QueueItem]:
-        """Return the items to send next, in order, at most `limit`; not those that are being sent or not due yet."""
+        """Return at most `limit` items to send next, in order, without those that are being sent or are not due yet."""
 
     def mark_sending(self, ids: Collection[str]) -> None:
         """Mark items as being sent."""
@@ -140,6 +140,7 @@ class MemoryQueue:
             self._entries.clear()
 
     def _entries_with(self, ids: Collection[str]) -> list[QueueEntry]:
+        """Return the entries that have one of some delta ids."""
         with self._lock:
             return [self._entries[delta_id] for delta_id in ids if delta_id in self._entries]
 
@@ -151,14 +152,14 @@ class MemoryQueue:
 class QueueLink:
     """Notifies an app's own queue of the edits in the client's file. `SqliteClientStore` calls it.
 
-    The queue is notified after each commit. If a notification fails or the process ends before it, `reconcile` appends
-    the missing deltas later.
+    The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` appends
+    the missing deltas later. An edit is waiting, sent or refused. The queue contains those that are not refused.
     """
 
     def __init__(self, queue: SyncQueue) -> None:
         self.queue = queue
         self._numbers: dict[str, int] = {}
-        """The numbers of waiting and sent edits, by delta id."""
+        """Delta id → number in the client's file, for waiting and sent edits."""
         self._notifications: list[tuple[str, RowDelta]] = []
         """Calls to make after the commit in progress: the queue's method, and its delta."""
         self._may_lack_edits = True
@@ -240,7 +241,7 @@ class QueueLink:
             peek_limit *= 2  # the queue's first items are deltas of the app
 
     def app_items(self, limit: int) -> list[QueueItem]:
-        """Return items to send next that are not edits: the app has pushed them into its queue.
+        """Return the items to send next that are not edits, but deltas that the app has put into its queue.
 
         Args:
             limit: number of the queue's next items that are inspected, at most.

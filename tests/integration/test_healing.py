@@ -224,7 +224,7 @@ def code_server_away(pipeline, monkeypatch):
     ],
 )
 def test_b10_every_part_catches_up_without_a_push(pipeline, accident, monkeypatch):
-    monkeypatch.setattr(sensors.lags, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(sensors.lags, "READ_SECONDS", 1.0)
     pipeline.push()
     expected = accident(pipeline, monkeypatch)
     assert all(each.oldest_ms is None for each in pipeline.engine.store.backlog()), "nothing waits in staging"

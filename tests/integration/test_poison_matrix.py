@@ -177,7 +177,7 @@ class System:
 def system(serve, spark_server, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched, dg.instance_for_test() as instance, ExitStack() as stack:
         patched.setattr(lakesync_dagster.definitions, "WATCH_SECONDS", 0.0)
-        patched.setattr(sensors.lags, "LOOK_SECONDS", 1.0)
+        patched.setattr(sensors.lags, "READ_SECONDS", 1.0)
         made = System(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("matrix"), stack)
         made.write()
         made.work(set(), lambda: made.lacking(DESTINATIONS))

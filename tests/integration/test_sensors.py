@@ -255,7 +255,7 @@ def test_a_run_that_does_not_start_is_reported_although_nothing_is_behind(house,
         assert isinstance(house.tick(), dg.SkipReason)
         return [each.run_id for each in report_in(house.engine.store.marks()).queued]
 
-    monkeypatch.setattr(lags, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(lags, "READ_SECONDS", 0)
     assert reported() == []
     run = house.run(dg.DagsterRunStatus.NOT_STARTED, {"team": "ops"})
     monkeypatch.setattr(lags, "QUEUED_SECONDS", 0)

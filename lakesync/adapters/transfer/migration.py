@@ -1,11 +1,11 @@
-"""Migration of all deltas of one adapter to another: in hlc order, page by page, resumable, verified at the end.
+"""Migrates all deltas of one adapter to another: in the order of their hlcs, page by page, and verified at the end.
 
-Progress is stored after each page, so a killed migration resumes after the last stored page. The page after it may be
-written twice, which changes nothing. `lakesync migrate` calls it, and the pipeline with ranges of a division.
+Progress is stored after each page, so a killed migration continues after the last stored page. The page after it may be
+written twice, which changes nothing. `lakesync migrate` calls this module, and so does the pipeline.
 
-A division of a large migration, or of a large move to a cold tier, into ranges of hlcs lets several tasks process it.
-It is stored until every range is done. A killed move resumes in the same ranges. So a page that it repeats is equal to
-the page that was written before, and is recognised by its batch id.
+A large migration, or a large move to a cold tier, is divided into ranges of hlcs, so that several tasks process it. The
+division is stored until every range is done, because a killed move must continue in the same ranges: a page that it
+repeats is then equal to the page that was written before, and is recognised by its batch id.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class MigrationProgress(msgspec.Struct, frozen=True):
     deltas: int = 0
     """Deltas copied, by all runs; likewise `id_sum` and `pages`."""
     id_sum: int = 0
+    """The sum of the deltas' id numbers (see `BatchChecksum`); it shows whether two copies are equal."""
     pages: int = 0
     division: str = ""
-    """The id of the `ranges.Division` that this range belongs to; empty if the migration is not divided."""
+    """The id of the `Division` that this range belongs to; empty if the migration is not divided."""
     verified: bool = False
     """Whether the range is copied and verified, waiting for the other ranges."""
 
@@ -111,7 +112,11 @@ class MigrationInMark:
         self._scope: MigrationScope | None = None
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of this scope; that of a new migration if the mark belongs to another scope."""
+        """Return the progress of this scope; that of a new migration if the mark belongs to another scope.
+
+        Raises:
+            IntegrityError: the mark belongs to another kind of work: two uses share a name.
+        """
         self._scope = scope
         found = self._stored.read()
         new_progress = MigrationProgress(scope, division=self._division)
@@ -126,7 +131,7 @@ class MigrationInMark:
         self._stored.write(progress)
 
     def end(self, progress: MigrationProgress) -> None:
-        """Keep a range as verified; reset a whole migration, so that the next one copies new deltas."""
+        """Mark a range as verified. Reset the progress of an undivided migration, so that the next one copies all."""
         self.write(replace(progress, verified=True) if self._division else MigrationProgress(progress.scope))
 
     def remove(self) -> None:
@@ -168,7 +173,7 @@ class MigrationInFile:
         self._stored.write(progress)
 
     def end(self, progress: MigrationProgress) -> None:
-        """Keep a range as verified; reset a whole migration, so that the next one copies new deltas."""
+        """Mark a range as verified. Reset the progress of an undivided migration, so that the next one copies all."""
         if self._division:
             self.write(replace(progress, verified=True))
         else:
@@ -280,10 +285,10 @@ class HlcRange(NamedTuple):
 
 
 class Division(msgspec.Struct, frozen=True):
-    """A move divided into ranges."""
+    """A migration, or a move to a cold tier, divided into ranges."""
 
     id: str = ""
-    """Ranges store their progress with this id; that of another division is ignored. Empty if not divided."""
+    """Ranges store their progress with this id, and ignore progress with another one. Empty if there is one range."""
     scope: MigrationScope = MigrationScope()
     points: tuple[int, ...] = ()
     """The last hlc of each range except the last."""
@@ -309,8 +314,9 @@ def begin_division(
         source: the adapter to read.
         scope: the deltas to move.
         store: stores the division until `end_division`; None if the move must not be divided.
-        writers: the target's `max_writers`; 1 if the move must not be divided.
-        size: approximate deltas per range.
+        writers: number of tasks that may write to the target at the same time, and so of ranges, at most. With 1 the
+            move is not divided.
+        size: approximate number of deltas per range.
         any_scope: return a stored division even if its scope differs.
 
     Raises:

@@ -320,7 +320,7 @@ def _gateways(config: Config) -> list[str]:
 
 def write_scope(config: Config) -> Check:
     """Check that no gateway's sync rules can be bypassed by writing."""
-    from lakesync.cli.connection import OPEN_WRITE_SCOPE, connect
+    from lakesync.cli.connection import OPEN_WRITE_SCOPE_WARNING, connect
     from lakesync.model.errors import LakeSyncError
 
     gateways = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
@@ -339,7 +339,7 @@ def write_scope(config: Config) -> Check:
     if bypassable:
         return Check(
             "warning",
-            f"{', '.join(bypassable)}: {OPEN_WRITE_SCOPE}",
+            f"{', '.join(bypassable)}: {OPEN_WRITE_SCOPE_WARNING}",
             "set write_scope in [gateways], or POST /admin/settings",
         )
     if not checked:

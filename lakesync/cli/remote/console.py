@@ -1,4 +1,7 @@
-"""`lakesync console`: prints the address of the gateway's operator console, signed in."""
+"""`lakesync console`: prints a link that opens the gateway's operator console, a web page, already signed in.
+
+The link carries a token in its fragment, the part after `#`, which browsers do not send to servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads the rows or deltas of an import file for `lakesync push`: JSON lines, a JSON list, or CSV with a header."""
+"""Reads the rows or deltas of an import file for `lakesync push`: JSON lines, a JSON list, or CSV with a header.
+
+A record is a row or a delta, as a mapping from names to JSON values. CSV has texts only, so its fields are converted by
+the types in the table's schema.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ _TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", 
 
 
 def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]) -> Generator[Mapping[str, Any]]:
-    """Yield the objects of a file, which stays open until all are read or the generator is closed.
+    """Yield the records of a file, which stays open until all are read or the generator is closed.
 
     Args:
         file: the file; `-` is stdin. A name that ends in `.csv` means CSV.
@@ -44,7 +48,11 @@ def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnT
 def _objects(
     lines: Iterable[str], file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of an open file; `file` is its name, for the format and for messages."""
+    """Yield the records of an open file; `file` is its name, for the format and for messages.
+
+    Raises:
+        ValidationError: the content is invalid; the message names the line.
+    """
     if file.suffix.lower() == ".csv":
         yield from _csv_rows(lines, file, {**types(), id_column: "string"})
         return
@@ -103,6 +111,9 @@ def _value(field: str, kind: ColumnType | None, where: str) -> Any:
         field: the field's text.
         kind: the column's type; None if unknown: then JSON numbers and booleans are recognised, all else is a string.
         where: the file, line and column, for messages.
+
+    Raises:
+        ValidationError: the column's type is `json`, and the field is not JSON.
     """
     if not field:
         return None
@@ -135,9 +146,9 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 def _finite(digits: str) -> float:
-    """Return a number; raise ValueError if it is beyond doubles."""
+    """Parse a JSON number with a fraction or an exponent; raise ValueError if it is too large for a double."""
     number = float(digits)
-    if math.isinf(number):  # would be sent as null
+    if math.isinf(number):  # JSON has no infinity, so the encoder would send null
         raise ValueError(f"{digits} is too large for a number; write it as a string")
     return number
 

@@ -199,14 +199,14 @@ def apply(
 
     Clients gain and lose rows accordingly; preview the change with `lakesync rules diff`.
     """
-    from lakesync.cli.connection import OPEN_WRITE_SCOPE, connect
+    from lakesync.cli.connection import OPEN_WRITE_SCOPE_WARNING, connect
 
     content: Any = read_json(file)  # once, because the file may be stdin
     sync_rules = _parse(file, content)
     remote = connect(url, gateway, token_file, data)
     output.fields(remote.post("/admin/sync-rules/{gateway}", content), as_json=as_json)
     if sync_rules.buckets and remote.get("/admin/settings/{gateway}")["writeScope"] == "any":
-        output.note(f"warning: {OPEN_WRITE_SCOPE} by POST /admin/settings/{remote.gateway}")
+        output.note(f"warning: {OPEN_WRITE_SCOPE_WARNING} by POST /admin/settings/{remote.gateway}")
 
 
 def _parse(file: Path, content: Any) -> SyncRules:

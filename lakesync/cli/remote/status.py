@@ -1,7 +1,8 @@
-"""`lakesync status`: summarises the progress of gateway, clients, lake and pipeline. `lakesync clients`: lists clients.
+"""`lakesync status` summarises the progress of gateway, clients, lake and pipeline; `lakesync clients` lists clients.
 
 The numbers come from the gateway's `/admin/metrics`, the lake's state tables and Dagster. A time named `…Ms` is in
-milliseconds since 1970; an arrival is the gateway's timestamp of receipt, whose upper 48 bits are such milliseconds.
+milliseconds since 1970. An arrival is the gateway's timestamp of receipt: without its lower 16 bits, a counter, it is
+such a time. So `>> 16` converts it.
 """
 
 from __future__ import annotations
@@ -139,9 +140,10 @@ def _ready(remote: GatewayConnection) -> str:
 
 
 def _merged_arrivals(config: Config, gateway: str) -> dict[str, int | None] | None:
-    """Return the arrival up to which each state table has the gateway's deltas, by table (None: it has none).
+    """Return state table → the arrival up to which the gateway's deltas are merged into it; None if none is.
 
-    None if the lake cannot be read from here: pyiceberg is not installed, or no catalogue is configured.
+    Instead of the whole mapping, None means that the lake cannot be read from here: pyiceberg is not installed, or no
+    catalogue is configured.
 
     Raises:
         LakeSyncError: the lake does not answer.

@@ -1,7 +1,9 @@
 """Whole synchronisations, one at a time: push, pull, send actions, adopt new columns, and call the app's listeners.
 
-`SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its thread. `SchemaSynchroniser` adds columns
-that the gateway's schemas have and the app's tables lack; apps may call it too.
+The core (`lakesync.client.core`) is a state machine that decides which request comes next. A session sends its
+requests, and gives it the responses. `SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its
+thread. `SchemaSynchroniser` adds columns that the gateway's schemas have and the app's tables lack; apps may call it
+too.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class SyncSession:
 
     @contextmanager
     def foreground(self) -> Iterator[None]:
-        """Enter `exclusive`, and raise as it does, for a synchronisation that the app starts and `cancel` can end."""
+        """Do the same as `exclusive`, for a synchronisation that the app starts and that `cancel` can end."""
         self.is_cancelled = False
         with self.exclusive():
             self.is_foreground = True
@@ -104,12 +106,16 @@ class SyncSession:
         self._sync_lock.acquire()
 
     def discard_pending_request(self) -> None:
-        """Report a request to the core as unanswered if its sender was interrupted, so that it is repeated."""
+        """If a sender was interrupted, tell the core that its request got no response, so that the core repeats it."""
         if self.replica.has_pending_request():
             self.replica.receive(NoResponse("interrupted"))
 
     def request_pull(self, source: str | None = None) -> None:
-        """Make a pull due: from a named source, or from the gateway's own feed if `source` is None."""
+        """Make a pull due.
+
+        Args:
+            source: name of the source that the gateway reads instead of its own feed; None for its own feed.
+        """
         self.replica.core.request_pull(source)
 
     def send(self, request: Request, result: CycleResult) -> None:
@@ -126,6 +132,9 @@ class SyncSession:
 
     def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
         """Send requests until the core has none.
+
+        The next page of a pull may be fetched in advance. That is stopped at the end, and cancelled if the core did not
+        reach its end.
 
         Args:
             result: the outcomes are added to it.
@@ -150,9 +159,9 @@ class SyncSession:
             self._exchange.stop_prefetching()
 
     def push_app_queued(self, result: CycleResult) -> None:
-        """Push deltas that the app itself has put into its own queue. They do not change the app's rows.
+        """Push deltas that the app has put into the queue that it passed to `lakesync.open`.
 
-        A failure is stored in `result.error`, and the queue keeps the deltas.
+        They do not change the app's rows. A failure is stored in `result.error`, and the queue keeps the deltas.
         """
         link = self.replica.store.queue_link
         while link is not None and self.replica.core.mode != "pullOnly":
@@ -185,7 +194,11 @@ class SyncSession:
         self._listeners.emit("onError", error)
 
     def finish(self, result: CycleResult) -> SyncReport:
-        """End a synchronisation: adopt new columns, update the status, and call the app's listeners."""
+        """End a synchronisation: adopt new columns, update the status, and call the app's listeners.
+
+        Args:
+            result: the outcomes of all requests. A failure to adopt columns is stored in it.
+        """
         report = SyncReport(result.pushed, result.pulled, tuple(result.refused))
         if not result.had_contact:
             return report
@@ -215,7 +228,7 @@ class SyncSession:
             self.cancel_request()
 
     def close(self) -> None:
-        """Close the transport and the replica; a request in progress is cancelled after a short time."""
+        """Close the transport and the replica; a request in progress is cancelled after `CLOSE_TIMEOUT`."""
         while not self._lock.acquire(timeout=CLOSE_TIMEOUT):
             self.cancel()
         try:
@@ -226,7 +239,10 @@ class SyncSession:
             self._lock.release()
 
     def _adopt_schemas(self, result: CycleResult) -> None:
-        """Fetch the gateway's schemas and add new columns: once, and whenever an edit or a page did not fit a table.
+        """Fetch the gateway's schemas and add new columns.
+
+        This happens after the first synchronisation, and after each in which the gateway refused an edit because of its
+        columns, or sent a column that the app's table lacks.
 
         A failure is stored in `result.error`.
         """

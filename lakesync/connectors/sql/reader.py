@@ -1,6 +1,8 @@
 """What `SqlSource` needs of a database: `Reader` and `Snapshot`, and the conversion of drivers' values to JSON.
 
-Postgres, MySQL and BigQuery implement the protocols.
+`SqlSource` polls the results of the user's queries. It continues each time after the greatest cursor value that it has
+seen. A transaction that is open during a poll may later commit rows with lower values. So a snapshot has a horizon,
+which says how far the next poll must go back. The readers of Postgres, MySQL and BigQuery implement the protocols.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ class TransactionHorizon(NamedTuple):
 
 
 class AgeHorizon(NamedTuple):
-    """Which changes a snapshot may not see, for databases that only report the age of open transactions."""
+    """Which changes a snapshot may not see, for a database that reports only how old its open transactions are."""
 
     seconds: float
-    """A change that the snapshot does not see has a time of at most this long before the newest change that it sees."""
+    """A change that the snapshot does not see is at most this much older, by its cursor, than the newest that it sees.
+    """
 
 
 class Column(NamedTuple):
@@ -47,14 +50,14 @@ class Column(NamedTuple):
 
 
 class Snapshot(Protocol):
-    """A consistent snapshot of a database, as far as the database supports it."""
+    """A view of a database in which all queries see the same data, as far as the database supports it."""
 
     @property
     def horizon(self) -> TransactionHorizon | AgeHorizon | None:
         """Which changes the snapshot may not see; None if the database does not report it."""
 
     def columns(self, query: str) -> list[Column]:
-        """Return the columns of a query without running it."""
+        """Return the columns of a query's result, without reading rows."""
 
     def query_pages(
         self, statement: str, values: Sequence[Any] = ()
@@ -90,9 +93,10 @@ class Reader(Protocol):
 
 
 def format_placeholders(statement: str) -> str:
-    """Replace `?` with the `%s` of psycopg and pymysql, and escape other `%`.
+    """Replace the placeholder `?` with `%s`, that of psycopg and pymysql, and escape other `%`.
 
-    Only after `(QUERY) polled`: a `?` in the user's query is not a placeholder.
+    Placeholders follow after `(QUERY) polled`, with which statements of `SqlSource` contain the user's query. A `?`
+    before that belongs to the query, for example to an operator of Postgres.
     """
     query, separator, rest = statement.rpartition(") polled")
     return query.replace("%", "%%") + separator + rest.replace("%", "%%").replace("?", "%s")
@@ -106,7 +110,7 @@ def to_json_value(value: Any, column: str) -> Any:
         column: its column, for the message.
 
     Raises:
-        ConfigurationError: a number cannot be represented exactly as a double, as JSON readers do.
+        ConfigurationError: a number cannot be represented exactly as a double, in which JSON readers store numbers.
     """
     match value:
         case None | bool() | str():
@@ -140,6 +144,7 @@ def format_time(value: datetime) -> str:
 
 
 def _decimal(value: Decimal, column: str) -> float | int | None:
+    """Convert a decimal as `to_json_value` does."""
     if not value.is_finite():
         return None
     double = float(value)
