@@ -17,7 +17,7 @@ from lakesync.engine import EngineLimits
 from lakesync.staging.shards import shard_map, shard_urls
 
 PREFIXES = ("", "/v1")
-"""Every route is served under each of these."""
+"""Prefixes of paths: every route is served under each of them."""
 _DAY_MS = 86_400_000
 _SECRET_SETTINGS = ("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token")
 """Names of the settings whose secrets authenticate callers."""
@@ -37,9 +37,10 @@ class GatewaySettings:
     issuers: tuple[Issuer, ...] = ()
     """Login providers and backends that sign tokens besides the server itself."""
     sole_gateway: str | None = None
-    """Id of the only declared gateway, which tokens need not name; None unless exactly one is declared."""
+    """Id of the gateway, if exactly one is declared: then a token may lack the gateway's id. Otherwise None."""
     weak_secrets: tuple[str, ...] = ()
-    """Names of settings whose secret is blank or shorter than `MIN_SECRET_BYTES`."""
+    """Names of settings whose secret is blank or shorter than `MIN_SECRET_BYTES`. With any, the server listens on loopback only.
+    """
     service_token: str | None = None
     """Bearer token of the pipeline for the internal routes; None to reject all requests to them."""
     metrics_token: str | None = None
@@ -51,7 +52,8 @@ class GatewaySettings:
     requests_per_second: float = 1000.0
     """Limit of one client's requests, averaged over ten seconds."""
     request_timeout: float = 30.0
-    """Seconds until a response begins, between parts of a streamed one, and for draining at shutdown."""
+    """Seconds that a response may take to begin, a part of a streamed one to follow, and requests to end at shutdown.
+    """
     max_connections: int = 2000
     """Limit of open WebSocket connections of the server."""
     gateway_connections: int = 1000
@@ -79,7 +81,11 @@ class GatewaySettings:
 
     @staticmethod
     def of(config: Config) -> GatewaySettings:
-        """Convert the project's configuration."""
+        """Convert the project's configuration.
+
+        Raises:
+            ConfigurationError: the key file of an issuer cannot be used, or the settings of the shards are invalid.
+        """
         signing_secrets = (config.jwt_secret, config.jwt_secret_previous)
         all_secrets = [(name, getattr(config, name)) for name in _SECRET_SETTINGS]
         all_secrets += [("gateway_issuers", issuer.secret) for issuer in config.gateway.issuers]
@@ -133,6 +139,7 @@ def _plain(secret: SecretStr) -> str:
 
 
 def _folders(config: Config) -> tuple[Path, ...]:
+    """Return the folders of the SQLite staging stores."""
     shards = shard_map(config.shard_config)
     urls = [config.staging.url] if shards is None else shard_urls(shards, config.staging.url).values()
     return tuple(Path("/" + url.partition("://")[2].lstrip("/")) for url in urls if url.startswith("sqlite://"))

@@ -22,6 +22,7 @@ class TableSize(msgspec.Struct, frozen=True):
     """Number of rows as `count(*)` counts them. State tables keep deleted rows too."""
     data_files: int = 0
     delete_files: int = 0
+    """Files that mark rows of data files as deleted, until these are rewritten without them."""
     bytes: int = 0
     """Bytes of the data and delete files."""
 

@@ -1,8 +1,8 @@
-"""Runs work in Spark tasks and threads: numbered parts in tasks, whose errors return as rows, and functions in threads.
+"""Runs work in parallel: in Spark tasks, and in threads that call Spark.
 
-Spark would carry only the text of an error from a task to the driver, so tasks yield a `LakeSyncError` as a row of
-their results. Threads are for small Spark queries, which spend most of their time in planning, on one core each. All
-modules of `lakehouse` that work in tasks call it.
+Work for tasks is divided into numbered parts. Spark would carry only the text of an error from a task to the driver, so
+a part yields its `LakeSyncError` as a row of its result. Threads are for small Spark queries: planning takes most of
+their time, and uses one core for each query. All modules of `lakehouse` that work in tasks call this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     Part = Callable[[int], Iterator[pa.RecordBatch]]
-    """Yields the rows of the part with a number. It is sent to tasks as a pickle."""
+    """Yields the result's rows for the part with a number. It is sent to tasks as a pickle."""
 
 
 _PARALLELISM = "spark.default.parallelism"
@@ -128,7 +128,7 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 THREADS = 4
-"""Number of threads."""
+"""Number of threads of `in_parallel`."""
 
 
 def in_parallel(
@@ -149,5 +149,6 @@ def in_parallel(
 
 
 def _tag(spark: SparkSession, tags: Iterable[str]) -> None:
+    """Add tags to the session, for the calling thread."""
     for tag in tags:
         spark.addTag(tag)

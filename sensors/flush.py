@@ -1,7 +1,9 @@
-"""Creates the sensor of flushes: it requests a run by size, age or request, or if a table or checkpoint is behind.
+"""Creates the sensor that requests flush runs.
 
-`lakehouse.history.flush_due` decides from marks. The status of runs matters only to find one that is in progress. The
-code location (`lakesync_dagster.definitions`) calls this module.
+A flush moves deltas from staging's log into the lake, merges them into the state tables, and publishes checkpoints. It
+is due if the log is too large or too old, if someone requested it, or if a table or checkpoint is behind.
+`lakehouse.history.flush_due` decides this from marks, which say how far each part of the pipeline is. The status of
+runs matters only to find one that is in progress. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import time
@@ -21,9 +23,9 @@ from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
 
 WATCH_SECONDS = 4.5
-"""How long a tick watches staging: nearly until Dagster's daemon starts the next."""
-LOOK_SECONDS = 0.5
-"""Seconds between two looks at staging in a tick."""
+"""How long a tick, one evaluation of the sensor, watches staging: nearly until Dagster's daemon starts the next one."""
+CHECK_SECONDS = 0.5
+"""Seconds between two checks of staging in a tick."""
 _MADE_BY_FLUSH = ("table", "checkpoint")
 """The parts of the pipeline that a flush run brings up to date."""
 
@@ -37,14 +39,14 @@ def flush_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the flush job: one run for all gateways that are due.
 
-    Dagster's daemon starts a tick every five seconds. A tick that watches staging meanwhile notices a request within
-    half a second, and costs less than more frequent ticks.
+    Dagster's daemon starts a tick every five seconds. A tick that goes on watching staging notices a request within
+    half a second, which costs less than more frequent ticks would.
 
     Args:
         config: the project's configuration, with the thresholds.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store.
-        lags: the lags of the pipeline's parts, which all sensors share.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
         watch_seconds: how long a tick watches staging while no flush is due.
     """
     limits = config.flush
@@ -64,12 +66,13 @@ def flush_sensor(
         ends = time.monotonic() + watch_seconds
         with open_staging() as store:
             while True:
-                found = look(context, store)
-                if isinstance(found, dg.SensorResult) or time.monotonic() + LOOK_SECONDS > ends:
+                found = check(context, store)
+                if isinstance(found, dg.SensorResult) or time.monotonic() + CHECK_SECONDS > ends:
                     return found
-                time.sleep(LOOK_SECONDS)
+                time.sleep(CHECK_SECONDS)
 
-    def look(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
+    def check(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
+        """Return a request of a run if a flush is due; otherwise why there is none."""
         attempts = Attempts(context.cursor)
         lags.record_requests(FLUSH_SENSOR, attempts.by_part)
         backlog = store.backlog()

@@ -1,7 +1,7 @@
-"""Creates the sensor of the checks `fresh`, which say whether assets have each day's deltas in time.
+"""Creates the sensor of the asset checks named `fresh`, which say whether an asset has each day's deltas in time.
 
-It reports them without a run: after changes and materialisations, and hourly. The code location
-(`lakesync_dagster.definitions`) calls this module.
+The sensor reports a check itself, without a run: when its result changes, after a materialisation, and hourly. The code
+location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import json
@@ -26,13 +26,14 @@ def freshness_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the checks named `fresh`.
 
-    Its cursor has for each asset the late days, the materialisation and the time of its last report.
+    The sensor's cursor has, for each asset, what it reported last: the late days, the id of the newest materialisation,
+    and the time.
 
     Args:
         config: the project's configuration, which says after how many seconds a delta is late.
-        snapshot: names the state tables.
+        snapshot: the registered tables and connectors.
         open_staging: opens the staging store.
-        lags: the lags of the pipeline's parts, which all sensors share.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
     """
 
     @dg.sensor(

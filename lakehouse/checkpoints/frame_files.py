@@ -1,6 +1,8 @@
-"""Writes the files of a checkpoint in Spark tasks: state rows as frames, length-prefixed `SyncResponse` messages.
+"""Writes the files of a checkpoint in Spark tasks: rows of state tables as frames.
 
-`lakehouse.checkpoints.checkpoint` calls it.
+A checkpoint has all rows of a gateway as of one arrival, the gateway's timestamp of receipt; new clients start from it.
+A frame is a `SyncResponse`, the protobuf message of a pull, with its length before it. A file has many frames, so that
+the gateway and clients can process it piece by piece. `lakehouse.checkpoints.checkpoint` calls this module.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
 WRITTEN = pa.schema(
     [("uri", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("highest_arrival", pa.int64())]
 )
-"""What a task reports, as one row; `uri` is empty if the task had no visible row."""
+"""What a task reports about its file, as one row; `uri` is empty if all of its rows are deleted ones."""
 
 _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
-"""The columns of a state table that are read."""
+"""The columns of a state table that are read; `_gone` marks deleted rows."""
 _ROWS_AT_ONCE = 20_000
 """Rows that are decoded at once."""
 
@@ -63,6 +65,7 @@ def frame_parts(
 
 
 def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a gateway in data files, deleted ones included."""
     for file in files:
         for rows in read_rows(file, _READ, batch_rows=_ROWS_AT_ONCE):
             yield from rows.filter(pc.equal(rows["_gateway"], gateway)).combine_chunks().to_batches()
@@ -71,8 +74,8 @@ def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
     """Write one file of frames atomically, and return its row for `WRITTEN_SCHEMA`.
 
-    Without visible rows nothing is written. On a disk the file is written under a temporary name and renamed; an object
-    on S3 appears only when it is complete.
+    Nothing is written if all rows are deleted ones. On a disk the file is written under a temporary name and renamed;
+    an object on S3 appears only when it is complete.
 
     Args:
         batches: rows of the state table, deleted ones included.
@@ -115,7 +118,7 @@ def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | No
         directory_uri: URI of the other folder.
 
     Returns:
-        The new URIs; None if a file is missing or its file system has no links.
+        The new URIs; None if a file is missing, or cannot be linked or copied.
     """
     linked = []
     for uri in uris:
@@ -164,9 +167,9 @@ class Frame(NamedTuple):
 def frames(
     batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: int = MAX_FRAME_BYTES
 ) -> Iterator[Frame]:
-    """Encode the visible rows among state rows, in their order, as frames of a bounded size.
+    """Encode rows, without deleted ones, in their order, as frames of a bounded size.
 
-    A message is the concatenation of its rows' messages, which protobuf reads as one message.
+    Each row is encoded as a message of its own. Concatenated, they are one message: protobuf appends repeated fields.
 
     Args:
         batches: rows of the state table, with the columns of `_READ`.

@@ -34,8 +34,8 @@ class History(NamedTuple):
     """Number of the increment's deltas; None if the files' column bounds do not show it."""
 
     @property
-    def most(self) -> int:
-        """Number of the increment's deltas, at most."""
+    def max_deltas(self) -> int:
+        """Upper bound of the number of the increment's deltas."""
         return rows_in(self.files) if self.deltas is None else self.deltas
 
 

@@ -1,8 +1,10 @@
 """Merges deltas of the history into the rows of a state table, as one Spark job in two stages.
 
-The tasks of the first stage read files and divide their rows by key into slices, as compressed Arrow batches. Spark
-shuffles the slices to the tasks that own their buckets and sorts them there. A task of the second stage merges one
-slice at a time, so it never has a whole bucket in memory. Increments, erasures, checkpoints and queries call it.
+A state table has the merged rows of one synced table. Iceberg divides its rows among buckets by a hash of the row id;
+here each bucket is divided further, into slices. The tasks of the first stage read files, and divide their rows into
+chunks: compressed Arrow batches with rows of one slice. Spark shuffles the chunks to the tasks that own their buckets,
+and sorts them there. A task of the second stage merges one slice at a time, so it never has a whole bucket in memory.
+Increments, erasures, checkpoints and queries call this module.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ ROWS_PER_SLICE = 50_000
 """Approximate number of deltas and stored rows that are merged at once: 25 MB with a task's copies. Each merge takes at
 least 5 ms."""
 
-ROWS_A_MERGE_TASK = 1_000_000
+ROWS_PER_MERGE_TASK = 1_000_000
 """Approximate number of deltas and stored rows of one task of the second stage."""
 
-MOST_TASKS = 256
+MAX_TASKS = 256
 """Number of tasks of a stage, at most."""
 SEARCHED_ROWS_PER_TASK = 1_000_000
 """Stored rows that one task searches for rows with new deltas. It reads mostly their ids."""
@@ -47,13 +49,12 @@ REJECTED, DUPLICATES, DIFFERENCE = "_lakesync_rejected", "_lakesync_duplicates",
 """Columns of check results in merged rows. No schema may use these names.
 
 The first is the number of a row's values that do not fit their columns. The other two are in the first row of each
-slice: the number of stored rows with a key that an earlier row has, and how a sampled row differs from the gateway's
-own merge."""
+slice: the results of `count_duplicates` and `sampled_row_difference`."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 """The columns of check results, which are not written to the table."""
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
-"""A state table's own columns."""
+"""The columns that every state table has, besides those of the synced table's schema (typed columns)."""
 
 _ROWS_PER_BATCH = 16_384
 _CODEC = "lz4_raw"
@@ -109,7 +110,7 @@ class Division(NamedTuple):
             rows: approximate number of its deltas and stored rows.
             buckets: number of the state table's buckets.
         """
-        tasks = min(buckets, MOST_TASKS, max(2, -(-rows // ROWS_A_MERGE_TASK)))
+        tasks = min(buckets, MAX_TASKS, max(2, -(-rows // ROWS_PER_MERGE_TASK)))
         return cls(buckets, max(1, -(-rows // (ROWS_PER_SLICE * buckets))), tasks)
 
     def split(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
@@ -121,7 +122,7 @@ class Division(NamedTuple):
             is_deltas: True for deltas, False for stored rows.
         """
         (batch,) = rows.combine_chunks().to_batches()
-        # a bucket of `buckets * slices` is a slice, and its number modulo `buckets` is the table's bucket
+        # The hash modulo `buckets * slices` is the number of a slice; that modulo `buckets` is the table's bucket.
         slices = _buckets(batch[ids], self.buckets * self.slices)
         sizes = np.bincount(slices)
         filled = np.flatnonzero(sizes)
@@ -187,7 +188,7 @@ class Merge(NamedTuple):
             rebuilt: gateways whose rows are rebuilt from their deltas only; the increment must have all of these.
             touched_only: whether the result has only the rows that the deltas touch.
         """
-        rows = 2 * history.most if touched_only else history.most + rows_in(state)
+        rows = 2 * history.max_deltas if touched_only else history.max_deltas + rows_in(state)
         return cls(
             increment,
             history.files,
@@ -205,7 +206,7 @@ class Merge(NamedTuple):
         return self.rows <= ROWS_PER_SLICE and rows_in(self.state) <= SEARCHED_ROWS_PER_TASK
 
     def whole(self) -> pa.Table:
-        """Read and merge everything in one task, and return the rows ordered by bucket."""
+        """Read and merge everything in the calling task, and return the rows ordered by bucket."""
         deltas = [rows for file in self.history for rows in self.increment.deltas(file)]
         stored = list(self._stored(self.state))
         rows = self.merged(
@@ -215,9 +216,9 @@ class Merge(NamedTuple):
 
     def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
         """Return a function for each task of the first stage, which yields chunks."""
-        stored_rows_a_task = SEARCHED_ROWS_PER_TASK if self.touched_only else ROWS_PER_TASK
+        stored_rows_per_task = SEARCHED_ROWS_PER_TASK if self.touched_only else ROWS_PER_TASK
         history = self._shares(self.history, ROWS_PER_TASK)
-        state = self._shares(self.state, stored_rows_a_task)
+        state = self._shares(self.state, stored_rows_per_task)
         return [
             *(lambda files=files: self._split_deltas(files) for files in history),
             *(lambda files=files: self._split_stored(files) for files in state),
@@ -235,7 +236,8 @@ class Merge(NamedTuple):
         return merged_slice(deltas, stored, self.columns)
 
     def _shares(self, files: Sequence[DataFile], rows: int) -> list[list[DataFile]]:
-        return divide_files(files, max(rows, rows_in(files) // MOST_TASKS))
+        """Divide files among tasks, of about `rows` rows each, or more if there would be too many tasks."""
+        return divide_files(files, max(rows, rows_in(files) // MAX_TASKS))
 
     def _split_deltas(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
         for file in files:
@@ -347,7 +349,15 @@ def _merged_chunks(
     division: Division,
     merged: Callable[[pa.Table, pa.Table], pa.Table],
 ) -> DataFrame:
-    """Shuffle chunks to the tasks of the second stage, which merge slice after slice."""
+    """Shuffle chunks to the tasks of the second stage, which merge slice after slice.
+
+    Args:
+        chunks: the result of the first stage, in the columns `_CHUNKS`.
+        names: names of the result's columns.
+        schema: the result's schema.
+        division: how the keys are divided.
+        merged: merges the deltas and the stored rows of one slice.
+    """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -370,6 +380,7 @@ def _buckets(ids: pa.Array, count: int) -> npt.NDArray[np.unsignedinteger]:
 
 
 def _with_checks(fields: StructType) -> tuple[list[str], StructType]:
+    """Return the names and the schema of a state table's fields and `CHECKS`."""
     schema = StructType([*fields.fields])
     for name, kind in zip(CHECKS, (IntegerType(), LongType(), StringType()), strict=True):
         schema = schema.add(name, kind)
@@ -381,6 +392,7 @@ def _batches(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _chunks(batch: pa.RecordBatch) -> Iterator[_Chunk]:
+    """Yield the chunks in a batch of the shuffled result of the first stage."""
     buckets, slices, kinds, sizes = (batch[name].to_pylist() for name in ("bucket", "slice", "is_deltas", "size"))
     for number, place in enumerate(zip(buckets, slices, kinds, sizes, strict=True)):
         yield _Chunk(*place, batch["rows"][number].as_buffer())
@@ -395,4 +407,5 @@ def _tables(chunks: Iterable[_Chunk]) -> tuple[pa.Table, pa.Table]:
 
 
 def _keys(rows: pa.Table, gateway: str, row: str) -> pa.ChunkedArray:
+    """Return each row's gateway and row id as one text. Gateway ids contain no line break, so it is unique."""
     return pc.binary_join_element_wise(rows[gateway], rows[row], "\n")

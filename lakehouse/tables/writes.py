@@ -156,7 +156,7 @@ def _read_state(spark: SparkSession, table: StateTable) -> _State:
 def _is_small(state: _State, history: History) -> bool:
     """Return whether the deltas are so few that merge on read is quicker than rewriting the table."""
     rows = rows_in(state.files)
-    return rows > SMALL_TABLE > history.most and history.most <= rows * LARGE_SHARE
+    return rows > SMALL_TABLE > history.max_deltas and history.max_deltas <= rows * LARGE_SHARE
 
 
 def _rewrite(
@@ -255,7 +255,7 @@ def _count_added_rows(
 
 def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
     """Return the number of buckets that fits the table's size. If it has grown, the partition spec is changed."""
-    buckets, rows = state.buckets, rows_in(state.files) + history.most
+    buckets, rows = state.buckets, rows_in(state.files) + history.max_deltas
     while buckets < MOST_BUCKETS and rows > buckets * ROWS_PER_BUCKET:
         buckets *= 2
     if buckets != state.buckets:

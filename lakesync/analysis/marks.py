@@ -1,8 +1,9 @@
 """Computes from marks alone which parts of the pipeline are behind, and by how much.
 
-A mark says how far a part is with one gateway's deltas: staging's sequence, or the arrival up to which a state table,
-checkpoint or destination has everything. Sensors, the command line, `/metrics`, the console and the freshness checks
-use the same result. Nothing here reads the status of a run. `docs/dagster.md` explains what is due when.
+A mark says how far a part is with one gateway's deltas. Staging's mark is the sequence number up to which its log is
+flushed to the lake. The mark of a state table, checkpoint or destination is an arrival, the gateway's timestamp of
+receipt, up to which it has everything. Sensors, the command line, `/metrics`, the console and the freshness checks use
+the same result. Nothing here reads the status of a run. `docs/dagster.md` explains what is due when.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class HistoryFile(msgspec.Struct, frozen=True):
 
 
 class LakeMarks(msgspec.Struct, frozen=True):
-    """The marks in the lake."""
+    """The marks that the lake's tables have in their properties, and the files with deltas beyond them."""
 
     tables: dict[str, dict[str, int]] = {}
     """Qualified name of a state table → gateway → the arrival up to which its deltas are merged."""
@@ -81,15 +82,15 @@ class Follower(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A part that is due at a time, because its input has no mark: a poll, flow, tiers or migration."""
+    """A poll, flow, tiers or migration, which are due at a time because their input has no mark to compare with."""
 
     part: Part
     name: str
     gateway: str
     """Empty if it belongs to no gateway."""
     mark: int
-    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. For a connector:
-    of the last poll that ended. For a migration: of the first day that is not copied yet."""
+    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. For a connector it
+    is the start of the last poll that ended, for a migration the start of the first day that is not copied yet."""
     next_ms: int
     """When the next run is due, in milliseconds of server wall time."""
 
@@ -123,16 +124,17 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     part: Part
     name: str
-    """Name of the table, destination, flow, tiers, migration or connector, or `CONNECTOR/TABLE` if other tables of the
-    connector succeed; of `deltas`, the shard; empty for a checkpoint or an erasure."""
+    """Name of the table, destination, flow, tiers, migration or connector. `CONNECTOR/TABLE` if only some tables of the
+    connector fail. For `deltas` it is the shard. Empty for a checkpoint or an erasure."""
     gateway: str
     """Empty for flows, tiers and migrations, which concern all gateways."""
     mark: int
-    """The arrival up to which the part has everything; of `deltas`, the sequence; of a timed part, its `Timed.mark`."""
+    """The arrival up to which the part has everything. For `deltas` it is the flushed sequence number, for a timed part
+    `Timed.mark`."""
     deltas: int
     """Number of deltas that it lacks: exact for `deltas`, else an upper estimate; 0 for a timed part."""
     since_ms: int
-    """Arrival of the oldest of these, as server wall time in milliseconds; of a timed part, when it was due."""
+    """When the oldest of these deltas arrived, or when a timed part was due, in milliseconds of server wall time."""
 
     @property
     def key(self) -> str:
@@ -151,7 +153,10 @@ class QueuedRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
-    """Dead letters of one table or destination; `lakesync dlq list` lists them one by one."""
+    """Counts the dead letters, values and tables that were set aside, of one table or destination.
+
+    `lakesync dlq list` lists them one by one.
+    """
 
     kind: Literal["value", "destination", "work"]
     name: str
@@ -170,7 +175,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """When the marks were compared, in milliseconds since 1970."""
     lags: tuple[Lag, ...] = ()
     requests: dict[str, int] = {}
-    """`Lag.key` of a part → runs that were requested since its mark moved. From `FAILING` on, the part is failing."""
+    """`Lag.key` of a part → number of runs that were requested since its mark moved. With `FAILING` of them, the part
+    is failing."""
     queued: tuple[QueuedRun, ...] = ()
     """Runs that have not started for longer than `QUEUED_SECONDS`."""
     dead_letters: tuple[DeadLetters, ...] = ()
@@ -202,7 +208,7 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """Staging's copy of a destination's mark, from its latest run. The authoritative mark is at the destination."""
 
     choice: str
-    """The tables and gateways that it follows, as text. A mark for another selection does not apply."""
+    """The tables and gateways that it follows, as text. If the configuration selects others, the mark is void."""
     streams: dict[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     at_ms: int
@@ -258,7 +264,7 @@ def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bo
 
 
 def checkpoint_state(backlog: Iterable[Backlog]) -> str:
-    """Return the published checkpoints as a text, for `is_changed`."""
+    """Return the state of the published checkpoints, their arrivals, as a text for `is_changed`."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.checkpoint_arrival or 0) for each in backlog)
     ).decode()
@@ -290,6 +296,8 @@ def positions(
     shards: ShardMap | None = None,
 ) -> list[Position]:
     """Return the progress of each part of the pipeline, except `deltas` itself.
+
+    A gateway from which nothing was flushed is left out, because nothing of it can be behind.
 
     Args:
         backlog: staging's backlog, of every shard of every gateway.
@@ -328,7 +336,7 @@ def positions(
 
 
 def least_mark(found: Iterable[Position]) -> int:
-    """Return the arrival up to which every part has everything. Files below it need not be read."""
+    """Return the arrival up to which every part has everything. Files with earlier deltas only need not be read."""
     return min((max(each.mark, 0) for each in found), default=0)
 
 

@@ -1,8 +1,8 @@
 """The issuers whose tokens a gateway accepts, and how it reads the claims of their tokens.
 
-Issuers come from `[[gateway.issuers]]` and `jwt_secret`. The gateway and `lakesync token inspect` create them;
-`checks.py` and `verifier.py` use them. A claim is named by its path: `app_metadata.team` is the claim `team` in the
-object `app_metadata`.
+An issuer signs tokens (JWTs): a login provider, or the project's own backend. The settings `[[gateway.issuers]]` and
+`jwt_secret` declare them. The gateway and `lakesync token inspect` create them; `checks.py` and `verifier.py` use them.
+A claim is named by its path: `app_metadata.team` is the claim `team` in the object `app_metadata`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Issuer:
     """The `iss` of its tokens; None for the server's own secrets, whose tokens may have any `iss`."""
     key_set: KeySet
     algorithms: tuple[Algorithm, ...] = PUBLIC_ALGORITHMS
-    """The algorithms that its tokens may be signed with."""
+    """The algorithms with which its tokens may be signed."""
     audience: frozenset[str] | None = frozenset()
     """Values of `aud`, of which a token must have one. Empty: a token must have no `aud`. None: `aud` is ignored."""
     client_claim: str = "sub"
     """Path of the claim with the client id."""
     client_prefix: str = ""
-    """Prepended to this claim to form the client id, so that two issuers cannot name the same client."""
+    """The client id is this prefix and that claim, so that two issuers cannot name the same client."""
     gateway_claim: str | None = None
     """Path of the required claim with one gateway id or a list of them. None: the optional claim `gw`, with one id."""
     role_claim: str | None = None
@@ -77,7 +77,7 @@ class Issuer:
     admin_roles: frozenset[str] = frozenset({"admin"})
     """A token with one of these roles has the role `admin`."""
     strict_roles: bool = False
-    """Whether a role other than `client` and `admin` is rejected instead of treated as `client`."""
+    """Whether a token with a role other than `client` and `admin` is rejected. Otherwise the role means `client`."""
     enter: tuple[EnterRule, ...] = ()
     """The gateways that its tokens may use. Empty: those that the token's claims name."""
     require: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -112,6 +112,7 @@ def configured_issuers(config: Config) -> tuple[Issuer, ...]:
 
 
 def _configured(section: DeclaredIssuer) -> Issuer:
+    """Return the issuer that a section declares. Its keys are a secret, a file, or at a URL that may be discovered."""
     keys: Sequence[Key] = ()
     cooldown = COOLDOWN_SECONDS
     load: Callable[[], Sequence[Key]]
@@ -141,10 +142,13 @@ def _configured(section: DeclaredIssuer) -> Issuer:
 
 
 def flatten_claims(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every claim of a payload by its path, including objects.
+    """Return path → value for every claim in a token's payload, objects and the claims in them included.
 
-    A claim named `a.b` hides `b` in the object `a`, because the outer level has precedence. So names that contain dots,
-    such as Auth0's `https://example.com/team`, can be used as paths.
+    The name of a claim may contain dots, such as Auth0's `https://example.com/team`; it is a path too. If a claim is
+    named `a.b`, that path means this claim, not the claim `b` in the object `a`.
+
+    Args:
+        payload: the decoded payload.
     """
     claims: dict[str, Any] = dict(payload)
     max_claims = len(claims) + MAX_PATHS

@@ -1,7 +1,7 @@
-"""The client for asyncio: the blocking client in one worker thread. `lakesync.client.open_async` returns it.
+"""The client for asyncio: it runs the blocking client in one worker thread. `lakesync.client.open_async` returns it.
 
-Methods have the arguments, results and exceptions of the same methods of `Client` and `Table`. Calls of several tasks
-run one after the other.
+Methods have the arguments, results and exceptions of the same methods of `Client` and `Table`. If several asyncio tasks
+call methods, the calls run one after the other.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class AsyncClient:
         return self._opened().client_id
 
     def _opened(self) -> Client:
+        """Return the blocking client; raise ConfigurationError if it is not open."""
         if self._client is None:
             raise ConfigurationError("the client is not open: use `async with`")
         return self._client
@@ -224,5 +225,6 @@ def open_async(*arguments: Any, **options: Any) -> AsyncClient:
 
 
 def _execute(db: Client, sql: str, params: Any) -> int:
+    """Run a statement in a transaction, in the worker thread."""
     with db.transaction() as conn:
         return conn.execute(sql, params).rowcount

@@ -24,7 +24,8 @@ class Column(NamedTuple):
     cells: list[Any]
     """The column's values, one for each row."""
     kind: ColumnType | None
-    """The column's type in the table's schema, if every cell is NULL; None: the cells decide."""
+    """The column's type in the table's schema, if it is known and every cell is NULL. None: its type follows from the
+    cells."""
 
 
 Columns = Mapping[str, Column]
@@ -79,7 +80,7 @@ def to_pandas(columns: Columns) -> pd.DataFrame:
 
 
 def to_polars(columns: Columns) -> pl.DataFrame:
-    """Return a result as a polars frame; a column with values of several types gets a type that holds all of them.
+    """Return a result as a polars frame. A column with values of several types gets a type for all of them.
 
     Raises:
         ConfigurationError: polars is not installed.
@@ -105,7 +106,7 @@ def to_arrow(columns: Columns) -> pa.Table:
 
 
 def _column(kind: ColumnType | None, cells: Sequence[Any]) -> Column:
-    """Return a column with booleans as bool, and with numbers as float if some are.
+    """Return a column with booleans as bool, and with integers as float if the column has floats too.
 
     Args:
         kind: the column's type in the schema; None if it is not a synced table's.

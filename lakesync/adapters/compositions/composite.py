@@ -1,7 +1,8 @@
-"""`CompositeBase`, the reads that all compositions of adapters (routes, fan-out, tiers) share, and `CompositeAdapter`.
+"""Compositions of adapters: an adapter that stores deltas in several others, each a database or an object store.
 
-`CompositeAdapter` stores each table in the adapter that a route names, e.g. events in S3 and orders in Postgres.
-`backend_config` creates it for `[routes]`; programs with an embedded gateway create it themselves.
+`CompositeBase` has the reads that all compositions (routes, fan-out, tiers) share. `CompositeAdapter` stores each table
+in the adapter that a route names, for example events in S3 and orders in Postgres. `backend_config` creates it for
+`[routes]`; programs with an embedded gateway create it themselves.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ _ROW_IDS_PER_QUERY = 500
 
 
 class CompositeBase:
-    """Reads several adapters as one. Queries them one after another, in the order of `adapters`."""
+    """Reads several adapters as one. They are queried one after another, in the order of `adapters`."""
 
     def __init__(self, adapters: Sequence[DatabaseAdapter]) -> None:
         """Store the adapters.
 
         Args:
-            adapters: each adapter once. Tiers put the hot one first, because deltas move from there to the next.
+            adapters: each adapter once. Tiers put the hot one first: a delta that moves meanwhile from there to the
+                next adapter is then read twice rather than not at all.
         """
         self.adapters = tuple(adapters)
 
@@ -44,7 +46,7 @@ class CompositeBase:
         return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Like `query_deltas_since`, as an Arrow table."""
+        """Do the same as `query_deltas_since`, and return the deltas as an Arrow table."""
         return _merge_pages(self._adapters_for(query), query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
@@ -65,9 +67,9 @@ class CompositeBase:
         return max((position for position in newest if position is not None), default=None)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return the values that divide a query's deltas into ranges, see `Splittable`: those of every adapter.
+        """Return the values that divide a query's deltas into ranges (see `Splittable`): the values of every adapter.
 
-        So a range has up to `size` deltas of each adapter. Empty if an adapter does not support splitting.
+        So a range has up to `size` deltas of each adapter. Empty if one of the adapters is not `Splittable`.
         """
         queried = self._adapters_for(query)
         if not all(isinstance(each, Splittable) for each in queried):
@@ -76,7 +78,7 @@ class CompositeBase:
 
     @property
     def max_writers(self) -> int:
-        """Up to how many processes writing in parallel is faster: the smallest number that an adapter declares."""
+        """The number of processes up to which parallel writing is faster: the smallest that an adapter declares."""
         return min(map(max_writers, self.adapters))
 
     def delete_deltas(self, deltas: pa.Table) -> int:
@@ -97,8 +99,8 @@ class CompositeBase:
 def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
     """Return the first `query.limit` deltas of several adapters, in the query's order and each position once.
 
-    Requires that an adapter's page has each position once, and `query.limit` deltas unless it is the last page. Then
-    none of the first `query.limit` positions of all adapters is missing from its adapter's page.
+    Each adapter's page must have `query.limit` deltas unless it is its last page, and no position twice. Then the pages
+    together contain the first `query.limit` positions of all adapters.
 
     Args:
         adapters: at least one. They are read in this order.
@@ -148,11 +150,11 @@ class CompositeAdapter(CompositeBase):
         super().__init__(list({id(each): each for each in (default, *self._routes.values())}.values()))
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Split a batch by adapter and insert each part under the id `BATCH.INDEX`."""
+        """Split a batch by adapter, and insert each part under the batch's id, a dot and the adapter's index."""
         return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Like `insert_deltas`, from an Arrow table."""
+        """Do the same as `insert_deltas`, from an Arrow table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

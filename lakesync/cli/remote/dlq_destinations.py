@@ -1,7 +1,9 @@
 """Dead letters of destinations, for `lakesync dlq`: suspended tables, and values that a destination's tables reject.
 
-A destination is a database that receives the lake's deltas. A suspended table is one that could not be written, and
-without which the destination continues. Ids are `DESTINATION/ADAPTER!TABLE`, followed by the row and column of a value.
+A destination receives the lake's deltas, in one or more databases, each written by an adapter. A suspended table is one
+that could not be written, and without which the destination continues. The id of a suspended table is
+`DESTINATION/ADAPTER!TABLE`; that of a value continues with `/GATEWAY/ROW/COLUMN`. `lakesync.cli.remote.dlq` calls this
+module.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def entries(config: Config, gateway: str | None) -> tuple[list[dict[str, Any]], 
         gateway: only values of this gateway; None: of all gateways.
 
     Returns:
-        The dead letters, and the errors of destinations that do not answer.
+        The dead letters as `lakesync dlq list` shows them, and the errors of destinations that cannot be read.
     """
     letters: list[dict[str, Any]] = []
     errors: list[LakeSyncError] = []
@@ -58,7 +60,7 @@ def retry(config: Config, letter_id: str) -> str:
         The asset whose next run writes the rows.
 
     Raises:
-        NotFoundError: no such destination is declared, or it does not suspend tables.
+        NotFoundError: no such destination is declared, or its adapter does not suspend tables.
         AdapterError: the destination cannot be reached.
     """
     from lakesync.adapters.dead_letters import TableIsolation

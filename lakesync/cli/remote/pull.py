@@ -1,7 +1,7 @@
 """`lakesync pull` and `lakesync tail`: the rows that a client may see, and their changes.
 
-Both read pages of deltas by the gateway's `peek` route, which does not affect the client's own app. A cursor is the
-position after a page: the next page starts there.
+Both read pages of deltas from the gateway's route `peek`. A pull by the client's app makes the gateway remember what it
+has sent to the app; `peek` does not. A cursor is the position after a page, where the next page starts.
 """
 
 from __future__ import annotations
