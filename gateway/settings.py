@@ -39,7 +39,8 @@ class GatewaySettings:
     sole_gateway: str | None = None
     """Id of the gateway, if exactly one is declared: then a token may lack the gateway's id. Otherwise None."""
     weak_secrets: tuple[str, ...] = ()
-    """Names of settings whose secret is blank or shorter than `MIN_SECRET_BYTES`. With any, the server listens on loopback only.
+    """Names of settings whose secret is blank or shorter than `MIN_SECRET_BYTES`. With any, the server listens on
+    loopback only.
     """
     service_token: str | None = None
     """Bearer token of the pipeline for the internal routes; None to reject all requests to them."""
