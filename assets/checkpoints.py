@@ -40,7 +40,7 @@ def checkpoints(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefin
     """Create the asset that a flush materialises, and `checkpoint`, which has a partition for each gateway.
 
     Args:
-        snapshot: names the state tables.
+        snapshot: the registered tables and connectors.
         config: the project's configuration.
     """
     return [snapshots_asset(snapshot, config), checkpoint_asset(config)]
@@ -50,10 +50,11 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
     """Create the asset `checkpoint_snapshots`, whose step makes every gateway's checkpoint.
 
     It reports each checkpoint as a partition of `checkpoint`, because Dagster cannot run partitions by gateway in a run
-    whose partitions are days. Tables that were registered after the code location was loaded are merged here.
+    whose partitions are days. Tables that were registered after the code location was loaded have no asset yet, so this
+    step merges them.
 
     Args:
-        snapshot: names the state tables.
+        snapshot: the registered tables and connectors.
         config: the project's configuration.
     """
 
@@ -200,7 +201,10 @@ def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
 
 
 def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
-    """Return up to when the checkpoints have all deltas. One that did not need to change counts as new as the run."""
+    """Return up to when the checkpoints have all deltas. One that did not need to change counts as new.
+
+    A run's cut point of a gateway has an arrival such that every push before the run arrived at or before it.
+    """
     points = run_state.cut_points()
     arrivals = (
         max(each.arrival, points[each.gateway].arrival) if each.gateway in points else each.arrival for each in made
@@ -209,6 +213,7 @@ def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int
 
 
 def _version(made: Sequence[Checkpoint]) -> dg.DataVersion:
+    """Return a data version that changes with the snapshots and the rules' versions."""
     return content_version([_snapshots(made), {each.gateway: each.rules_version for each in made}])
 
 

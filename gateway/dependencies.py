@@ -1,6 +1,8 @@
 """FastAPI dependencies that authenticate and authorise a caller. The sync and WebSocket routes call them directly.
 
-The order of the checks is fixed: gateway id, token, the token's gateway, role, rate limit, query parameters, gateway.
+The checks always have the same order: the gateway id's form, the token, whether the token is for this gateway, the
+role, the rate limit, the query parameters, and whether the gateway exists. So a caller without a valid token learns
+nothing about gateways.
 """
 
 from __future__ import annotations
@@ -69,15 +71,15 @@ class Caller(NamedTuple):
 
     gateway: SyncGateway
     token_claims: Claims | None
-    """The verified token's claims, always with `sub`, which is the client id whichever claim the issuer has it in; None
-    if the server runs without a secret, where each message names its client."""
+    """The verified token's claims. `sub` is always the client id, even if the issuer has it in another claim. None if
+    the server runs without a secret: then each message names its client."""
     expires: float
     """When the token expires, in seconds since 1970; infinite if the server runs without a secret."""
     key: Key | None = None
     """The key that signed the token; None if the server runs without a secret."""
 
     def claims(self, client_id: str) -> Claims:
-        """Return the claims that apply to a message: those of the token; without a token, `sub` with the client's user.
+        """Return the claims that apply to a message: those of the token, or without one `sub` with the client's user.
 
         Args:
             client_id: the client id in the message.
@@ -190,8 +192,8 @@ def bearer_token(headers: Sequence[str]) -> str | None:
         headers: all `Authorization` headers of a request.
 
     Raises:
-        AuthError: there are several headers, and a proxy may have checked another one than the server would; or the
-            header does not have a bearer token.
+        AuthError: the header does not have a bearer token, or there are several headers. These are rejected because a
+            proxy may have checked another one than this server would.
     """
     if len(headers) > 1:
         raise AuthError("the request has several Authorization headers; send one")
@@ -204,7 +206,7 @@ def bearer_token(headers: Sequence[str]) -> str | None:
 
 
 def has_token(headers: Sequence[str], expected: str) -> bool:
-    """Return whether a request has an expected opaque token. The comparison takes constant time.
+    """Return whether a request has an expected token. The comparison takes constant time, so that it reveals nothing.
 
     Args:
         headers: all `Authorization` headers of a request.
@@ -218,6 +220,7 @@ def has_token(headers: Sequence[str], expected: str) -> bool:
 
 
 def _named(gateways: Sequence[str]) -> str:
+    """Return a token's gateways as text, for an error message."""
     if not gateways:
         return "no gateway"
     more = f" and {len(gateways) - _MAX_LISTED} more" if len(gateways) > _MAX_LISTED else ""

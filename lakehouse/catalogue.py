@@ -1,6 +1,7 @@
-"""Opens tables in a Spark session's catalogue by pyiceberg, to read their metadata in the driver. It never commits.
+"""Opens tables in a Spark session's catalogue by pyiceberg, to read their metadata in this process. It never commits.
 
-All modules of `lakehouse` that plan which files to read call it.
+Spark Connect has no interface to a table's snapshots and files; pyiceberg has. All modules of `lakehouse` that plan
+which files to read call it.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def planned_files(table: Table, snapshot: int | None, where: BooleanExpression |
 
 @lru_cache(16)  # a session's catalogue does not change
 def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
+    """Return the session's settings of a catalogue, without their prefix."""
     prefix = f"spark.sql.catalog.{catalogue}."
     return {key.removeprefix(prefix): value for key, value in spark.conf.getAll.items() if key.startswith(prefix)}
 

@@ -1,7 +1,12 @@
 """Broadcasts new changes to the WebSocket connections of one gateway.
 
-It finds the connections that a commit concerns and sends each the changes that its client lacks. `Hub` calls
+The channel finds the connections that a commit concerns, and sends each the changes that its client lacks. `Hub` calls
 `on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
+
+A commit notice names the buckets of the changed rows; a client sees the rows of certain buckets. The state of a
+connection's follower is the position up to which its client was sent changes, and the client's buckets. Connections
+with equal states are served by one read of the store. A client may have several connections, also to other processes
+that serve the same gateway; each then gets the changes that the client made over the others.
 """
 
 from __future__ import annotations
@@ -123,7 +128,7 @@ class Channel:
         self._start()
 
     def _record_siblings(self, presence: Iterable[Presence]) -> set[LiveConnection]:
-        """Record which connections' clients have another connection, to any process, by its announcement.
+        """Record which connections have a sibling: another connection of the same client, to any process.
 
         Args:
             presence: the announced connections.
@@ -143,6 +148,7 @@ class Channel:
         return with_sibling
 
     def _update_multi_connected(self, name: str) -> None:
+        """Update `_multi_connected` for a client whose connections, or their siblings, have changed."""
         connections = self._by_client[name]
         if not connections:
             del self._by_client[name]
@@ -177,6 +183,7 @@ class Channel:
     # -- broadcasts ----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        """Start the task if it does not run, and a due connection can receive a broadcast."""
         if self._task is None and self._next_batch():
             self._task = asyncio.ensure_future(self._run())
 
@@ -220,7 +227,7 @@ class Channel:
             raise
 
     async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
-        """Compute the bucket keys of connections that are not in the index, and add these to it."""
+        """Have the engine compute the buckets of connections that are not in the index, and add the connections."""
         new = [
             (each, each.follower, each.follower.state)
             for each in batch
@@ -347,13 +354,14 @@ class Channel:
             self._requeue((connection,))
 
     def _index_connection(self, connection: LiveConnection, follower: Follower, state: SubscriptionState) -> None:
+        """Update a connection's buckets in the index to those of a new state."""
         subscription = state.subscription
         if connection in self._unindexed or subscription != follower.state.subscription:
             self._index.subscribe(connection, subscription.buckets | {follower.own_bucket}, subscription.prefixes)
             self._unindexed.discard(connection)
 
     def _requeue(self, connections: Iterable[LiveConnection]) -> None:
-        """Mark connections as due again. What was read for them was not sent, their clients' own changes included."""
+        """Mark connections as due again, because what was read for them was not sent."""
         for each in connections:
             if each in self._connections:
                 self._due[each] = None

@@ -1,6 +1,7 @@
-"""Serves one WebSocket connection: it responds to the client's frames in order; its channel sends broadcasts between.
+"""Serves one WebSocket connection of a client. `gateway.live.route` creates it.
 
-`gateway.live.route` creates it.
+It responds to the client's pushes and pulls in order. Between the responses the gateway's `Channel` sends broadcasts:
+pages of changes by others, without a request. A client's follower says up to which change it was sent everything.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class LiveConnection:
             wire: the connection's protocol, which writes the frames.
             caller: the authenticated caller.
             opening: the record of the request that opened the connection.
-            knows_resync: whether the client understands the error RESYNC_REQUIRED.
+            knows_resync: whether the client understands the error RESYNC_REQUIRED, by which the gateway makes it pull
+                all rows again. Older clients do not.
         """
         self._services = services
         self._wire = wire
@@ -207,7 +209,7 @@ class LiveConnection:
         return protobuf.encode_response(page)
 
     def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
-        """Record that the client was sent changes up to a cursor, from which broadcasts continue."""
+        """Record that a pull has sent the client all changes up to a cursor, from which broadcasts continue."""
         before, client = self.follower, message.client_id
         same = before is not None and before.client_id == client
         subscription = before.state.subscription if before is not None and same else Subscription()
@@ -252,6 +254,7 @@ class LiveConnection:
         self.bytes_out += len(response)
 
     def _reject(self, record: RequestRecord, error: Exception) -> None:
+        """Log an error, and have the connection closed with its code."""
         record.code = code_of(error)
         record.status = status_of(type(error)) if isinstance(error, LakeSyncError) else 500
         if not isinstance(error, LakeSyncError):
@@ -283,6 +286,7 @@ class LiveConnection:
         self.bytes_out += len(frame)
 
     def _on_writable(self) -> None:
+        """Continue broadcasts: the client has read what was queued for it."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
@@ -303,7 +307,7 @@ class LiveConnection:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, code: int, reason: str) -> None:
-        """Close the connection; if a message is being served, after the response.
+        """Close the connection. If a message is being served, its response is sent first.
 
         Args:
             code: WebSocket close code.
@@ -326,6 +330,7 @@ class LiveConnection:
             self._stall()
 
     def _stall(self) -> None:
+        """Close the connection of a client that does not read."""
         queued, seconds = self._wire.queued_bytes, self._services.settings.slow_reader_seconds
         log.warning("slow reader", request_id=self._opening.request_id, client=self._opening.client, queued=queued)
         self._wire.close(
@@ -369,7 +374,7 @@ def _ignore() -> None:
 
 @contextmanager
 def _bad_frames() -> Iterator[None]:
-    """Raise BadFrameError instead of ValidationError."""
+    """Raise BadFrameError instead of ValidationError: another close code tells that the frame cannot be read."""
     try:
         yield
     except ValidationError as error:

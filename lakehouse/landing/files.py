@@ -1,6 +1,9 @@
 """Reads a polled table's landed rows from Parquet files, and computes the deltas that the gateway lacks.
 
-It runs in Spark tasks, which `lakehouse.landing.reading` starts. A page is numbered by the hlc of its first row.
+A poll of an external system lands pages of rows in the lake's table `landing`. A page is numbered by the hlc of its
+first row. The lake's table `known` has the rows as they were after a certain page. A page may claim to have all rows
+with a value in a column; then known rows with this value that it lacks are deleted. The code runs in Spark tasks, which
+`lakehouse.landing.reading` starts.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class LandedTable(NamedTuple):
 
     table: str
     identity: str | None
-    """The column that identifies rows at the source: a row replaces others with the same value. None if it has none."""
+    """The column that identifies a row at the source: a row replaces others with the same value in it. None if the
+    source has no such column."""
     files: tuple[LandedFile, ...]
     """The files of `landing` with pages later than `since`."""
     known: tuple[tuple[int, str], ...]
@@ -51,7 +55,7 @@ class LandedTable(NamedTuple):
     """The last page that is in `known` already."""
 
     def claim_columns(self) -> tuple[str, ...]:
-        """Return the columns of which pages claim to have all rows with a value; the identity column is one of them."""
+        """Return the columns in which pages have claims. The identity column is one: each row claims its own value."""
         found = {self.identity} if self.identity is not None else set()
         for file in self.files:
             if not file.claims:
@@ -67,7 +71,7 @@ class LandedTable(NamedTuple):
         Args:
             above: the page after which the range begins.
             upto: the last page of the range.
-            among: ids of the rows to return; None for all rows, and claims, which have no id.
+            among: ids of the rows to return. None for all rows and also claims, which have no row id.
         """
         for file in self.files:
             if file.last <= above or file.first > upto:
@@ -123,7 +127,10 @@ class PendingPages(NamedTuple):
 
 
 class _PendingRows:
-    """One task's rows that the pages contain or claim, with all versions that are needed to compute their deltas."""
+    """One task's rows that the pages contain or claim, with all versions that are needed to compute their deltas.
+
+    A version is the row in one page, or in `known`.
+    """
 
     def __init__(self, pages: PendingPages, part: int) -> None:
         self._pages = pages
@@ -179,6 +186,7 @@ class _PendingRows:
                 self._add_claims(row, keys)
 
     def _landed_rows(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
+        """Yield the landed rows of `LandedTable.pages` one by one."""
         for rows in self._landed.pages(above, upto, among):
             yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
 
@@ -194,6 +202,7 @@ class _PendingRows:
                 self._claims.add(*key, row.page, row.hlc)
 
     def _is_claimed(self, row_id: str, columns: str) -> bool:
+        """Return whether a row is this task's, and has a value that a page claims."""
         mine = self._of_part(row_id)
         return mine and any(key in self._claims for key in self._keys.of(columns))
 
@@ -264,6 +273,7 @@ def delta_batch(
 
 
 def _change(columns: str | None, before: str | None) -> tuple[Op, Mapping[str, Any]]:
+    """Return the operation and the changed columns of a row's change; see `delta_batch`."""
     if columns is None:
         return "DELETE", {}
     if before is None:

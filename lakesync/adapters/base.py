@@ -1,6 +1,7 @@
 """The adapter protocols: what a backend must implement to store deltas.
 
-An object store implements `LakeAdapter`; `ObjectDeltas` turns it into a `DatabaseAdapter`. A database implements
+A backend is a database or an object store. A delta is a change of one row. An object store implements `LakeAdapter`;
+`ObjectDeltas` turns it into a `DatabaseAdapter`. A database implements
 `DatabaseAdapter` directly. Compositions (routes by table, fan-out, tiers) are `DatabaseAdapter`s over
 `DatabaseAdapter`s. The optional protocols describe what only some backends can do.
 
@@ -70,8 +71,8 @@ class DatabaseAdapter(Protocol):
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Store a batch atomically and durably.
 
-        A delta that is already stored, by `StoredDelta.identity`, is left unchanged, whichever batch it came from. So a
-        batch can be inserted again after a lost response or a crash.
+        A delta that is already stored, with the same `StoredDelta.identity`, is left unchanged, whichever batch it came
+        from. So a batch can be inserted again after a lost response or a crash.
 
         Returns:
             Count and id sum of the batch's deltas, read back after the commit.
@@ -83,8 +84,8 @@ class DatabaseAdapter(Protocol):
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
         """Return one page of the deltas that match a query.
 
-        Passing each page's `end` as the next query's `after` returns each delta once. A column's value is returned as
-        its RFC 8785 text or as it was written.
+        Passing each page's `end` as the next query's `after` returns each delta once. A column's value is JSON text,
+        either in the canonical form of RFC 8785 or as it was written.
 
         Raises:
             AdapterError: the backend cannot be read.
@@ -120,9 +121,10 @@ class Materialisable(Protocol):
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the destination table (`source_table`, or `table`), or add its missing columns.
 
-        The table is unique by `gateway` and `row_id` only, because two rows may share a user's key. Besides the
-        schema's columns it has `props` (JSON, owned by the user, never overwritten), `synced_at`, `last_arrival`,
-        `checksum` and, with soft delete, `deleted_at`.
+        Its primary key is `gateway` and `row_id`. The schema's own key is not unique there, because clients that are
+        offline may create rows with the same one. Besides the schema's columns the table has `props` (JSON for the
+        user's own data, which is never overwritten), `synced_at`, `last_arrival`, `checksum` and, with soft delete,
+        `deleted_at`.
 
         Raises:
             AdapterError: the backend rejected the statement.
@@ -171,7 +173,7 @@ class ArrowAdapter(Protocol):
     """A `DatabaseAdapter` that reads and writes large amounts as Arrow tables, with the same guarantees."""
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Store a batch like `insert_deltas`.
+        """Store a batch as `insert_deltas` does.
 
         Args:
             batch_id: identifies this exact set of deltas permanently.
@@ -180,7 +182,7 @@ class ArrowAdapter(Protocol):
         """
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page like `query_deltas_since`, as an Arrow table."""
+        """Return the same page as `query_deltas_since`, with its deltas as an Arrow table."""
 
 
 @runtime_checkable
@@ -304,7 +306,7 @@ class MarkStore(Protocol):
         schemas: Sequence[TableSchema] = (),
         transform: ContentTransform = UNCHANGED,
     ) -> BatchChecksum:
-        """Apply a batch like `apply_batch`, from an Arrow table.
+        """Apply a batch as `apply_batch` does, from an Arrow table.
 
         Args:
             batch_id: identifies this exact set of deltas permanently.
@@ -399,6 +401,7 @@ class LakeAdapter(Protocol):
 
 
 Adapter = DatabaseAdapter | LakeAdapter
+"""A database or an object store."""
 
 
 def is_object_store(adapter: Adapter) -> TypeIs[LakeAdapter]:

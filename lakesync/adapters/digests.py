@@ -1,7 +1,8 @@
 """Digests (counts and checksums) by table and day, computed at a destination and in the lake to compare the two.
 
-A day is a UTC day of arrival: of the delta, or of a row's newest delta. Sums add 32-bit checksums, so that a database
-can add them without overflow. The pipeline's comparison of destinations (`lakehouse.backends.comparison`) calls it.
+A destination is a database or object store that receives the lake's deltas. A day is a UTC day of arrival: of a delta,
+or of a row's newest delta. Sums add 32-bit checksums, so that a database can add them without overflow. The pipeline's
+comparison of destinations (`lakehouse.backends.comparison`) calls this module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 ARRIVALS_PER_DAY = 86_400_000 << hlc.COUNTER_BITS
 """The length of a day in arrivals."""
 ARRIVAL_MODULUS = (1 << 31) - 1
-"""Arrivals are summed modulo this number."""
+"""Arrivals are reduced modulo this number before they are summed, so that the sum does not overflow."""
 
 
 class Digest(msgspec.Struct, frozen=True):
@@ -35,13 +36,13 @@ class Digest(msgspec.Struct, frozen=True):
     deltas: int = 0
     """Number of stored deltas."""
     delta_sum: int = 0
-    """Sum over these of `text_checksum` of `ID|OP|COLUMNS`."""
+    """Sum of `text_checksum("ID|OP|COLUMNS")` over the deltas."""
     rows: int = 0
     """Rows of the destination table."""
     deleted: int = 0
-    """Those of these rows that are marked as deleted."""
+    """Number of these rows that are marked as deleted."""
     row_sum: int = 0
-    """Sum over the rows of `text_checksum` of `GATEWAY/ROW ID`."""
+    """Sum of `text_checksum("GATEWAY/ROW ID")` over the rows."""
     arrival_sum: int = 0
     """Sum of the rows' newest arrivals, each modulo `ARRIVAL_MODULUS`."""
     altered: int = 0
@@ -97,10 +98,10 @@ def merge_digests(digests: Iterable[Digest]) -> dict[tuple[str, int], Digest]:
 
 
 def digest_deltas(deltas: pa.Table, scope: DigestScope) -> list[Digest]:
-    """Compute the digests of deltas in either form.
+    """Compute the digests of deltas.
 
     Args:
-        deltas: a table in either form.
+        deltas: a table of deltas, in either form that `lakesync.adapters.arrow` describes.
         scope: tables, gateways and days.
     """
     names = ("table_name", "arrival", "delta_id", "op", "columns")
@@ -166,7 +167,7 @@ def day_number(day: date) -> int:
 
 
 def arrival_ranges(days: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the arrivals of each run of consecutive days, as `(first, first after the run)`."""
+    """Return a range of arrivals for each run of consecutive days: the first arrival, and the first one after it."""
     found: list[tuple[int, int]] = []
     for day in sorted(set(days)):
         if found and found[-1][1] == day * ARRIVALS_PER_DAY:

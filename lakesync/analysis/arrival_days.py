@@ -1,7 +1,8 @@
 """Counts the deltas of each UTC day of arrival, and finds the days whose deltas an asset should have and lacks.
 
 The counts come from the staging store's ledger, the ids of all accepted deltas. The freshness checks of assets call it.
-It is apart from `lake_marks` because the code location loads it, which does without pyiceberg.
+It is separate from `lake_marks`, because Dagster's code location loads it, and must not import pyiceberg, which is
+slow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The value of `lakesync query --as-of`: a time, an arrival (the gateway's hlc of a commit), or an Iceberg snapshot."""
+"""Parses the value of `lakesync query --as-of`: a time, an arrival, or the id of an Iceberg snapshot.
+
+An arrival is the gateway's timestamp of a commit: an hlc, an integer with the milliseconds since 1970 and a counter.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,17 @@ class AsOf(NamedTuple):
     """A point in the past. Exactly one of the two fields is set."""
 
     arrival: int | None = None
-    """Everything that arrived up to this arrival, inclusive."""
+    """The state with everything that had arrived by this arrival, inclusive."""
     snapshot: int | None = None
-    """The id of an Iceberg snapshot of one of the queried tables."""
+    """The id of an Iceberg snapshot of one of the queried tables. Other tables are read as of its commit time."""
 
 
 def parse_as_of(text: str) -> AsOf:
-    """Parse `2026-11-21T10:00`, `2026-11-21` (midnight), an arrival of 18 digits, `snapshot:ID` or a snapshot id.
+    """Parse the value of `--as-of`.
 
     Args:
-        text: what the user wrote. A time without a zone is UTC.
+        text: `2026-11-21T10:00` or `2026-11-21` (midnight), in UTC if there is no zone; an arrival of 18 digits;
+            `snapshot:ID`, or the id of a snapshot alone.
 
     Raises:
         ValidationError: the text has none of these forms.

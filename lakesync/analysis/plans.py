@@ -1,6 +1,8 @@
 """Plans a query: which snapshots and deltas make up each of its tables, and which columns the tables have.
 
-DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
+A query may read the history `deltas`, and state tables, which have the current rows of one synced table. A state table
+lags behind, so the query merges newer deltas onto its rows: those of the history, and those in staging that are not
+flushed to the lake yet. DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 HISTORY = "deltas"
 """The name of the history in a query."""
 KEYS = ("_gateway", "_row", "_arrival")
-"""Columns that every state table has beside its own."""
+"""Columns that every state table has besides those of its schema, and that a query can read."""
 
 INFERRED_TYPE = """
 CASE WHEN bool_and(value = 'null') THEN 'null'
@@ -56,8 +58,8 @@ class StateParts(NamedTuple):
     bases: tuple[SnapshotRows, ...]
     """The rows to start from."""
     merged_up_to: Mapping[str, int] | None
-    """Gateway → arrival up to which the bases contain its deltas; later ones are merged onto them, and all deltas of
-    other gateways. None if no deltas are merged."""
+    """Gateway → arrival up to which the bases contain its deltas. Its later deltas are merged onto them, and all deltas
+    of gateways that are not in the mapping. None if no deltas are merged."""
     upto: int | None
     """Arrival of the last delta that is merged; None for no limit."""
 
@@ -86,7 +88,10 @@ class StatePlan(NamedTuple):
     """The gateways whose rows the table has."""
 
     def fields_of(self, snapshot: int) -> set[str]:
-        """Return the typed columns that are filled in a snapshot; values of others are only in `_cells`."""
+        """Return the typed columns that are filled in a snapshot. Values of other columns are only in `_cells`.
+
+        `_cells` has all values of a row as JSON texts. A column that was added to the schema later is not filled.
+        """
         if self.table is None:
             return set()
         fields = self.table.scan(snapshot_id=snapshot).projection().fields
@@ -99,7 +104,11 @@ class StatePlan(NamedTuple):
         return int(total or 0)
 
     def untyped(self, names: Iterable[str]) -> list[str]:
-        """Return, sorted, the columns that need an inferred type because no typed or reserved column has the name."""
+        """Return the columns that need an inferred type, because no typed or reserved column has the name; sorted.
+
+        Args:
+            names: names of all columns that the table's rows have.
+        """
         used = {name.lower() for name in self.typed}
         untyped = []
         for name in sorted(names):
@@ -118,13 +127,13 @@ class Planner:
         """Find the statement's tables.
 
         Args:
-            lake: opened after `unflushed` was read.
+            lake: the lake, opened after `unflushed` was read, so that a flush in between loses no delta.
             unflushed: the deltas that are not flushed yet, in the columns of `unflushed.SCHEMA`.
             as_of: the point in time; None for now.
             references: the tables that the statement names.
 
         Raises:
-            NotFoundError: none of the tables has the snapshot of `as_of`.
+            NotFoundError: `as_of` is a snapshot that none of the tables has.
         """
         self._lake = lake
         self._namespaces = lake.namespaces
@@ -145,7 +154,7 @@ class Planner:
         return self._lake.deltas
 
     def is_history(self, reference: TableReference) -> bool:
-        """Return whether a reference means the history; `NAMESPACE.deltas` is a synced table of that name."""
+        """Return whether a reference means the history: `deltas` in another namespace is a synced table."""
         return reference.name.lower() == HISTORY and reference.namespace in (None, self._lake.system_namespace)
 
     def history(self) -> HistoryPlan:
@@ -187,9 +196,11 @@ class Planner:
 
     @property
     def _upto(self) -> int | None:
+        """The requested arrival; None if none was requested."""
         return self._as_of.arrival if self._as_of is not None else None
 
     def _namespace(self, reference: TableReference) -> str:
+        """Return the namespace of the state table that a reference means."""
         return reference.namespace if reference.namespace in self._namespaces.apart else self._namespaces.shared
 
     def _state(self, reference: TableReference) -> Table | None:
@@ -241,9 +252,9 @@ class Planner:
 
 
 def cell_names(table: Table, snapshot: int) -> set[str]:
-    """Return the columns that have cells in the files of a snapshot, perhaps in deleted rows only.
+    """Return the columns that have values in the files of a snapshot, perhaps in deleted rows only.
 
-    Reads only the keys of the maps in the files.
+    It reads only the keys of the maps `_cells`, which are a small part of the files.
 
     Args:
         table: a state table.
@@ -288,7 +299,10 @@ def _newest_parts(state: Table | None) -> StateParts:
 
 
 def _parts_at_arrival(state: Table | None, arrival: int) -> StateParts:
-    """Return each gateway's last checkpoint snapshot up to an arrival, and the deltas from there to the arrival."""
+    """Return each gateway's last checkpoint snapshot up to an arrival, and the deltas from there to the arrival.
+
+    A checkpoint tags a snapshot of each state table, which has a gateway's deltas up to exactly one arrival.
+    """
     bases: list[SnapshotRows] = []
     merged_up_to: dict[str, int] = {}
     for gateway, snapshots in (checkpoint_snapshots(state) if state is not None else {}).items():

@@ -1,7 +1,8 @@
-"""The keys of issuers: parsed, fetched, cached and refreshed. `issuers.py` and `verifier.py` use them.
+"""Parses, fetches, caches and refreshes the keys that verify issuers' tokens, for `issuers.py` and `verifier.py`.
 
-Keys come from a JSON Web Key Set at a URL, from a file, or from an HS256 secret. A token cannot supply a key or its
-location: its `kid` only selects among the issuer's keys, and its `jku`, `x5u`, `jwk` and `x5c` are ignored.
+An issuer is a login provider, or the project's own backend. Its keys come from a JSON Web Key Set at a URL, from a
+file, or from an HS256 secret. A token cannot supply a key or its location: its header `kid` only selects among the
+issuer's keys, and its headers `jku`, `x5u`, `jwk` and `x5c` are ignored.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class KeysUnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Key:
-    """A verification key for one algorithm."""
+    """A key that verifies the signatures of one algorithm."""
 
     kid: str | None
     """The key's id; None if it has none: then it is tried for every token of its algorithm."""
@@ -186,7 +187,7 @@ class KeySet:
     async def refresh(self) -> bool:
         """Fetch the keys, or wait for a fetch that is in progress.
 
-        If the fetch fails, the known keys stay valid, so that an outage of the issuer ends no session.
+        If the fetch fails, the known keys stay valid, so that clients can go on during an outage of the issuer.
 
         Returns:
             Whether the keys were fetched; False if the fetch failed, or within the cooldown.

@@ -1,4 +1,8 @@
-"""`ConnectorType`, which a package implements to add a type of connector, and the configuration of one connector."""
+"""`ConnectorType`, which a package implements to add a type of connector, and the configuration of one connector.
+
+A connector connects a gateway with an external system, such as Jira or a database. Polls of it bring rows into the
+gateway; actions let clients do something at it, such as creating an issue. `lakesync.connectors.registry` uses types.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,12 @@ class ConnectorConfig:
 
 
 def _no_handler(config: ConnectorConfig) -> ActionHandler:
+    """Raise ConfigurationError; the default for a type without actions."""
     raise ConfigurationError(f"connectors of type {config.type!r} support no actions")
 
 
 def _no_source(config: ConnectorConfig) -> Source:
+    """Raise ConfigurationError; the default for a type that is not polled."""
     raise ConfigurationError(f"connectors of type {config.type!r} are not polled")
 
 
@@ -47,9 +53,10 @@ class ConnectorType:
     actions: tuple[ActionDescriptor, ...] = ()
     """The actions that its connectors support."""
     make_handler: Callable[[ConnectorConfig], ActionHandler] = _no_handler
-    """Called for each action: must be fast, and must not leave connections open."""
+    """Returns the handler that executes an action. It is called for each action, so it must be fast, and must not leave
+    connections open."""
     open_source: Callable[[ConnectorConfig], Source] = _no_source
-    """Called for each poll, which closes the source."""
+    """Returns the source that a poll reads. It is called for each poll, which closes the source."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Output table → the boolean setting that turns its polling off."""
 

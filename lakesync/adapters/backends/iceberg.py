@@ -1,7 +1,7 @@
-"""Read-only adapter for the lake's table `deltas`, through pyiceberg. The statistics in the manifests select the files.
+"""Read-only adapter for the lake's table `deltas`, through pyiceberg, so that flows and migrations can read the lake.
 
-Only the pipeline writes the lake, with Spark, so writes are rejected.
-Needs pyiceberg: `pip install 'lakesync[query]'`.
+A query reads only the data files whose column bounds, in Iceberg's manifests, overlap with it. Only the pipeline writes
+the lake, with Spark, so writes are rejected. Needs pyiceberg: `pip install 'lakesync[query]'`.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class IcebergDeltas:
         return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Like `query_deltas_since`, as an Arrow table."""
+        """Do the same as `query_deltas_since`, and return the deltas as an Arrow table."""
         table = self._table()
         return read_page(self._segments(table, query), lambda task: self._read(table, task), query)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return split points of a query, from the record counts in the manifests."""
+        """Return the values that divide a query into ranges, see `Splittable`, from the manifests' record counts."""
         segments = ((segment, segment.source.file.record_count) for segment in self._segments(self._table(), query))
         return split_points(segments, query, size)
 
@@ -147,7 +147,10 @@ class IcebergDeltas:
                 yield segment
 
     def _read(self, table: Table, task: FileScanTask) -> pa.Table:
-        """Return a data file's deltas, from the cache if they were read with as many delete files."""
+        """Return a data file's deltas, from the cache if they were read with as many delete files.
+
+        A delete file, which hides rows of the data file, may have been added since.
+        """
         key = f"{task.file.file_path} {len(task.delete_files)}"
         return self._cache.get(key, lambda _: _read_file(table, task))
 

@@ -85,7 +85,10 @@ class Process:
             return
 
     def stop(self, *, grace: float) -> None:
-        """Send SIGTERM to the process, wait at most `grace` seconds for it, then kill its whole process group."""
+        """Send SIGTERM to the process, wait at most `grace` seconds for it, then kill its whole process group.
+
+        Only the process itself gets SIGTERM, so that it can end its own children in order.
+        """
         if self.exit_code is None:
             os.kill(self.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,9 +127,9 @@ def accepts(port: int, host: str = LOOPBACK) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return different TCP ports that are free now, and that no other call returns while this process lives.
 
-    They are below the ports that systems give to outgoing connections (32768 and up on Linux, 49152 and up by RFC 6335
-    elsewhere). Otherwise a connection can take a port in the seconds until the server that it was chosen for listens.
-    So could another process that chooses ports, if this one did not reserve them: see `_reserve`.
+    A server that a port was chosen for listens only seconds later. Until then nothing else must take the port. Outgoing
+    connections do not, because systems give them higher ports (32768 and up on Linux, 49152 and up by RFC 6335
+    elsewhere). Other processes that call this function do not, because `_reserve` reserves the port.
 
     Args:
         count: the number of ports.
@@ -152,12 +155,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def _reserve(port: int) -> int:
-    """Bind a port's number for UDP, which keeps no TCP server from it; return the descriptor.
+    """Reserve a port's number among processes that call `free_ports`, by binding the UDP port of the same number.
 
-    The system frees it when the process ends.
+    The server can still listen on the TCP port. The system frees the UDP port when this process ends.
+
+    Returns:
+        The descriptor of the UDP socket.
 
     Raises:
-        OSError: the number is reserved.
+        OSError: another process has reserved the number.
     """
     with socket.socket(type=socket.SOCK_DGRAM) as reservation:
         reservation.bind((LOOPBACK, port))

@@ -1,7 +1,9 @@
 """Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database.
 
 `Exchange` calls `load_checkpoint`. A checkpoint has all rows that the client may see, in frames: protobuf messages with
-deltas. A row of an INSERT and UPDATEs with values of the right types is bulk-writable: it is copied without a merge.
+deltas. A row is bulk-writable, which means that SQL copies it without a merge, if its deltas are an INSERT and UPDATEs
+with values of the right types. Such rows are copied in groups: the rows of a group have the same table, and the same
+columns written by each delta (its layout). The staging file has other rows, the rest, as deltas.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from lakesync.wire import protobuf
 from lakesync.wire.protobuf import DeltaFields, decode_by_field, split_deltas
 
 STAGED_TOGETHER = 20_000
-"""Approximate number of deltas that one transaction writes to the staging file: a row is not split."""
+"""Number of deltas that one transaction writes to the staging file; a few more, so that no row is split."""
 
 _STAGING_SCHEMA = "fresh"
 """The name under which the staging file is attached to the app's database."""
 _COPY_CACHE = -64000
 """`cache_size` of the app's database while rows are copied: 64,000 KiB. SQLite counts KiB as a negative number."""
-_STAGING_PRAGMAS = (
+_STAGING_PRAGMAS = (  # without durability: the file is deleted after a failure
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
     "PRAGMA locking_mode = EXCLUSIVE",
@@ -137,19 +139,20 @@ def _group_rows(fields: DeltaFields | None) -> RowGroups:
         fields: the fields of the frame's deltas, each as a list; None if they could not be read by field.
 
     Raises:
-        NotBulkWritableError: the deltas are not new rows.
+        NotBulkWritableError: the deltas are not rows of an INSERT and UPDATEs.
     """
     if fields is None:
         raise NotBulkWritableError
     groups = RowGroups()
     width, ids = fields.width, fields.row_ids
     are_inserts = set(fields.ops) == {pb.DELTA_OP_INSERT} and len(set(fields.tables)) == 1
+    # If each delta is a row of its own with the same columns, whole lists are taken over, which is much faster.
     if width is None or not are_inserts or any(map(eq, ids, ids[1:])):
         groups.add_parts(_parts_of(fields))
         return groups
     group = groups.get_or_create(fields.tables[0], (tuple(fields.names[:width]),))
     group.row_ids, group.hlcs, group.clients, group.values = ids, fields.hlcs, fields.clients, list(fields.values)
-    del group.values[width :: width + 1]
+    del group.values[width :: width + 1]  # an empty value ends each delta's columns
     return groups
 
 

@@ -1,6 +1,6 @@
-"""Verification: checksums of the app's tables before and after a full pull show which tables differed.
+"""Checksums of the app's tables. Those before and after a full pull show which tables differed from the gateway's.
 
-`SyncCoordinator.verify` calls it, and makes the full pull in between.
+`SyncCoordinator.verify` calls this module, and makes the full pull in between, which repairs the tables.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def checksums(replica: Replica) -> dict[str, Checksum]:
 
 
 def record_untracked_changes(replica: Replica) -> None:
-    """Prepare a comparison: find rows that were written or tables that were recreated without the triggers.
+    """Prepare a comparison: find rows that were written, or tables that were recreated, without the client's triggers.
 
-    Rows that no record knows are journalled as inserts, because they may be the only copy.
+    The client has a record of every row that it knows. A row without a record is treated as an insert by the app, and
+    will be pushed, because it may be the only copy.
     """
     store = replica.store
     replica.step(lambda _: store.track_remade_tables())
@@ -56,6 +57,7 @@ def record_untracked_changes(replica: Replica) -> None:
 
 
 def _checksum(replica: Replica, table: str) -> Checksum:
+    """Return a table's checksum. It is read in parts, so that writers do not wait."""
     names = ", ".join(["row_id", *(f'"{name}"' for name in replica.store.schemas[table].types)])
     count = total = 0
     last_id = ""

@@ -1,7 +1,7 @@
-"""Jira's output tables, the conversion of its objects to their rows, and JSON Schemas of the actions' params.
+"""The tables that polls of Jira fill, the conversion of its objects to rows, and JSON Schemas of actions' parameters.
 
-The Jira source and actions call it; `built_in.py` lists the tables and actions. All columns are text; objects and lists
-are JSON text.
+The Jira source and actions call it; `built_in.py` lists the tables and actions. All columns are text. Objects and
+lists, such as formatted descriptions, become JSON text.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ FIELDS = (
 """The fields requested of an issue."""
 
 Json = Mapping[str, Any]
+"""A JSON object."""
 
 
 def _params(required: Sequence[str], **properties: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an action's parameters."""
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
@@ -152,6 +154,7 @@ def to_milliseconds(timestamp: str) -> int:
 
 
 def _field(value: Json | None, name: str) -> Any:
+    """Return a field of an object; None if there is no object."""
     return None if value is None else value.get(name)
 
 
