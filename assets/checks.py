@@ -32,11 +32,11 @@ from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
 
-LIMIT = 100
-"""Number of faults that a check lists, at most."""
+MAX_FAULTS = 100
+"""Number of faults that a check lists, at most. If it lists so many, there may be more."""
 PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_snapshots")
 """The check of checkpoints, which a flush runs after it has made them."""
-NAMED = 3
+FAULTS_IN_DESCRIPTION = 3
 """Number of faults in a check's description. Its metadata lists all."""
 
 
@@ -44,7 +44,7 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     """Create the checks of the history, of each state table and of the checkpoints; those of one asset are one step.
 
     Args:
-        snapshot: names the state tables.
+        snapshot: the registered tables and connectors.
     """
     return [
         _checks_of(DELTAS, HISTORY_CHECKS),
@@ -62,11 +62,13 @@ def summary(found: Sequence[msgspec.Struct]) -> str:
     Args:
         found: the faults.
     """
-    first = [" ".join(_fault_name(fault)) for fault in found[:NAMED]]
-    return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    first = [" ".join(_fault_name(fault)) for fault in found[:FAULTS_IN_DESCRIPTION]]
+    more = len(found) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")
 
 
 def _fault_name(fault: msgspec.Struct) -> Iterator[str]:
+    """Yield the parts of a fault's name. A fault's first two fields identify what it is about."""
     first = msgspec.structs.astuple(fault)[:2]
     yield from map(str, first)
     day = getattr(fault, "day", "")
@@ -168,8 +170,8 @@ def _delay_checkpoints(
     key: dg.AssetCheckKey,
     found: Sequence[msgspec.Struct],
 ) -> None:
-    """Make no new checkpoints of the gateways with faults; of no gateway if there may be more faults than listed."""
-    gateways = {getattr(one, "gateway", None) for one in found} if len(found) < LIMIT else {None}
+    """Have the run make no new checkpoints of gateways with faults, or of any gateway if not all faults are listed."""
+    gateways = {getattr(one, "gateway", None) for one in found} if len(found) < MAX_FAULTS else {None}
     check = f"{key.name} of {key.asset_key.to_user_string()}"
     for gateway in gateways:
         run_state.faults.setdefault(gateway, []).append(f"{check} found {len(found)}")
@@ -186,6 +188,7 @@ def _result(
     *,
     blocking: bool,
 ) -> dg.AssetCheckResult:
+    """Return a check's result with its faults."""
     checked_days = "everything" if days is None else ", ".join(day.isoformat() for day in days)
     return dg.AssetCheckResult(
         passed=not found,

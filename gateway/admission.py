@@ -1,7 +1,8 @@
-"""Decides which requests are served: none while the server starts or stops, and from each client only so many a second.
+"""Decides which requests are served: `RequestGate` rejects all while the server starts or stops, `RateLimiter` some.
 
-The HTTP middleware and the WebSocket route check the gate before they serve. `GatewayServer` opens and drains it.
-Authentication checks the rate: HTTP requests and WebSocket messages each have a limiter.
+The HTTP middleware and the WebSocket route check the gate before they serve. `GatewayServer` opens the gate, and drains
+it: it waits for requests in flight. Authentication checks the rate of each client. HTTP requests and WebSocket messages
+have a limiter each.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ _WINDOW_SECONDS = 10
 class RateLimiter:
     """Limits each client's requests per second, averaged over ten seconds so that bursts are allowed.
 
-    It counts in fixed windows and drops all counts at a window's end. A window with `MAX_CLIENTS` clients ends early,
-    which bounds the memory.
+    It counts in fixed windows of ten seconds, and drops all counts at a window's end. A window with `MAX_CLIENTS`
+    clients ends early, which bounds the memory.
     """
 
     def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:

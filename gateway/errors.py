@@ -1,4 +1,4 @@
-"""Maps errors to HTTP responses: the status of each error class, the JSON body, FastAPI's handlers and the middleware.
+"""Turns errors into HTTP responses: the status of each error class, the JSON body, FastAPI's handlers, the middleware.
 
 FastAPI's exception handlers respond to the errors that LakeSync raises on purpose. `ErrorMiddleware` handles the rest:
 timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both; the
@@ -183,6 +183,7 @@ def http_error_response(
 
 
 def _with_short_message(rejection: Rejection) -> Rejection:
+    """Return a delta's rejection with its message shortened, because a message may quote a whole value."""
     return msgspec.structs.replace(rejection, message=shortened(rejection.message))
 
 

@@ -1,6 +1,8 @@
 """Makes connectors' sources and staging's unflushed log readable in a Spark session, for notebooks.
 
-The notebooks that `lakesync` ships, and users' own, call `register_sources`.
+A connector polls an external system, its source. Staging's log has the deltas that gateways have accepted and that are
+not in the lake yet. Spark calls a data source that Python implements a format. The notebooks that `lakesync` ships, and
+users' own, call `register_sources`.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class StagingLog(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """Reads the log while its owner process has it open."""
+    """Reads the log, also while the gateway's process writes it."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         """Store the shards.
@@ -110,7 +112,7 @@ class LogReader(DataSourceReader):
         self._shards = shards
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges of pushes, one for each task."""
+        """Return ranges of pushes, one for each task. A push has a sequence number in the log."""
         return [
             InputPartition((shard.source, LogRange(log.gateway, log.shard, log.epoch, first, after - 1)))
             for shard in self._shards

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 MARKS_PROPERTY = "lakesync.merged"
-"""State table property: its marks, JSON `{gateway: arrival}`; all deltas of a gateway up to the arrival are merged."""
+"""State table property: its marks, as JSON `{gateway: arrival}`. All deltas of a gateway up to the arrival, the
+gateway's timestamp of receipt, are merged."""
 
 REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: number of its values in the table `rejected`; absent if there never was one."""
@@ -33,7 +34,8 @@ UNFILLED_PROPERTY = "lakesync.unfilled"
 """State table property: JSON array of added columns that are still null in rows which were merged before."""
 
 BATCH_PROPERTY = "lakesync.batch"
-"""Snapshot property: the batch that was committed; of `landing` and `known`, its parts as a JSON array."""
+"""Snapshot property: the id of the batch that was committed. For `landing` and `known` it is a JSON array of the ids of
+the batch's parts."""
 
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
@@ -151,7 +153,7 @@ _NAMESPACE_LOCK = threading.Lock()
 
 Contract = Literal["evolve", "freeze", "discard"]
 """What happens to columns that are registered after the state table was created. `evolve` adds them, `freeze` rejects
-the merge, `discard` does not add them, so that their values are in `_cells` only."""
+the merge, `discard` does not add them, so that their values are only in `_cells`, which has all values of a row."""
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -178,7 +180,7 @@ class StateTable(msgspec.Struct, frozen=True):
     has_new_columns: bool
     """Whether columns were added by this merge, or by one that was killed, so that earlier rows have null in them."""
     rejects: bool = False
-    """Whether the table ever had values in `rejected`."""
+    """Whether values of the table were ever written to the table `rejected`, because they did not fit their column."""
     discarded: tuple[str, ...] = ()
     """Columns of the schema that were not added, because of the table's contract."""
 
@@ -193,7 +195,7 @@ def read_version(spark: SparkSession, name: str) -> Version:
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is no such table.
     """
-    from lakehouse.catalogue import current_snapshot, open_table  # pyarrow, where the code location needs names alone
+    from lakehouse.catalogue import current_snapshot, open_table  # imports pyarrow; the code location needs only names
 
     with open_table(spark, name) as table:
         return Version(current_snapshot(table), table.properties)
@@ -406,8 +408,10 @@ def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> 
 
 
 def _column(name: str, kind: str) -> str:
+    """Return a typed column as Spark's SQL declares it."""
     return f"`{name}` {SPARK_TYPES[kind]} COMMENT '{kind}'"
 
 
 def _properties(properties: dict[str, str]) -> str:
+    """Return table properties as Spark's SQL declares them."""
     return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())

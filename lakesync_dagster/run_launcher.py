@@ -1,4 +1,8 @@
-"""The Dagster run launcher that `lakesync up` configures in `dagster.yaml`: it starts runs through the run host."""
+"""The Dagster run launcher that `lakesync up` configures in `dagster.yaml`: it starts runs through the run host.
+
+A run launcher is the part of Dagster that starts a process for a run. The run host is a process that has imported
+everything already, and forks itself for each run.
+"""
 
 import json
 import socket

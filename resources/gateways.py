@@ -1,4 +1,8 @@
-"""The Dagster resources `staging`, the gateways' staging store, and `intake`, the connection for pushes to them."""
+"""The Dagster resources `staging`, the gateways' staging store, and `intake`, the connection for pushes to them.
+
+The staging store is the database to which gateways commit pushes. Assets use the resources; the code location
+(`lakesync_dagster.definitions`) creates them.
+"""
 
 from contextlib import ExitStack
 from functools import partial

@@ -1,6 +1,7 @@
-"""Runs flows in Spark tasks: copies deltas that meet a filter from one backend to another, or into the lake.
+"""Runs flows in Spark tasks: a flow copies deltas that meet a filter from one backend to another, or into the lake.
 
-A flow into the lake pushes to gateways, whose flushes write the deltas. The assets of flows (`assets.flows`) call it.
+A backend is one or more adapters, each of which stores deltas at a database or an object store. A flow into the lake
+pushes to gateways, whose flushes write the deltas. The assets of flows (`assets.flows`) call this module.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-PUSH = 1000
-"""Deltas in one push into a gateway."""
+DELTAS_PER_PUSH = 1000
+"""Deltas in one push into a gateway, at most."""
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -60,7 +61,10 @@ class Flow(msgspec.Struct, frozen=True):
     """First and last arrival to copy again, after new deltas up to the last one; None to copy new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
-        """Copy new deltas, then the range to copy again. Yield a step for each page."""
+        """Copy new deltas, then the range to copy again. Yield a step for each page.
+
+        A `LoadBarrier` keeps the flow from reading a part of a load that is still in progress.
+        """
         with ExitStack() as closing:
             source, target, *cold = open_backends(
                 [self.source, SingleBackend(self.target.name, self.target.uri), *self.target.cold], closing
@@ -154,9 +158,10 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
 
 
 def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
+    """Push deltas in the name of the clients that wrote them, to the gateway `into`, or if None to each one's own."""
     by_writer: dict[tuple[str, str], list[RowDelta]] = {}
     for each in from_arrow(deltas):
         by_writer.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
     for (gateway, client), some in by_writer.items():
-        for start in range(0, len(some), PUSH):
-            intake.push(gateway, encode_push(SyncPush(client, tuple(some[start : start + PUSH]))))
+        for start in range(0, len(some), DELTAS_PER_PUSH):
+            intake.push(gateway, encode_push(SyncPush(client, tuple(some[start : start + DELTAS_PER_PUSH]))))

@@ -1,6 +1,7 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
-Covered deltas stay in the history `deltas` without contents, as in staging: an UPDATE without columns. Rows with
+A request covers all values of one row, or all values that one client wrote. Staging carries it out first. Covered
+deltas stay in the history `deltas` without contents, as in staging: each becomes an UPDATE without columns. Rows with
 covered values are recomputed from the history. Then all older snapshots and their files are deleted. A request is
 confirmed when no data file in the tables' folders has anything that it covers. Every step may be repeated.
 
@@ -172,10 +173,10 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 def restore_hidden(
     spark: SparkSession, store: ErasureStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
-    """Restore in staging the older values that a client's erased values had overwritten.
+    """Restore in staging the older values, of other clients, that a client's erased values had overwritten.
 
-    Staging does not store what a column was before the erased client wrote it; the history does. The erasure of a row
-    restores nothing.
+    Staging has only the newest value of a column; the history has the older ones. The erasure of a row restores
+    nothing.
 
     Args:
         spark: an open Spark session.

@@ -1,7 +1,9 @@
-"""Computes a polled table's current rows, from `known` and the landings since then, and compares polls with them.
+"""Computes a polled table's current rows, and compares what a poll reads with them.
 
-A poll reads either a census, a list of all ids, or all rows of a table that has no cursor. Spark tasks call this
-module: to update the table `known`, and to compare a poll with what is known.
+The lake's table `known` has the rows as they were after a certain page. Later pages are in the table `landing`. A page
+has versions of rows, deletes, and claims to have all rows with a value in a column. A poll compares with the current
+rows if it reads a census, a list of all ids, or all rows of a table that has no cursor. Spark tasks call this module:
+to update `known`, and to compare.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class KnownRows(NamedTuple):
             yield unchanged
 
     def _pages(self, bucket: int | None) -> Iterator[pa.Table]:
+        """Yield the landed rows since `known` of a bucket, or with None of all buckets. A claim has no row id."""
         for rows in self.landed.pages(self.landed.since, self.upto):
             if bucket is None:
                 yield rows
@@ -95,7 +98,7 @@ def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
 
     Args:
         rows: the known rows.
-        census: every row id at the source, or every value of another column.
+        census: every row id at the source, or every value of another column. Then a row is absent if its value is.
     """
     at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
     keys = ClaimKeys([census.column] if census.column is not None else [])
@@ -135,7 +138,7 @@ class RowDigests:
         }
 
     def changed(self, page: Page) -> Page:
-        """Return the page with its new and changed rows only. These count as known from now on."""
+        """Return the page with only its new and changed rows. These count as known from now on."""
         changed = []
         for row in page.rows:
             digest = _digest(row.row_id, _encode_sorted(row.columns))

@@ -1,7 +1,8 @@
-"""What a SQL statement needs of the lake: its tables, the columns it may read, and predicates that limit the scans.
+"""Finds out what a SQL statement needs of the lake: its tables, the columns it may read, and predicates on their rows.
 
-Results may include more than the statement needs, because the engine runs the whole statement over what was scanned.
-`lakesync query` calls it, for DuckDB and for Spark.
+So only these columns and rows are loaded, before an engine runs the statement. Too many columns or rows are harmless;
+a missing one would make the result wrong. So in doubt the functions return all columns, and no predicate. `lakesync
+query` calls this module, for DuckDB and for Spark.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class TableReference(NamedTuple):
     namespace: str | None
     name: str
     predicates: tuple[Predicate, ...]
-    """Conditions that every row meets that the statement uses of the table."""
+    """Conditions that every row of the table meets which the statement uses. Empty if all rows may be used."""
 
     @property
     def qualified(self) -> str:
@@ -126,7 +127,12 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
 
 
 def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
-    """Return the parts of the conjunction in WHERE that are about one source of a SELECT."""
+    """Return the conditions, joined by AND in WHERE, that compare a column of one source with constants.
+
+    Args:
+        scope: a SELECT.
+        alias: the name of the source in it, a table or a subquery.
+    """
     where = scope.expression.args.get("where")
     if where is None:
         return ()

@@ -341,6 +341,7 @@ class Client:
         self.close()
 
     def _refused_numbers(self) -> list[int]:
+        """Return the numbers of all changes that the gateway rejected."""
         return [edit.number for edit in self.coordinator.outbox.all("refused")]
 
     def _read_columns(self, sql: str, params: Any) -> dataframes.Columns:

@@ -1,6 +1,8 @@
-"""The TOML files of the configuration: finds and reads them, and finds the line of a setting for error messages.
+"""Finds and reads the TOML files of the configuration, and finds the line of a setting for error messages.
 
-`Config` and `load` call it.
+There are two: the project's `lakesync.toml`, and the user's own. A secret is not in a file itself; the file has a
+reference to an environment variable or another file. `Config` and `load` in `lakesync.config.settings` call this
+module.
 """
 
 from __future__ import annotations
@@ -136,7 +138,11 @@ def line_of(text: str, name: Sequence[str]) -> int | None:
 
 
 def _table(parent: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """Return a table of the file at `path`; an empty one if it is missing."""
+    """Return a TOML table of the file at `path`; an empty one if it is missing.
+
+    Raises:
+        ConfigurationError: the setting is not a table.
+    """
     found = parent.get(name, {})
     if not isinstance(found, dict):
         raise ConfigurationError(f"{name} in {path} is not a table; write [{name}], as `lakesync init` does")
@@ -144,7 +150,11 @@ def _table(parent: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
-    """Return a list of tables of the file at `path`; an empty one if it is missing."""
+    """Return a list of TOML tables of the file at `path`; an empty one if it is missing.
+
+    Raises:
+        ConfigurationError: the setting is not a list of tables.
+    """
     found = parent.get(name, [])
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise ConfigurationError(f"{name} in {path} is not a list of tables; write [[gateway.{name}]]")
@@ -152,7 +162,11 @@ def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any
 
 
 def _resolve(name: str, value: object, path: Path) -> object:
-    """Return the value that a reference stands for, or a URL without credentials unchanged."""
+    """Return the value that a reference stands for, or a URL without credentials unchanged.
+
+    Raises:
+        ConfigurationError: the reference cannot be resolved, or the value is neither.
+    """
     if name.endswith("uri") and str(value).startswith("file:///"):
         return value  # a location, not a reference to a file
     if str(value).startswith(REFERENCE_PREFIXES):

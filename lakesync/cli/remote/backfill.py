@@ -1,4 +1,7 @@
-"""`lakesync backfill`: runs partitions of Dagster assets again, by backfills that Dagster executes."""
+"""`lakesync backfill`: has Dagster run partitions of its assets again.
+
+An asset is something that the pipeline makes, such as a table. Most have a partition for each UTC day of arrival.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The queue of actions in the app's database with their outcomes, and `ActionSender`, which sends them.
 
-`Client` adds actions, and `SyncSession` has them sent.
-
-An action is a request that the gateway executes once in an external system, such as opening a ticket.
+An action is a request that the gateway executes once in an external system, such as opening a ticket. An outcome is its
+result or its error. `Client` adds actions, and `SyncSession` has them sent.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ class QueuedAction(msgspec.Struct, frozen=True):
     status: ActionStatus
     """`failed` actions stay until they are retried or dropped; `done` ones until they are dropped."""
     attempts: int
-    """How often the action was executed, with or without success."""
+    """How often the gateway has answered with a result or an error, other than that it is still executing the action.
+    """
     data: Any = None
     """The decoded result of a `done` action."""
     code: str = ""
@@ -131,7 +131,7 @@ class ActionQueue:
         return self._replica.step(work)
 
     def postpone(self, actions: Sequence[Action], retry_after: float | None = None) -> float:
-        """Retry actions later, after a request that failed as a whole.
+        """Make actions due later, after a request that failed as a whole.
 
         Args:
             actions: the actions of the request.
@@ -279,6 +279,7 @@ class ActionSender:
                 if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
                     result.error = error
                     return self._queue.postpone(actions, getattr(error, "retry_after", None))
+                # One action may have made the gateway reject the request. Sent alone, the others are executed.
                 outcomes = [self._execute_alone(action) for action in actions]
             for ended in self._queue.record_outcomes(outcomes):
                 self._listeners.emit("onActionComplete", ended.action_id, ended)

@@ -1,4 +1,8 @@
-"""The token that a transport sends with each request, and its renewal by the app's function (the token provider)."""
+"""The token that a transport sends with each request, and its renewal.
+
+The app passes a fixed token, or a function that returns a new one each time: a token provider. The transports in this
+package use `TokenHolder`; the command line uses the other functions too.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,11 @@ class TokenHolder:
                 self._call_provider(self._provider)
 
     def _call_provider(self, provider: Callable[[], str]) -> None:
-        """Store the provider's token and when to renew it; after an OSError, keep a token that is still valid."""
+        """Store the provider's token and when to renew it; after an OSError, keep a token that is still valid.
+
+        Raises:
+            ConfigurationError, UnreachableError: as for `current`.
+        """
         try:
             token = provider()
         except OSError as error:  # requests, httpx and urllib raise it without a network
@@ -121,9 +129,11 @@ class TokenHolder:
         self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
 
     def _is_due(self) -> bool:
+        """Return whether it is time to renew the token."""
         return self._renew_at is not None and time.time() >= self._renew_at
 
     @staticmethod
     def _has_expired(token: str) -> bool:
+        """Return whether a token has expired by this machine's clock; False for one without an expiry."""
         expires = claims(token).get("exp")
         return isinstance(expires, int | float) and expires <= time.time()

@@ -40,6 +40,7 @@ RECORDS_PER_PAGE = 20_000
 """Records per page of a result, which is kept in memory as text."""
 
 _JOB_TIMEOUT_S = 1_800.0
+"""Seconds to wait for a bulk job."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
 """Bounds of the pause between two checks of a job."""
 
@@ -47,7 +48,8 @@ _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
 def login_url(settings: Mapping[str, Any]) -> str:
     """Return the URL of a connector's login server.
 
-    That is `loginUrl`; otherwise Salesforce's server for users (or sandboxes), or the organisation's own for an app.
+    That is the setting `loginUrl`. Without it, a connector with a username uses Salesforce's server for users, or that
+    for sandboxes; another one, which signs in as an app, uses the organisation's own server.
     """
     if login := settings.get("loginUrl"):
         return str(login)
@@ -86,6 +88,7 @@ def _sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str
 
 
 def _map_login_error(response: requests.Response) -> LakeSyncError | None:
+    """Return LakeSync's error for a failed login; None for a success."""
     if response.status_code < 300:
         return None
     try:
@@ -106,9 +109,12 @@ _RESERVED_SHARE = 0.05
 _USAGE = re.compile(r"api-usage=(\d+)/(\d+)")
 """Calls used and allowed, in a response's header."""
 _QUERY_ERRORS = {"MALFORMED_QUERY", "INVALID_FIELD", "INVALID_QUERY_FILTER_OPERATOR"}
+"""Error codes of a query that Salesforce does not accept."""
 _BUSY_ERRORS = {"SERVER_UNAVAILABLE", "QUERY_TIMEOUT", "UNABLE_TO_LOCK_ROW", "OPERATION_TOO_LARGE"}
+"""Error codes after which a retry may succeed."""
 
 Json = dict[str, Any]
+"""A JSON object."""
 
 
 class _SessionExpiredError(AuthError):
@@ -149,7 +155,7 @@ class SalesforceClient:
 
         Args:
             soql: the query.
-            deleted: whether to include the recycle bin.
+            deleted: whether to include deleted records, which stay in Salesforce's recycle bin for some days.
 
         Raises:
             CursorLostError: reading took so long that Salesforce discarded the remaining pages.
@@ -171,7 +177,7 @@ class SalesforceClient:
             arguments: further arguments of `HttpApi.call`.
 
         Raises:
-            RateLimitedError: the daily calls are used, except for `_RESERVED_SHARE`.
+            RateLimitedError: the organisation's daily calls are used, except for those that are left to others.
             LakeSyncError: the API's error.
         """
         self._check_budget()
@@ -203,6 +209,7 @@ class SalesforceClient:
         return self._api
 
     def _check_budget(self) -> None:
+        """Raise RateLimitedError if only the calls that are left to others remain."""
         if self._used is not None and self._limit is not None and self._used > self._limit * (1 - _RESERVED_SHARE):
             raise RateLimitedError(
                 f"{self._used} of the {self._limit} calls that Salesforce allows in 24 hours are used; the rest is "
@@ -219,6 +226,7 @@ _STATUS_MESSAGES: StatusMessages = {
 
 
 def _map_error(response: requests.Response) -> LakeSyncError | None:
+    """Return LakeSync's error for a failed request; None for a success."""
     if response.status_code < 300:
         return None
     code, message = _error_code_and_message(response)
@@ -242,6 +250,7 @@ def _map_error(response: requests.Response) -> LakeSyncError | None:
 
 
 def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
+    """Return Salesforce's error code and message; `UNKNOWN` and the start of the body if it has none."""
     try:
         body = response.json()
         first = body[0] if isinstance(body, list) else body
@@ -260,7 +269,7 @@ class ResultPage(NamedTuple):
 
 
 def start_bulk_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
-    """Start a job and return its id and its creation time, by Salesforce's clock.
+    """Start a bulk job, which runs a query at Salesforce; return its id and its creation time by Salesforce's clock.
 
     Args:
         client: the client.
