@@ -1,6 +1,8 @@
 """Creates an asset for each flow, which copies deltas whose rows meet a filter from one backend to another.
 
-`lakehouse.backends.flows` does the work. `lakesync_dagster.definitions` calls this module.
+A backend consists of adapters, each of which stores deltas at a database or an object store. A step is what a flow
+reports of each page that it copies. `lakehouse.backends.flows` does the work. `lakesync_dagster.definitions` calls this
+module.
 """
 
 from collections.abc import Sequence
@@ -106,6 +108,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
 
 def _description(name: str, declared: DeclaredFlow) -> str:
+    """Return the description of a flow's asset, with its tables and filter."""
     where = " and ".join(f"`{each.column}` {each.op} `{each.value}`" for each in declared.where)
     tables = ", ".join(f"`{table}`" for table in declared.tables) or "every table"
     return f"The flow `{name}`: {tables} of `{declared.source}` to `{declared.to}`" + (
@@ -125,6 +128,7 @@ def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]
 
 
 def _on_day(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of new and of replayed deltas that count for the partition `key`."""
     found: dict[str, int] = {}
     for page in pages:
         name = "deltas_replayed" if page.is_replay else "deltas_in"
@@ -134,6 +138,7 @@ def _on_day(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[
 
 
 def _metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
+    """Return the run's metadata. The mark is that of the adapter that is least far."""
     pages = [page for pages in by_target for page in pages]
     new = [page for page in pages if not page.is_replay]
     positions = [at.value for pages in by_target if pages and (at := pages[-1].mark.position) is not None]

@@ -134,6 +134,8 @@ class _LagCollector(Collector):
     def __init__(self, lags: Callable[[], Mapping[str, GatewayLag]]) -> None:
         self._lags = lags
 
+    # Prometheus's client calls `describe` when a collector is registered, and `collect` for each scrape.
+
     def describe(self) -> Iterator[Metric]:
         yield from _lag_families().values()
 
@@ -148,6 +150,7 @@ class _LagCollector(Collector):
 
 
 def _lag_families() -> dict[str, GaugeMetricFamily]:
+    """Return the metrics of `_LagCollector`, without values."""
     labels = ["gateway"]
     return {
         "clients": GaugeMetricFamily("lakesync_clients", "Clients that this process saw", labels=labels),
@@ -207,7 +210,7 @@ class _PipelineCollector(Collector):
 
 
 class _DeadLetterCollector(Collector):
-    """Reports counts of dead letters by gateway, kind and name."""
+    """Reports counts of dead letters (values, tables and jobs that were set aside) by gateway, kind and name."""
 
     def __init__(
         self,
@@ -233,6 +236,7 @@ class _DeadLetterCollector(Collector):
 
 
 def _dead_letter_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    """Return the metrics of `_DeadLetterCollector`, without values."""
     labels = ["gateway", "kind", "name"]
     return (
         GaugeMetricFamily("lakesync_dead_letters", "Dead letters", labels=labels),
@@ -243,6 +247,7 @@ def _dead_letter_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
 
 
 def _pipeline_families() -> dict[str, GaugeMetricFamily]:
+    """Return the metrics of `_PipelineCollector`, without values."""
     labels = ["gateway", "part", "name"]
     return {
         "reported": GaugeMetricFamily(
@@ -266,6 +271,7 @@ def _pipeline_families() -> dict[str, GaugeMetricFamily]:
 
 
 def _backlog_families() -> dict[str, GaugeMetricFamily]:
+    """Return the metrics of `_BacklogCollector`, without values."""
     labels = ["gateway", "shard"]
     return {
         "bytes": GaugeMetricFamily("lakesync_unflushed_bytes", "Unflushed bytes", labels=labels),

@@ -1,6 +1,7 @@
 """Creates the sensor of erasures: it requests runs while the lake has not carried out all erasure requests.
 
-The code location (`lakesync_dagster.definitions`) calls this module.
+A gateway accepts a request to erase a row, or all that a client wrote, and erases it in staging. The lake follows in a
+run. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import dagster as dg
@@ -19,7 +20,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
 
     Args:
         open_staging: opens the staging store, which has the erasure requests.
-        lags: the lags of the pipeline's parts, with which the sensor's run requests are reported.
+        lags: reports the pipeline's lags; the sensor tells it of its run requests.
     """
     tags = {REQUESTED_BY: ERASURE_SENSOR}
 

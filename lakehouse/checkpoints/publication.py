@@ -1,6 +1,8 @@
 """Makes the checkpoints of all gateways, one after the other, and deletes the files of superseded ones.
 
-The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, call it.
+A checkpoint has all rows of a gateway as of one arrival, its cut point: new clients start from it. Every push before
+the run has an arrival up to the cut point. The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, call
+this module.
 """
 
 from __future__ import annotations
@@ -55,14 +57,14 @@ def make_checkpoints(
         run_state: has the cut point of each gateway.
         config: says how long the snapshots of checkpoints are kept, and has the contracts of tables.
         directory_uri: URI of the folder with the checkpoints of all gateways.
-        on_failed: called with a gateway and its error. Without it all errors are raised at the end.
+        on_failed: called with a gateway and its error. If it is None, all errors are raised at the end.
         gateways: ids of the gateways whose checkpoints are made; None for all.
 
     Returns:
         The newest checkpoint of each gateway that did not fail: a new one, or the previous one if nothing has changed.
 
     Raises:
-        ExceptionGroup: the errors of the gateways that failed, without `on_failed`.
+        ExceptionGroup: the errors of the gateways that failed, if `on_failed` is None.
     """
     own = config.namespaces.own
     registered_now = registered(store, own)
@@ -167,8 +169,8 @@ class _Folder(NamedTuple):
 def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int, kept_hours: float = KEPT_HOURS) -> list[str]:
     """Delete the files of a gateway's superseded checkpoints, and return the names of the deleted folders.
 
-    A checkpoint is superseded once the files of the next one were written, published or not. The newest published
-    checkpoint, and folders of later arrivals, are kept.
+    A checkpoint is superseded once the files of the next one were written, whether that was published or not. The
+    newest published checkpoint is kept, and so are folders of later arrivals, which may be in the making.
 
     Args:
         directory_uri: URI of the folder with the checkpoints of all gateways.
@@ -189,6 +191,7 @@ def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int, kept_ho
 
 
 def _folders(system: Any, root: str) -> list[_Folder]:
+    """Return the folders of a gateway's checkpoints."""
     selector = pafs.FileSelector(root, allow_not_found=True)
     found = ((info.path, _FOLDER.fullmatch(info.base_name)) for info in system.get_file_info(selector))
     return [_Folder(int(match[1]), int(match[2]), path) for path, match in found if match]

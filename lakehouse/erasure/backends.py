@@ -1,6 +1,8 @@
 """Erases in backends beyond the lake: a Spark task opens each backend and deletes what requests cover.
 
-The steps of the asset `erasure` call it, with the erasures of `lakehouse.erasure.declared`.
+A backend is a database or object store to which deltas were copied. It keeps covered deltas without their contents, so
+that counts still agree. `lakehouse.erasure.declared` finds the backends; the steps of the asset `erasure` call this
+module.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Builds the WHERE conditions for the rows that erasure requests cover, in Spark's SQL with parameters.
 
-A row id may be any text, so values never become part of the SQL. The other modules of `lakehouse.erasure` call it.
+A request covers the deltas of one row, or of one client, up to an hlc. A row id may be any text, so values are passed
+as parameters and never become part of the SQL. The other modules of `lakehouse.erasure` call this module.
 """
 
 from __future__ import annotations

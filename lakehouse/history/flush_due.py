@@ -1,6 +1,7 @@
 """Decides from staging's backlog and the pipeline's marks whether a flush is due, and why. The flush sensor calls it.
 
-It does not look at Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
+The backlog is what gateways have accepted and the lake lacks; a mark says how far a part of the pipeline is. The
+functions do not look at Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _NONE_EXCEEDED = ExceededBounds()
 
 
 class BacklogReader:
-    """Reads the log to check bounds by table and by width. It reads each push once, so a sensor's ticks share it."""
+    """Reads the log to check bounds by table and by width.
+
+    It remembers what it has read, so that each push is read once. So a sensor has one reader for all its ticks.
+    """
 
     def __init__(self, limits: FlushSection) -> None:
         """Read nothing yet.
@@ -79,7 +83,8 @@ class BacklogReader:
             stats = self._stats.setdefault(gateway, BacklogStats(gateway, store))
             stats.store = store
             oldest = min(each.oldest_ms or 0 for each in own)
-            thresholds = Thresholds(stats, settings, partial(int, oldest))  # this clock makes no push too old
+            # The clock always returns `oldest`, so that no push is too old: `due_flush` checks the age itself.
+            thresholds = Thresholds(stats, settings, partial(int, oldest))
             if thresholds.tables_exceeding_budget():
                 table.add(gateway)
             if thresholds.exceeded(own):
@@ -114,8 +119,8 @@ def due_flush(
 
     Args:
         backlog: staging's backlog, by gateway and shard.
-        now_ms: server wall time in milliseconds since 1970. A push that is far ahead of it counts as old too: it was
-            made before the clock was set back.
+        now_ms: server wall time in milliseconds since 1970. A push from long after it counts as old too: then the clock
+            was set back after the push.
         limits: the settings of the section `flush`.
         exceeded: gateways that exceed the bounds by table or width.
         behind: tables and checkpoints that lack flushed deltas.

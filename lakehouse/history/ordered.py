@@ -1,7 +1,8 @@
 """Reads the history `deltas` in order of arrival in a Spark task, with bounded memory. Destinations read it so.
 
-A file of the history has one gateway's deltas of one shard, but not in order of arrival. So the rows are sorted
-externally: runs of `PART` rows are sorted in memory, written to the task's disk, and merged.
+An arrival is the gateway's timestamp of receipt. A file of the history has one gateway's deltas of one shard, but not
+in order of arrival. So the rows are sorted externally: runs of `PART` rows are sorted in memory, written to the task's
+disk, and merged. `lakehouse.backends` plans the files, and calls `in_order` in tasks.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def arrival_ranges(
         IntegrityError: a file has deltas of several gateways or shards.
         ConfigurationError: tasks cannot open a file.
     """
-    from lakesync.analysis.scans import all_of, condition  # pyiceberg, which tasks do without
+    from lakesync.analysis.scans import all_of, condition  # imports pyiceberg, which tasks do not need
 
     if not after:
         return []
@@ -240,7 +241,10 @@ class _RunReader:
 
 
 def _merge_runs(paths: Sequence[Path]) -> Iterator[pa.Table]:
-    """Yield the rows of several runs, sorted. Rows before `border` are complete: no run has further ones on disk."""
+    """Yield the rows of several runs, sorted.
+
+    In each round, `border` is an arrival such that all rows before it are in memory. They are sorted and yielded.
+    """
     runs = [_RunReader(path) for path in paths]
     while runs:
         border = min((each.last for each in runs if each.has_more), default=None)
@@ -254,6 +258,7 @@ def _merge_runs(paths: Sequence[Path]) -> Iterator[pa.Table]:
 
 
 def _sorted(rows: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of several tables, sorted."""
     whole = pa.concat_tables(rows).combine_chunks()
     return whole.take(pc.sort_indices(whole, sort_keys=[(name, "ascending") for name in _ORDER]))
 
@@ -264,6 +269,7 @@ def _temporary_folder() -> str | None:
 
 
 def _spill(rows: Iterable[pa.Table], path: Path) -> None:
+    """Write rows to a file; at least one table."""
     rows = iter(rows)
     first = next(rows)
     options = pa.ipc.IpcWriteOptions(compression="lz4")

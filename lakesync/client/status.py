@@ -1,7 +1,7 @@
 """What an app learns of its client: `db.status`, reports of `db.sync()`, progress, versions of a row, and events.
 
 `Client` and `AsyncClient` return these values; `lakesync.client.sync` creates them, and calls the listeners that an app
-registers with `Client.on`. The names of events are those of the reference, the TypeScript client.
+registers with `Client.on`. The names of events are those of the TypeScript client.
 """
 
 from __future__ import annotations
@@ -75,14 +75,15 @@ class SyncStatus(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """One write to a row: by any client if the gateway has it, else by this client."""
+    """One write to a row: a write of any client that the gateway has, or an edit of this client."""
 
     hlc: int
     """The write's hybrid logical clock."""
     client_id: str
     """The client that made the write."""
     columns: dict[str, Any]
-    """Column values, decoded. `synced`: only columns whose value no later write replaced; else all that it writes."""
+    """Column values, decoded. A `synced` write has only columns whose value no later write replaced; others have
+    all."""
     status: Literal["synced", "waiting", "sent", "refused"]
     """`synced`: the gateway has it. `waiting`: not pushed yet. `sent`: pushed, but not acknowledged. `refused`: the
     gateway rejected it."""

@@ -1,8 +1,8 @@
 """`Config`: every setting, from overrides, `LAKESYNC_*` variables, `lakesync.toml` and the user's own file.
 
-A variable is named after its section and key, `LAKESYNC_SPARK_MEMORY` for `memory` in `[spark]`. Every process of
+A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. Every process of
 LakeSync calls `load` once, which explains each error with the variable or line that causes it. `lakesync up` passes the
-whole configuration to the processes that it starts as such variables (`Config.environment`).
+whole configuration, as such variables, to the processes that it starts (`Config.environment`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`ObjectFlushQueue`: a flush queue in an object store, whose jobs any process can run (`[flush] queue`).
 
-A pending job is the object `materialise-jobs/GATEWAY/JOB.json`, a job that was set aside
-`materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to `materialise-unreadable/`.
+A job says which rows of a destination table to update after a flush. Gateways write jobs, and `lakesync materialise`
+runs them. A pending job is the object `materialise-jobs/GATEWAY/JOB.json`, a job that was set aside after several
+failures `materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to `materialise-unreadable/`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ObjectFlushQueue:
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
     def gateways(self) -> list[str]:
-        """Return the gateways with pending jobs."""
+        """Return the gateways with pending jobs. It lists one object for each of them."""
         found: list[str] = []
         while page := self._objects.list_objects(f"{JOBS_PREFIX}/", after=_key_after(found), limit=1).objects:
             found.append(page[0].key.split("/")[1])
@@ -71,7 +72,11 @@ class ObjectFlushQueue:
         return list(self._read(f"{FAILED_PREFIX}/{gateway_id}/", None))
 
     def retry(self, job: Job) -> None:
-        """Put a job back into the queue."""
+        """Put a job that was set aside back into the queue.
+
+        Raises:
+            NotFoundError: the job was not set aside.
+        """
         key = _key(FAILED_PREFIX, job)
         found = self._job(key)
         if found is None:
@@ -81,7 +86,11 @@ class ObjectFlushQueue:
         self._objects.delete_object(key)
 
     def drop(self, job: Job) -> None:
-        """Delete a job that was set aside."""
+        """Delete a job that was set aside.
+
+        Raises:
+            NotFoundError: the job was not set aside.
+        """
         key = _key(FAILED_PREFIX, job)
         if self._job(key) is None:
             raise NotFoundError(f"no job {job.job_id!r} was set aside")

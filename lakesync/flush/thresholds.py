@@ -1,8 +1,9 @@
 """Decides when to flush a gateway: the settings of its thresholds, statistics of its backlog, and their comparison.
 
-The settings come from `[flush]` or from an embedding program. The statistics are those of the unflushed log by table,
-for which each push is read once, on demand. `Flusher`, the pipeline's check whether a flush is due, and `/metrics` call
-this module.
+A flush copies deltas from staging's log to the lake or to an adapter. The backlog is what was not flushed yet. The
+settings come from `[flush]`, or from a program that embeds a gateway. The statistics by table need the pushes
+themselves; each push is read once, on demand. `Flusher`, the pipeline's check whether a flush is due, and `/metrics`
+call this module.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ class BacklogStats:
             return found
 
     def _refreshed(self) -> list[_Push]:
+        """Return the unflushed pushes of all shards."""
         with self._lock:
             self._refresh()
             return [push for shard in self._shards.values() for push in shard.pushes]
@@ -207,6 +209,7 @@ class BacklogStats:
 
 
 def _summary(push: LoggedPush) -> _Push:
+    """Summarise a push. Its stored bytes are divided among its tables by the estimated length of their deltas."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for delta in push.deltas:

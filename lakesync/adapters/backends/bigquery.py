@@ -1,8 +1,8 @@
-"""BigQuery adapter: a load job into a scratch table, then one atomic MERGE.
+"""BigQuery adapter: it writes a batch by a load job into a scratch table, then one atomic MERGE from there.
 
-BigQuery has no transactions over several statements here. Rows are written first and the mark last, and each step can
-be repeated, so that a crash repeats work and loses none. Every call costs jobs: use it for batches, not for single
-rows.
+It uses no transactions over several statements. Rows are written first, and then the mark, which says how far they are
+written; each step can be repeated. So a crash repeats work and loses none. Every call starts jobs, which take seconds:
+use the adapter for batches, not for single rows.
 
 Needs google-cloud-bigquery: `pip install 'lakesync[bigquery]'`. Tested on an emulator.
 """
@@ -71,7 +71,10 @@ class BigQueryDialect(Dialect):
         return _TYPES.get(kind, "STRING")
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        """Create a table, which the connection renames and drops. One that a crash leaves expires after a day."""
+        """Create an ordinary table. The connection gives it a name of its own and drops it at its end.
+
+        A table that a crash leaves expires after a day.
+        """
         definitions = ", ".join(f"{column.name} {self.column_type(column.kind)}" for column in columns)
         expiry = "expiration_timestamp = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 DAY)"
         return [f"CREATE OR REPLACE TABLE {name} ({definitions}) OPTIONS ({expiry})"]
@@ -128,7 +131,7 @@ class BigQueryDialect(Dialect):
 
 
 class BigQueryExecutor:
-    """`Executor` with one client, which all threads share. A connection is a set of scratch tables."""
+    """`Executor` with one client of the driver, which all threads share. A connection only has scratch tables."""
 
     def __init__(self, uri: str) -> None:
         """Check the URI and the driver.
@@ -176,6 +179,7 @@ class BigQueryExecutor:
             self._client.close()  # type: ignore[no-untyped-call]
 
     def _create_client(self) -> bigquery.Client:
+        """Return a client of the driver; for an emulator one without credentials."""
         arguments: dict[str, Any] = {"project": self._project, "location": self._options.get("location")}
         if "endpoint" in self._options:
             from google.auth.credentials import AnonymousCredentials
@@ -248,7 +252,7 @@ class _BigQueryConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        yield
+        yield  # nothing: see the module
 
     def clear(self) -> None:
         """Drop the scratch tables of this connection."""
@@ -264,6 +268,7 @@ class _BigQueryConnection:
         return own
 
     def _job(self, statement: str, values: Sequence[Value]) -> bigquery.QueryJob:
+        """Start a statement as a job, with this connection's scratch tables in place of those that it names."""
         from google.cloud import bigquery
 
         parameters = [

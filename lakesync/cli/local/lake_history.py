@@ -1,6 +1,8 @@
 """Reads every push of a gateway from the lake's table `deltas`, for `lakesync staging rebuild`.
 
-Pushes are returned in order of arrival, which is the gateway's timestamp of receipt.
+A push is what a client sent in one request. All its deltas have the same arrival, the gateway's timestamp of receipt.
+Pushes are returned in order of arrival. The lake's table `gateways` has the gateways' configurations: schemas, rules
+and connectors.
 """
 
 from __future__ import annotations
@@ -135,6 +137,7 @@ class LakeHistory:
         return {row["gateway"]: row[column] for row in rows if row[column] is not None}
 
     def _gateways(self) -> Table | None:
+        """Return the table `gateways`; None if there is none."""
         try:
             return self._catalogue.load_table((self._system, "gateways"))
         except NoSuchTableError:
@@ -152,5 +155,6 @@ def _push(rows: list[dict[str, Any]]) -> LakePush:
 
 
 def _delta(row: dict[str, Any]) -> RowDelta:
+    """Return a delta from its row in `deltas`."""
     columns = tuple(ColumnValue(name, Raw(text.encode())) for name, text in row["columns"] or ())
     return RowDelta(row["op"], row["table_name"], row["row_id"], row["client_id"], columns, row["hlc"], row["delta_id"])

@@ -1,6 +1,11 @@
 """A client's durable state in the app's own SQLite file, committed together with the app's rows. `Replica` uses it.
 
-A recreated table ("remade") is one that the app has dropped, recreated or renamed, so that it lost its triggers.
+The state is: the client's edits, which are changes that the gateway has not acknowledged; its position in the gateway's
+feed; the schemas of the synced tables; and a record of each row that the gateway has, so that later deltas can be
+merged. A row is settled if it has no edits: then its values are only in the app's table. Triggers on the app's tables
+write each change of the app into a journal. A recreated table ("remade") is one that the app has dropped, recreated or
+renamed, so that it lost its triggers. A generation is the number of a full pull of all rows; rows of an older one were
+not in it.
 """
 
 from __future__ import annotations
@@ -147,7 +152,7 @@ class SqliteClientStore:
         return [table for (table,) in remade if table in self.schemas]
 
     def clear_remade(self) -> None:
-        """Record that recreated tables contain the edits again and that a resync will fill in the other rows."""
+        """Record that recreated tables contain the edits again, and that a resync will fill in the other rows."""
         self._db.execute("UPDATE _lakesync_tables SET remade = 0 WHERE remade")
 
     def track_remade_tables(self) -> bool:
@@ -187,6 +192,7 @@ class SqliteClientStore:
         return bool(self.remade_tables())
 
     def _check_intact(self, tables: Iterable[str]) -> None:
+        """Raise TableError if one of some tables has lost its triggers."""
         for table in tables:
             if not self.tracking.is_intact(table):
                 raise TableError(
@@ -326,6 +332,7 @@ class SqliteClientStore:
         return [edit for number in numbers if (edit := by_number.get(number)) is not None and edit.status == "waiting"]
 
     def _edits_by_number(self, numbers: Iterable[int]) -> dict[int, Edit]:
+        """Return number → edit, for those of some numbers that exist."""
         where = f"WHERE number IN {AMONG}"
         return {edit.number: edit for _, edit in self._select_edits(where, [_encode(list(numbers)).decode()])}
 
@@ -438,11 +445,13 @@ class SqliteClientStore:
             self.queue_link.committed()
 
     def _select_edits(self, where: str, params: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
+        """Yield edits with their rows' keys; `where` is the end of the SELECT, from WHERE on."""
         statement = f"SELECT tbl, row_id, number, delta, status, code, message FROM _lakesync_edits {where}"
         for table, row_id, number, delta, status, code, message in self._db.execute(statement, params).fetchall():
             yield (table, row_id), Edit(number, decode_deltas(delta)[0], status, code, message)
 
     def _put_edits(self, edits: dict[int, Edit | None]) -> None:
+        """Insert or replace edits by number, or delete those that are None; prepare the queue's notification."""
         if self.queue_link is not None and edits:
             self.queue_link.edits_changing(self._edits_by_number(edits), edits)
         deleted = [(number,) for number, edit in edits.items() if edit is None]

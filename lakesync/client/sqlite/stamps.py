@@ -1,9 +1,10 @@
-"""Compact records of a row's stamps: which delta (hlc and client id) last wrote each column.
+"""Compact records of a row's stamps: which delta, named by its hlc and client id, last wrote each column.
 
-`row_storage` and the bulk path store them for rows without edits, whose values are in the app's table. Nearly all rows
-consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a layout, which says which
-delta wrote which columns; then each delta's hlc and the number of its client, oldest first. The record of any other row
-is JSON text. Layouts and client ids have their numbers in `_lakesync_names`.
+A client needs them to merge later deltas. `row_storage` and the modules that write pages in bulk store a record for
+each row without edits, whose values are in the app's table. Nearly all rows consist of one or two deltas. Such a row
+has a binary record of 16 or 28 bytes: the number of a layout, which says which delta wrote which columns; then each
+delta's hlc and the number of its client, oldest first. The record of any other row is JSON text. The table
+`_lakesync_names` has the numbers of layouts and client ids.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from lakesync.model.merge import RowState
 from lakesync.model.types import Stamp
 
 Record = bytearray | bytes | str
-"""New binary records are bytearrays, because sqlite3 binds these in a fraction of the time that it takes for bytes."""
+"""A row's record: binary, or JSON text. New binary records are bytearrays, because sqlite3 binds these in a fraction of
+the time that it takes for bytes."""
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _lakesync_names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
 _ONE_DELTA, _TWO_DELTAS = Struct("<IQI"), Struct("<IQIQI")
@@ -203,10 +205,12 @@ class StampCodec:
     def _after_each_update(
         self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
     ) -> Sequence[Record | None]:
+        """Do the same as `after_updates`, record by record."""
         updates = zip(records, hlcs, clients, strict=True)
         return [self.after_update(record, hlc, client, columns) for record, hlc, client in updates]
 
     def _after_update_decoded(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
+        """Do the same as `after_update`, with any record, by decoding it."""
         stamps = self.decode(record)
         newest = stamps.parts[-1][:2] if stamps.parts else (0, "")
         if stamps.tombstone is not None or (hlc, client) <= newest:
@@ -216,9 +220,10 @@ class StampCodec:
         return self.encode(Stamps(parts, None, stamps.inserted))
 
     def _layout_after(self, number: int, columns: tuple[str, ...]) -> tuple[int, tuple[int, ...]]:
-        """Return a row's layout number after a newer UPDATE of these columns, and the indexes of the deltas kept.
+        """Return the number of a row's layout after a newer UPDATE of these columns, and the indexes of deltas to keep.
 
-        The number is 0 if two or more deltas are kept, because no binary record holds three.
+        A delta is kept if it still owns a column, or is the INSERT. The number is 0 if two or more are kept, because no
+        binary record has three deltas.
         """
         cached = self._updated_layouts.get((number, columns))
         if cached is not None:
@@ -249,12 +254,14 @@ class StampCodec:
             return int(self._db.execute("SELECT number FROM _lakesync_names WHERE name = ?", (name,)).fetchone()[0])
 
     def _layout(self, number: int) -> Layout:
+        """Return the layout that has a number."""
         layout = self._layouts.get(number)
         if layout is None:
             layout = self._layouts[number] = _decode_layout(self._name(number))
         return layout
 
     def _client(self, number: int) -> str:
+        """Return the client id that has a number."""
         client = self._clients.get(number)
         if client is None:
             client = self._clients[number] = self._name(number)[1:]
