@@ -1,7 +1,8 @@
 """Creates an asset and a check for each adapter of each destination, a backend that receives the lake's deltas.
 
-Each adapter has its own mark, which says how far it is written. `lakehouse.backends.destinations` does the work.
-`lakesync_dagster.definitions` calls this module.
+An adapter stores deltas at one database or object store. Each has a mark of its own, which says how far it is written.
+A table that cannot be written there is set aside (suspended), and retried later, so that other tables are not delayed.
+`lakehouse.backends.destinations` does the work. `lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Iterator
@@ -149,6 +150,7 @@ def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
 
 
 def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
+    """Create the check of one adapter of a destination."""
     key = target_key(each.destination, each.target.name)
     description = (
         "Compares, by table and day, what the destination holds with the lake up to the destination's mark: counts and "
@@ -218,6 +220,7 @@ def _report_by_day(context: dg.AssetExecutionContext, report: "FollowReport") ->
 
 
 def _metadata(report: "FollowReport") -> Metadata:
+    """Return the asset's metadata after a run."""
     progress = report.progress
     marks = {stream: str(arrival) for stream, arrival in sorted(progress.streams.items())}
     suspended = {each.table: f"{each.reason} ({each.failures} attempts)" for each in report.set_aside}

@@ -1,7 +1,7 @@
-"""Decides what happens when a step fails: Dagster retries transient errors only, and flushes continue without a part.
+"""Decides what happens when a step fails: Dagster retries it only after a transient error, which a retry may cure.
 
-A run that the flush sensor requested continues without a table or gateway that failed, and fails in its last step. All
-assets and checks call this module. It also adds the figures of a step's Spark jobs to its metadata.
+A run that the flush sensor requested sets a table or gateway that failed aside: it continues without it, and fails in
+its last step. All assets and checks call this module. It also adds the figures of a step's Spark jobs to its metadata.
 """
 
 import json
@@ -18,16 +18,17 @@ from resources.spark import SparkConnectResource
 
 RETRIES = 4
 """Number of retries of a step."""
-FIRST_WAIT = 2
+FIRST_WAIT_SECONDS = 2
 """Seconds before the first retry. Each further wait is twice as long."""
 
 
-Step = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+StepContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+"""What Dagster passes to a step."""
 
 
 @contextmanager
 def failure_policy(
-    context: Step,
+    context: StepContext,
     pyspark: SparkConnectResource | None = None,
     *,
     retried: bool = True,
@@ -69,7 +70,7 @@ def failure_policy(
             pyspark.renew()
         retry_after = max(error.retry_after or 0 for error in transient)
         op = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
-        wait = retry_after or FIRST_WAIT * 2**op.retry_number
+        wait = retry_after or FIRST_WAIT_SECONDS * 2**op.retry_number
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 
@@ -99,7 +100,8 @@ def set_aside(
         context: the step's context.
         run_state: the run's state.
         error: the failure.
-        what: what was not done, with the name of the table or gateway; always the same text for the same fault.
+        what: what was not done, with the name of the table or gateway. It must be the same text each time, because the
+            alerts of several runs are compared by it.
         gateway: id of the gateway, if it could not be flushed; None for another failure.
     """
     description = f"{what}: {brief(error)}"
@@ -118,6 +120,7 @@ def brief(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
     return str(error).strip().partition("\n")[0]
 
 
@@ -135,6 +138,7 @@ def raise_set_aside(run_state: RunState) -> None:
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:
+    """Yield an error, or those in a group of errors."""
     if isinstance(error, ExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

@@ -1,6 +1,6 @@
 """The output of all commands: data on stdout, as a table or as one JSON object per line, everything else on stderr.
 
-Without a terminal, output has no colours and no spinner, nothing is asked, and lines are as long as their data.
+Without a terminal, as in a pipe, output has no colours and no spinner, nothing is asked, and lines are not wrapped.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def utc_time(wall_ms: int | None) -> str | None:
 
 
 def duration(seconds: float | None) -> str | None:
-    """Return a duration as text, such as `3 h`, in the largest unit that it has at least twice; None for None."""
+    """Return a duration as text, such as `3 h`; None for None. It is at least two of its unit, unless in seconds."""
     if seconds is None:
         return None
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):

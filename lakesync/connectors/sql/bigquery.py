@@ -1,4 +1,8 @@
-"""BigQuery reader for `SqlSource`: each statement is a job whose result is read in pages."""
+"""Reads BigQuery datasets for `SqlSource`, which polls the results of queries into a gateway.
+
+Each statement is a job whose result is read in pages. BigQuery reports nothing about open transactions, so a snapshot
+has no horizon.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +97,11 @@ class BigQueryReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[BigQuerySnapshot]:
-        """Yield a snapshot. BigQuery has none over several statements: each statement sees the data at its start."""
+        """Yield a snapshot. BigQuery has none over several statements: each statement sees the data at its start.
+
+        Raises:
+            AuthError, ForbiddenError, ConfigurationError, RateLimitedError, AdapterError: as `map_error`.
+        """
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
         from requests import RequestException
@@ -142,7 +150,12 @@ class BigQuerySnapshot:
     def query_pages(
         self, statement: str, values: Sequence[Any] = ()
     ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield the pages of a statement's result."""
+        """Yield the names of a statement's columns with its rows, a page at a time.
+
+        Args:
+            statement: the statement.
+            values: the values of its placeholders.
+        """
         result = self._run(statement, values)
         names = [each.name for each in result.schema]
         for page in result.pages:
@@ -150,6 +163,7 @@ class BigQuerySnapshot:
                 yield names, rows
 
     def _run(self, statement: str, values: Sequence[Any]) -> Any:
+        """Run a statement as a job, and return its result."""
         from google.cloud import bigquery
 
         config = bigquery.QueryJobConfig(
@@ -188,6 +202,7 @@ def map_error(error: Exception) -> LakeSyncError:
 
 
 def _parameter_type(value: Any) -> str:
+    """Return BigQuery's type for the value of a placeholder."""
     match value:
         case datetime():
             return "TIMESTAMP" if value.tzinfo is not None else "DATETIME"
