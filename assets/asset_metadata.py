@@ -1,6 +1,8 @@
 """What assets, sensors and jobs share: asset keys, pools and run tags, days of partitions, and metadata on columns.
 
-The metadata describes the columns of the lake's tables, and where their values come from.
+Of the steps in a pool, and of the runs with the same tag `SLOT`, Dagster runs only so many at once. A partition is a
+UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata describes the columns of
+the lake's tables, and where their values come from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,7 @@ REASON = "lakesync/reason"
 UPKEEP = "lakesync/upkeep"
 """Run tag of maintenance runs, of which only one runs at a time."""
 SLOT = "lakesync/slot"
-"""Run tag: the kind of run. Each kind has its own slots."""
+"""Run tag: the kind of run. Each kind has its own limit of concurrent runs, so that no kind delays another."""
 FLUSH_SLOT, MOVE_SLOT, POLL_SLOT, UPKEEP_SLOT, OTHER_SLOT = "flush", "move", "poll", "upkeep", "other"
 """Values of the tag `SLOT`."""
 SET_ASIDE = "lakesync/set_aside"
@@ -38,7 +40,7 @@ CONNECTOR = "lakesync/connector"
 DELTAS = dg.AssetKey("deltas")
 """The asset of the history."""
 FLUSH_JOB, POLL_JOB, ERASURE_JOB, DESTINATIONS_JOB = "flush", "poll", "erasure", "destinations"
-"""Names of jobs of which sensors request runs."""
+"""Names of jobs whose runs are requested by sensors."""
 AUDIT = "audit"
 """Name of the job that runs every check."""
 LOG = dg.AssetKey(["staging", "log"])
@@ -201,7 +203,7 @@ def day_of_key(key: str) -> date:
 
 
 _STAMP = "struct<hlc, client_id>"
-_DELTAS = (
+_DELTAS = (  # name, type and description of each column of the history
     ("gateway", "string", "the tenant whose delta it is"),
     ("shard", "string", "the staging store that it was pushed to; `main` where tables are not sharded"),
     ("epoch", "bigint", "number of the life of that store; a rebuilt one has a greater number"),
@@ -223,7 +225,7 @@ _DELTAS = (
     ("width", "int", "number of its columns when it was pushed"),
     ("columns", "map<string, string>", "each column's value as canonical JSON; empty for a DELETE"),
 )
-_STATE = (
+_STATE = (  # name, type and description of each column that every state table has
     ("_gateway", "string", "the tenant whose row it is"),
     ("_row", "string", "the row's id"),
     ("_cells", "map<string, struct>", "each live column with its stamp, delta id and JSON text, whatever its type"),

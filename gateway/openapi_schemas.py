@@ -34,6 +34,8 @@ from lakesync.model.validation import GATEWAY_ID, MAX_HLC, MAX_ID_CHARS
 from lakesync.rules.model import CLAIM_PREFIX, MAX_NAME_CHARS
 from lakesync.wire.json import encode_json
 
+# The JSON Schemas of values that several types have.
+
 HLC: dict[str, Any] = {
     "description": "64 bits as a decimal string; an integer is accepted too",
     "anyOf": [
@@ -58,7 +60,7 @@ CONNECTOR: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 
-_SCHEMA: dict[str, dict[str, Any]] = {
+_TABLE_SCHEMA: dict[str, dict[str, Any]] = {
     "table": IDENTIFIER,
     "sourceTable": IDENTIFIER,
     "externalIdColumn": IDENTIFIER,
@@ -74,8 +76,8 @@ PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
         "column": IDENTIFIER,
         "value": {"description": f"Any JSON value of finite numbers, at most {MAX_DEPTH} lists and objects deep"},
     },
-    "TableSchema": _SCHEMA,
-    "SchemaBody": _SCHEMA,
+    "TableSchema": _TABLE_SCHEMA,
+    "SchemaBody": _TABLE_SCHEMA,
     "Column": {"name": IDENTIFIER},
     "ColumnBody": {"name": IDENTIFIER},
     "Reference": {"table": IDENTIFIER, "column": IDENTIFIER},

@@ -1,4 +1,8 @@
-"""Serves pushes and pulls for both transports: HTTP routes and WebSocket connections call it."""
+"""Serves pushes and pulls for both transports: HTTP routes and WebSocket connections call it.
+
+The engine does the work. This module passes it the caller's claims, and records the result for the request's log line,
+the metrics, and the tracker of clients, which knows how far each client is.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,15 @@ async def serve_push(
 ) -> PushResult:
     """Commit a client's deltas.
 
-    A push whose commit has not begun when its request times out is cancelled. Otherwise it could be committed after the
-    client had repeated it and the repeat had been rejected.
+    If the request times out before the commit has begun, the push is cancelled. Otherwise it could be committed after
+    the client had repeated it, and the repeat had been rejected.
 
     Args:
         services: the server's shared objects.
         record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
         message: the push.
-        confirmed: a cursor up to which the client certainly has all changes; None if it is not known.
+        confirmed: a cursor up to which the client certainly has all changes; None if none is known, as over HTTP.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_push`.

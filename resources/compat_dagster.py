@@ -1,6 +1,6 @@
-"""Collects Dagster's names that the package `dagster` does not export. No other module imports its private modules.
+"""Collects Dagster's names that the package `dagster` does not export, so that no other module imports private modules.
 
-There is no public way to them in Dagster 1.13.27:
+Dagster 1.13.27 has no public way to them:
 
 - `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run.
   Without it Dagster compares the clocks of two processes, of which SQLite stores whole seconds, and may show a check

@@ -1,11 +1,12 @@
 """Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
-Spark overwrites the rows with the batch's id, with serialisable isolation, validated from a snapshot that lacks the
-batch. So of two writers that read the same snapshot Iceberg rejects one, and it rejects the late commit of a killed
-run. An error of a commit means that the outcome is unknown, so the table is read again.
+A batch is a range of the log: pushes of one gateway and shard. It is written by overwriting the rows that have the
+batch's id, of which there are none yet. Iceberg checks that no such row was added since a snapshot that lacks the batch
+(serialisable isolation). So of two writers that read the same snapshot it rejects one, and it rejects the late commit
+of a killed run. After an error of a commit the outcome is unknown, so the table is read again.
 
-Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file that mixes a batch with others
-cannot be overwritten by batch. The asset `deltas` and the erasure call this module.
+Compaction of `deltas` may only rewrite days before the oldest unflushed arrival, because a file that has rows of
+several batches cannot be overwritten by batch. The asset `deltas` and the erasure call this module.
 """
 
 from __future__ import annotations
@@ -286,6 +287,7 @@ def _flush_shard(
 
 
 def _is_within(batch: Batch, since: int | None, through: int | None) -> bool:
+    """Return whether all arrivals of a batch are in a range; None means no bound."""
     return (since is None or since <= batch.arrival_low) and (through is None or batch.arrival_high <= through)
 
 

@@ -1,7 +1,8 @@
 """Queries over deltas in immutable files whose minimum and maximum arrivals and hlcs are known.
 
-`ObjectDeltas` and `IcebergDeltas` use it. Files are read in ascending order of their minimum, until a full page lies
-below the minimum of every remaining file. So a page costs only the files that overlap it.
+A query returns deltas page by page, in order of arrival or of hlc. Files are read in ascending order of their minimum,
+until a full page lies below the minimum of every remaining file. So for a page only the files are read that overlap it.
+`ObjectDeltas` and `IcebergDeltas` use this module.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, 
 
 
 def select_matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
-    """Return those of some deltas that match a query, regardless of its limit."""
+    """Return the deltas of a table that match a query, regardless of its limit."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,7 @@
-"""Live queries: a query that runs again when a table that it reads has changed. `Client.watch` returns a `Watch`."""
+"""Live queries: a query that runs again when a table that it reads has changed. `Client.watch` returns a `Watch`.
+
+SQLite notifies no other connection of a commit, so a watch checks at intervals whether there was one.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""`FanOutAdapter`: writes wait for a primary adapter only; secondaries replicate it asynchronously.
+"""`FanOutAdapter`: an adapter that stores deltas in a primary adapter, and copies them to secondary ones.
 
-Each secondary has a thread that applies batches in order and retries until they succeed. Batches that were not
-replicated when the process ended, or did not fit into the queue, are read from the primary again: from a day before the
-secondary's newest delta, when its thread starts. Programs with an embedded gateway create it. The pipeline does not: it
-writes each adapter of a `[fan_out]` as a follower of its own.
+A write waits only for the primary. Each secondary has a thread that applies batches in order, and retries each until it
+succeeds. A secondary may miss batches: those that were queued when the process ended, and those that did not fit into
+the queue. So it catches up when its thread starts, and after a full queue: it reads the primary's deltas again, from a
+day before its own newest one. Programs with an embedded gateway create this adapter. The pipeline does not: it writes
+each adapter of a `[fan_out]` as a follower of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ log = structlog.get_logger("adapters")
 MAX_QUEUED_DELTAS = 200_000
 """Limit of deltas queued in memory per secondary. Above it they are read from the primary again."""
 LOOK_BACK_MS = 24 * 3600 * 1000
-"""By how much the arrival of a missing delta may precede a secondary's newest delta, for the catch-up to find it."""
+"""Milliseconds before the arrival of a secondary's newest delta from which it catches up. Deltas do not reach the
+primary in order of arrival, so a missing one may be older."""
 _FIRST_RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 60.0
 
@@ -49,7 +51,7 @@ class Lag(msgspec.Struct, frozen=True):
     deltas: int
     """Deltas queued in memory."""
     catching_up: bool
-    """Whether the secondary also lacks deltas that are read from the primary again, or may lack some."""
+    """Whether the secondary reads, or must read, the primary again, because it may lack further deltas."""
     failures: int
     """Consecutive failed attempts."""
     error: str | None
@@ -82,7 +84,7 @@ class FanOutAdapter(CompositeBase):
         return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Like `insert_deltas`, from an Arrow table."""
+        """Do the same as `insert_deltas`, from an Arrow table."""
         stored = write_arrow(self._primary, batch_id, gateway, deltas)
         for secondary in self._secondaries:
             secondary.enqueue(_Task(len(deltas), lambda adapter: write_arrow(adapter, batch_id, gateway, deltas)))
@@ -153,7 +155,7 @@ class _Secondary:
         self._thread.start()
 
     def enqueue(self, task: _Task) -> None:
-        """Queue a task after all earlier ones. An insert that does not fit is dropped and a catch-up requested."""
+        """Queue a task after all earlier ones. If an insert does not fit, drop it, and catch up later instead."""
         with self._changed:
             if task.deltas and self._deltas + task.deltas > MAX_QUEUED_DELTAS:
                 self._must_catch_up = True
@@ -182,6 +184,7 @@ class _Secondary:
         self._adapter.close()
 
     def _run(self) -> None:
+        """Catch up if necessary, and apply tasks in order, until `stop` is called."""
         while not self._stopping.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping.is_set() or self._must_catch_up or self._tasks)

@@ -1,8 +1,9 @@
 """`LifecycleAdapter`: a hot tier for recent deltas and a cold tier for old ones, read as one adapter.
 
-`migrate_to_tier` moves a page of deltas in three steps: copy it, read it back, delete it from the hot tier. Readers
-query the hot tier first: a delta that was deleted there is already in the cold tier. So reads are complete while deltas
-move. `backend_config` creates it for `[tiers]`, and the pipeline calls `move_range`.
+Each tier is an adapter, such as a database and an object store. `migrate_to_tier` moves a page of deltas in three
+steps: copy it, read it back, delete it from the hot tier. Readers query the hot tier first: a delta that was deleted
+there is already in the cold tier. So reads are complete while deltas move. `backend_config` creates it for `[tiers]`,
+and the pipeline calls `move_range`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class LifecycleAdapter(CompositeBase):
         return self.hot.insert_deltas(batch)
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Like `insert_deltas`, from an Arrow table."""
+        """Do the same as `insert_deltas`, from an Arrow table."""
         return write_arrow(self.hot, batch_id, gateway, deltas)
 
     def ensure_schema(self, schema: TableSchema) -> None:
@@ -100,7 +101,7 @@ class LifecycleAdapter(CompositeBase):
         return self.move_range(-1, until)
 
     def move_range(self, since: int, until: int | None) -> TierReport:
-        """Move the deltas of a range of hlcs like `migrate_to_tier`.
+        """Move the deltas of a range of hlcs, as `migrate_to_tier` does.
 
         Args:
             since: exclusive lower bound.

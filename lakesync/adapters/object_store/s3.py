@@ -177,10 +177,17 @@ class S3Objects:
         self._s3.close()
 
     def _key(self, key: str) -> str:
+        """Return a key in the bucket; raise ValidationError if `key` is invalid."""
         return self._prefix + check_key(key)
 
     @contextmanager
     def _convert_errors(self, what: str, key: str | None = None) -> Iterator[None]:
+        """Raise errors of boto3 as AdapterError, or as NotFoundError if the object with a key is missing.
+
+        Args:
+            what: what failed, for the message.
+            key: the key of the object that is read; None if nothing is read.
+        """
         try:
             yield
         except self._errors as error:

@@ -1,9 +1,10 @@
 """Flows: incremental copies of new deltas from one backend to another, for rows that match a filter.
 
-The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
-matched once continues to be copied, and is hidden in the destination table while it does not match. A backend orders
-deltas by arrival within each gateway only: another gateway's older arrivals may be written later. Therefore each run
-reads the last hour before its mark again. `lakehouse.backends` runs flows in Spark tasks.
+A delta is a change of one row. The filter applies to rows, not to deltas. When a row starts to match, all of its deltas
+are copied. A row that has matched once continues to be copied, and is hidden in the destination table, the target's
+table of current rows, while it does not match. A backend stores the deltas of each gateway in order of arrival, but
+older ones of another gateway may be written later. Therefore each run also reads the hour before its mark again, which
+says how far the flow is. `lakehouse.backends` runs flows in Spark tasks.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def run_flow(
     cold: Sequence[DatabaseAdapter] = (),
     until: int | None = None,
 ) -> Iterator[FlowStep]:
-    """Copy what arrived at the source since the flow's mark. The mark is at the target and moves with each page.
+    """Copy what arrived at the source since the flow's mark.
+
+    The mark is stored at the target, and changes in the transaction that writes a page.
 
     Args:
         source: the backend to read.
@@ -240,7 +243,7 @@ def replay_flow(
 def new_deltas_query(
     progress: FlowProgress, row_filter: RowFilter, page: int = PAGE_DELTAS, until: int | None = None
 ) -> DeltaQuery:
-    """Return the query for a flow's new deltas, including those that it looks back at.
+    """Return the query for a flow's new deltas, and for those of the last hour before its mark.
 
     Args:
         progress: the flow's progress.

@@ -1,10 +1,11 @@
 """Followers of the lake's history, the Iceberg table of all deltas. A follower copies it to one destination.
 
-Its mark at the destination says how far it has read, and changes in the transaction that writes the deltas. Deltas are
-read in order of (gateway, shard, arrival). A mark always covers whole arrivals, because one arrival is one push. A
-database applies many arrivals in one transaction. An object store applies the lake's own batches, one object each,
-because those stay the same on a retry. `loads.py` divides a large backlog among parts. The pipeline runs followers in
-Spark tasks (`lakehouse.backends.destinations`).
+A follower's mark is stored at the destination. It says how far the follower has read, and changes in the transaction
+that writes the deltas. Deltas are read in order of gateway, shard and arrival; the deltas of one gateway and shard are
+a stream. An arrival is the timestamp that the gateway gives a push, so all deltas of a push have the same one, and a
+mark never divides a push. A database applies many arrivals in one transaction. An object store gets one object for each
+of the lake's own batches, because these stay the same on a retry. `loads.py` divides a large backlog among parts. The
+pipeline runs followers in Spark tasks (`lakehouse.backends.destinations`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ HISTORY_COLUMNS = (*DELTA_COLUMNS, "shard", "batch_id")
 _PUSH_COLUMNS = ("gateway", "shard", "arrival")
 """The columns that identify a push."""
 NO_STREAMS: Mapping[str, int] = {}
+"""The default for mappings from streams to arrivals."""
 
 
 class DeltaSelection(msgspec.Struct, frozen=True):
@@ -64,9 +66,9 @@ class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
     until: dict[str, int]
     """`GATEWAY/SHARD` → the last arrival that belongs to the load."""
     by_batch: bool = False
-    """As in `Part`."""
+    """See `Part.by_batch`."""
     row_columns: dict[str, tuple[str, ...]] = {}
-    """As in `FollowerProgress`, for the destination tables that the parts write; stored as `shown`."""
+    """See `FollowerProgress.row_columns`, for the destination tables that the parts write; stored as `shown`."""
 
     def part(self, number: int) -> Part:
         """Return one of its parts."""
@@ -150,7 +152,7 @@ def follow_history(
     at_once: int = TRANSACTION_DELTAS,
     since: Mapping[str, int] = NO_STREAMS,
 ) -> Iterator[FollowedPart]:
-    """Apply the history that a follower is missing, part by part.
+    """Apply the history that a follower lacks, transaction by transaction.
 
     Args:
         adapter: the follower's destination.
@@ -164,7 +166,7 @@ def follow_history(
         since: as in `read_follower_progress`.
 
     Yields:
-        Each part, after its mark was moved.
+        What each transaction has applied, after the mark was moved.
 
     Raises:
         ConfigurationError: the adapter does not store marks.
@@ -202,7 +204,8 @@ def follow_history(
         old_text, progress = new_text, new_progress
         yield FollowedPart(expected.deltas, new_progress, count_by_day(part))
     streams = {**progress.streams, **{name: max(last, progress.streams.get(name, -1)) for name, last in upto.items()}}
-    progress = replace(progress, streams=streams)  # the next run does not read deltas that are not selected again
+    # The last deltas of a stream may not be selected. The mark moves beyond them, so that no run reads them again.
+    progress = replace(progress, streams=streams)
     new_text = msgspec.json.encode(progress).decode()
     if progress.streams and new_text != old_text:
         marks.move_mark(MarkUpdate(name, old_text, new_text))

@@ -1,8 +1,8 @@
 """The app's tables, and the records of what the gateway has of their rows (`_lakesync_known_TABLE`).
 
-`SqliteClientStore` calls it. For a settled row, which is one without edits, the record holds only stamps; the values
-are in the app's table. A row with edits, or a row that its table cannot store without loss, has its values in the
-record too (column `whole`).
+`SqliteClientStore` calls it. An edit is a change of this client that the gateway has not acknowledged. The record of a
+settled row, which has no edits, has only stamps: which delta wrote each column. The values are in the app's table. A
+row with edits, or one that its table cannot store without loss, has its values in the record too (column `whole`).
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class RowStorage:
         }
 
     def _stored_row(self, key: RowKey, row: KnownRow, is_settled: bool) -> _StoredRow:
-        """Return the record of a row: stamps if it has no edits and its table holds its values, else the whole row."""
+        """Return the record of a row: stamps if it has no edits and its table has its values, else the whole row."""
         state = row.state
         if not is_settled or not self._table_holds(key[0], state):
             return row.generation, None, encode_state(state)
@@ -276,6 +276,7 @@ class RowStorage:
         return all(column in types and round_trips(types[column], value) for column, value in cells)
 
     def _write(self, rows: Mapping[RowKey, _StoredRow]) -> None:
+        """Insert or replace records."""
         for table, row_ids in by_table(rows).items():
             records = self._record_table(table)
             self._db.executemany(
@@ -284,6 +285,7 @@ class RowStorage:
             )
 
     def _record_table(self, table: str) -> _RecordTable:
+        """Return the table with the records of a synced table's rows. Tables without a schema share one."""
         has_schema = table in self._types
         return _RecordTable(known_table(table)) if has_schema else _RecordTable("_lakesync_known", (table,))
 

@@ -1,4 +1,8 @@
-"""Salesforce actions: create a record, update a record."""
+"""Salesforce actions: create a record, update a record.
+
+An action must happen once, even if it is attempted again after a lost response. Repeating an update is harmless;
+`_create` says what it does instead. The action dispatcher calls `handler` for each action.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,11 @@ _CLOCK_SKEW_MS = 60_000
 
 
 def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
-    """Create a record. With an external id the call can be repeated; otherwise a retry looks for the record first."""
+    """Create a record; return its id.
+
+    With an external id Salesforce itself recognises a repeat. Without one, a second attempt first looks for a record
+    that the first may have created.
+    """
     kind, fields = params["object"], dict(params["fields"])
     if "externalIdField" in params:
         path = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
@@ -39,6 +47,7 @@ def _find_created(client: SalesforceClient, action: Action, kind: str, fields: M
 
 
 def _update(client: SalesforceClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
+    """Set fields of a record; return its id."""
     client.call("PATCH", f"/sobjects/{params['object']}/{params['id']}", json=dict(params["fields"]))
     return {"id": params["id"]}
 
