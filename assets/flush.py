@@ -1,6 +1,9 @@
 """Creates the asset `deltas`, the history of the lake. Its step flushes staging's log into it.
 
-`lakehouse.history.flush` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
+The log has the deltas that gateways have acknowledged and the lake lacks. A run's cut point of a gateway is an arrival,
+the gateway's timestamp of receipt: all pushes so far are at or before it, so a checkpoint can be made there. Staging's
+ledger counts the acknowledged deltas of each day. `lakehouse.history.flush` does the work. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Sequence
@@ -88,6 +91,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,
             )
+            # After a transient error the whole step is retried once. Then the gateways that fail are set aside.
             is_retried = context.op_execution_context.retry_number == 0 and any(
                 isinstance(error, TransientError) for error in failed.values()
             )

@@ -1,1 +1,1 @@
-"""Erasure in the lake and in backends beyond it, and the proof that nothing is left."""
+"""Erases a row, or all that a client wrote, in the lake and in backends beyond it, and proves that nothing is left."""

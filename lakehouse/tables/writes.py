@@ -1,6 +1,7 @@
 """Commits merged deltas to a state table: few of them by merge on read, many by rewriting the table.
 
-`lakehouse.tables.increments` calls it.
+Merge on read writes only the changed rows, and delete files that hide their old versions. Reading the table then takes
+longer, until it is rewritten. `lakehouse.tables.increments` calls this module.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ LARGE_SHARE = 0.2
 """Ratio of deltas to rows of the table from which rewriting is quicker than merge on read."""
 
 ROWS_PER_BUCKET = 250_000
-"""Rows in a bucket from which a rewritten table gets twice as many buckets."""
+"""Average number of rows in a bucket above which a rewritten table gets twice as many buckets."""
 
-MOST_BUCKETS = 1024
+MAX_BUCKETS = 1024
 """Number of buckets, at most."""
 
 BRANCH = "merge"
@@ -62,7 +63,8 @@ ATTEMPTS = 3
 """Attempts to commit one increment, if another writer commits in between."""
 
 TOUCHED = ("_lakesync_gateway", "_lakesync_row")
-"""Columns with an increment's keys, beside the table's columns. No schema may use their names."""
+"""Columns with the keys of the rows that an increment touches. No schema may use their names, because a merge joins
+them with the table's columns."""
 
 _NAMES = ["rows", "tombstones", "rejected"]
 """Names of the counts that `_count_added_rows` returns."""
@@ -149,6 +151,7 @@ def buckets_of(table: Table) -> int:
 
 
 def _read_state(spark: SparkSession, table: StateTable) -> _State:
+    """Return a state table's current snapshot, with its files and its number of buckets."""
     with open_table(spark, table.name) as opened:
         return _State.read(opened)
 
@@ -234,6 +237,7 @@ def _observations() -> tuple[Column, ...]:
 
 
 def _sum(column: Column) -> Column:
+    """Return the sum of a column; 0 without rows."""
     return sf.coalesce(sf.sum(column), sf.lit(0))
 
 
@@ -256,7 +260,7 @@ def _count_added_rows(
 def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
     """Return the number of buckets that fits the table's size. If it has grown, the partition spec is changed."""
     buckets, rows = state.buckets, rows_in(state.files) + history.max_deltas
-    while buckets < MOST_BUCKETS and rows > buckets * ROWS_PER_BUCKET:
+    while buckets < MAX_BUCKETS and rows > buckets * ROWS_PER_BUCKET:
         buckets *= 2
     if buckets != state.buckets:
         old, new = (f"bucket({count}, _row)" for count in (state.buckets, buckets))

@@ -1,6 +1,8 @@
 """Claims and outcomes of actions in the staging store, by which processes agree which of them executes an action.
 
-A claim is valid for the time of its lease, which its process renews. `Dispatcher` calls this module.
+An action is a request of a client that a connector executes once in an external system. A process that executes it has
+a claim on it. The claim expires at the end of its lease, unless the process renews it; then another process may take
+over. `Dispatcher` calls this module.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def record_outcome(
 ) -> None:
     """Store an action's outcome and a log entry. A retryable failure only releases the claim.
 
-    A claim that another process has taken over, or that was erased, is left unchanged.
+    If another process has taken over the claim, or if it was erased, the action's record is left unchanged.
 
     Args:
         commit: the store's transaction.

@@ -1,7 +1,9 @@
 """Deltas as adapters store, write and query them: the data types of the adapter protocols in `base.py`.
 
-Row ids and batch ids have hash buckets, which divide a load among parallel writers (`transfer/loads.py`), and a
-destination table among locks (`sql/row_tables.py`).
+A delta is a change of one row. It has two times: its hlc, by the clock of the client that made it, and its arrival, by
+the clock of the gateway that received it. A position is a place between two deltas in the order of a query. Row ids and
+batch ids have hash buckets, which divide a load among parallel writers (`transfer/loads.py`), and a destination table
+among locks (`sql/row_tables.py`).
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ class BatchChecksum(msgspec.Struct, frozen=True):
 
 
 Order = Literal["arrival", "hlc"]
+"""The order in which a query returns deltas. Equal values are ordered by hlc, client id, delta id and gateway."""
 
 
 def position_of(stored: StoredDelta, order: Order) -> Position:

@@ -1,7 +1,7 @@
 """Compares what the lake has with what staging accepted, for sensors and freshness checks.
 
-`MarkReader` reads the marks in the lake by pyiceberg; a mark says how far a part of the pipeline is with a gateway's
-deltas.
+A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas. `MarkReader` reads the
+marks in the lake by pyiceberg, and `lakesync.analysis.marks` compares them.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class MarkReader:
         self._cached_files: tuple[tuple[int | None, int], tuple[HistoryFile, ...]] | None = None
         """`(snapshot, least mark)` → the files of the history above that mark."""
         self._rejected_snapshot: int | None = None
+        """The snapshot of the table `rejected` from which `rejected` was counted."""
         self.rejected: Mapping[tuple[str, str], int] = {}
         """(gateway, state table) → number of values that do not fit their columns, when `lags` was called last."""
 
@@ -147,6 +148,7 @@ def _history_files_after(deltas: Table, low: int) -> Iterator[HistoryFile]:
 
 
 def _history_file(deltas: Table, file: DataFile) -> HistoryFile | None:
+    """Return a data file described by its column bounds; None if it has deltas of several gateways or shards."""
     gateways, shards, tables, arrivals = (
         column_bounds(deltas, file, name) for name in ("gateway", "shard", "table_name", "arrival")
     )

@@ -31,6 +31,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 ConnectorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 Algorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
+"""An algorithm by which tokens are signed; only HS256 uses a shared secret."""
 
 REVEAL = {"reveal": "secrets"}
 """The serialisation context that writes secrets in plain text, for the environment of a child process."""
@@ -47,6 +48,8 @@ Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 
 
 class _Section(BaseModel):
+    """The base of all sections: immutable, and without unknown settings."""
+
     model_config = {"frozen": True, "extra": "forbid"}
 
 

@@ -1,8 +1,9 @@
-"""The files that Dagster reads: `dagster.yaml` in its home, and a workspace that names the code server.
+"""Writes the files that Dagster reads: `dagster.yaml` in its home folder, and a workspace that names the code server.
 
-`stack` writes them at each start. A `dagster.yaml` that `lakesync up` did not write belongs to the user and is used
-unchanged. Unless the user chooses another run launcher, the *run host* starts Dagster's runs: a process that has
-imported everything and forks for each run.
+The code server is the process in which Dagster loads LakeSync's definitions. `stack` calls this module at each start. A
+`dagster.yaml` that `lakesync up` did not write belongs to the user, and is used unchanged. Unless the user chooses
+another run launcher, the *run host* starts Dagster's runs: a process that has imported everything, and forks itself for
+each run.
 """
 
 from __future__ import annotations
@@ -138,7 +139,10 @@ def uses_run_host(config: Config) -> bool:
 
 
 def has_storage(config: Config) -> bool:
-    """Return whether Dagster's storage is known to exist: SQLite files of an earlier start."""
+    """Return whether Dagster's storage is known to exist, as SQLite files of an earlier start.
+
+    Storage elsewhere may exist too; False only says that it is not known.
+    """
     return config.dagster.storage_url is None and not is_own(config) and (config.dagster.home / "storage").exists()
 
 

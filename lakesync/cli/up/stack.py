@@ -1,4 +1,8 @@
-"""Runs gateway, Spark and Dagster on one machine, for `lakesync up`; for `lakesync pipeline` without the gateway."""
+"""Runs gateway, Spark and Dagster on one machine, for `lakesync up`; without the gateway for `lakesync pipeline`.
+
+It chooses ports, generates missing secrets, prepares the services' files, and gives the services to a `Supervisor`,
+which starts them and keeps them running. Commands find the running services by the file `up.json` in the data folder.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +139,9 @@ class _UpFile:
 def _stop_event() -> threading.Event:
     """Return an event that SIGINT and SIGTERM set.
 
-    Handling both signals also resets them in child processes. Otherwise children of a background job, which inherit
-    SIGINT as ignored, could not be stopped, because Dagster copies the handler of SIGINT to SIGTERM.
+    A shell starts background jobs with SIGINT ignored, which child processes inherit; and Dagster uses the handling of
+    SIGINT for SIGTERM too, so its processes could not be stopped. A signal that has a handler here gets its default
+    handling in child processes instead.
     """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -252,6 +257,7 @@ def _with_addresses(
 
 
 def _plain(secret: SecretStr | None) -> str | None:
+    """Return a secret in plain text; None for None."""
     return secret.get_secret_value() if secret else None
 
 
@@ -292,5 +298,6 @@ def _has_marker(process: psutil.Process, folder: Path) -> bool:
 
 
 def _ignore_missing(action: Callable[[], None]) -> None:
+    """Do something to a process, unless it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         action()

@@ -1,4 +1,8 @@
-"""A client's settings for the sizes of requests and for retries; and `Backoff`, the retry delays of the core."""
+"""A client's settings for the sizes of requests and for retries; and `Backoff`, which computes retry delays.
+
+The core (`lakesync.client.core.state_machine`) and the modules of `lakesync.client.sync` use them; apps pass the
+settings to `lakesync.open`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     first_delay: float = 1.0
     """Seconds after the first failure of a request, an action or a WebSocket."""
     longest_delay: float = 30.0
-    """Seconds, at most; a longer `Retry-After` of the gateway is followed."""
+    """Seconds, at most. If the gateway asks for a longer delay (`Retry-After`), the client waits that long."""
     pushes: int | None = None
     """After this many consecutive RATE_LIMITED or BACKPRESSURE_ERROR responses, the edits of a push are marked as
     refused; None: never. Other failures do not count, because the gateway may have stored the push."""
