@@ -1,8 +1,8 @@
 """Opens what `lakesync.toml` declares for a server: adapters, and gateways' schemas, sync rules and connectors.
 
-The adapters are the target of the server's own flushes, if it runs without a pipeline, and the sources for pulls.
-`python -m gateway` opens them, starts the flush after the engine is open and has the declarations, and closes them at
-the end.
+An adapter stores deltas at a database or object store. The server needs one as the target of its own flushes, if it
+runs without a pipeline, and those from which clients may pull (`[sources]`). `python -m gateway` opens them; starts the
+flush once the engine is open and has the declarations; and closes them at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lakesync.rules.model import SyncRules, parse_rules
 log = structlog.get_logger("gateway")
 
 _BATCH_DELTAS = 250_000
-"""Default of the number of deltas in one batch, at most."""
+"""Number of deltas in one batch of a flush, at most, unless `[flush] batch_deltas` is set."""
 
 
 class Backends:
@@ -131,12 +131,14 @@ def _source(config: Config, named: str, opening: ExitStack) -> Adapter:
 
 
 def _opened(uri: str, opening: ExitStack) -> Adapter:
+    """Open the adapter of a URI; `opening` closes it."""
     adapter = open_adapter(uri)
     opening.callback(adapter.close)
     return adapter
 
 
 def _record_flush(report: FlushReport, metrics: Metrics) -> None:
+    """Count and log a flush by this server itself."""
     metrics.flushes.inc()
     metrics.flushed.inc(report.deltas)
     metrics.flush_seconds.observe(report.seconds)
@@ -146,6 +148,7 @@ def _record_flush(report: FlushReport, metrics: Metrics) -> None:
 
 
 NO_CONNECTORS: Mapping[str, DeclaredConnector] = MappingProxyType({})
+"""The default of `Declarations`: none."""
 
 
 class Declarations:
@@ -227,6 +230,7 @@ def _register(engine: Engine, name: str, declared: DeclaredConnector) -> None:
 
 
 def _schema(path: str) -> TableSchema:
+    """Read a schema's file; raise ConfigurationError with its path if that fails."""
     try:
         return parse_schema(_read(path))
     except SchemaError as error:
@@ -234,6 +238,7 @@ def _schema(path: str) -> TableSchema:
 
 
 def _rules(path: str) -> SyncRules:
+    """Read a file of sync rules; raise ConfigurationError with its path if that fails."""
     try:
         return parse_rules(_read(path))
     except ValidationError as error:
@@ -241,6 +246,7 @@ def _rules(path: str) -> SyncRules:
 
 
 def _read(path: str) -> Any:
+    """Read a JSON file; raise ConfigurationError with its path if that fails."""
     try:
         return msgspec.json.decode(Path(path).read_bytes())
     except OSError as error:

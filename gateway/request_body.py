@@ -26,7 +26,7 @@ from lakesync.wire.encoded import encode_page
 _LARGE_BYTES = 32 << 10
 """Size from which a push is decoded in a worker thread."""
 _GZIP = 16 + zlib.MAX_WBITS
-"""Parameter by which zlib reads the gzip format."""
+"""The parameter with which zlib reads the gzip format."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -85,6 +85,7 @@ async def limited_body(request: Request, services: ServicesDependency) -> bytes:
 
 
 LimitedBody = Annotated[bytes, Depends(limited_body)]
+"""The type of a route's parameter that gets the request's body."""
 
 
 async def json_body(body: LimitedBody) -> Any:
@@ -93,6 +94,7 @@ async def json_body(body: LimitedBody) -> Any:
 
 
 JsonBody = Annotated[Any, Depends(json_body)]
+"""The type of a route's parameter that gets the JSON value in the request's body."""
 
 
 def parse_json(body: bytes) -> Any:
@@ -123,7 +125,7 @@ async def decode_push(request: Request, body: bytes) -> SyncPush:
 async def decode_in_time(decode: Callable[[bytes], SyncPush], body: bytes) -> SyncPush:
     """Decode a push; a large one in a worker thread.
 
-    A mebibyte of nested values takes half a second to decode. On the event loop no other client would be served.
+    A mebibyte of nested values takes half a second to decode. In the event loop's thread that would delay all clients.
 
     Args:
         decode: the decoder of the body's format.
@@ -149,7 +151,7 @@ def decode_pull(request: Request, body: bytes) -> SyncPull:
 
 
 def push_response(request: Request, result: PushResult) -> Response:
-    """Return the response to a push in the format of the request. In protobuf it has no field `accepted`.
+    """Return the response to a push in the format of the request. Only in JSON has it the field `accepted`.
 
     Args:
         request: the request.

@@ -1,4 +1,8 @@
-"""The routes of actions, requests to external systems: a client lists and requests them, an admin reads the log."""
+"""The routes of actions: a client lists and requests them, an admin reads the log.
+
+An action is a request of a client that a connector of the gateway executes once in an external system, such as opening
+a ticket.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ router = APIRouter()
 MAX_ENTRIES = 1000
 """Number of log entries in a response, at most."""
 _MAX_SEQ = (1 << 63) - 1
+"""The greatest number of a log entry."""
 
 
 class ActionOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -131,8 +136,8 @@ async def read_action_log(
 def _check_all_finished(response: ActionResponse) -> None:
     """Reject the whole request while an action is running.
 
-    The client of the reference, the TypeScript system whose protocol LakeSync speaks, retries only after transport
-    errors. It would drop an action with the status pending.
+    The TypeScript client, whose protocol LakeSync speaks, retries only after transport errors. It would drop an action
+    whose outcome says that it is still running.
 
     Raises:
         StagingUnavailableError: some actions have not finished.
@@ -147,6 +152,7 @@ def _check_all_finished(response: ActionResponse) -> None:
 
 
 def _outcome_label(result: ActionResult | ActionFailure) -> str:
+    """Return the label of an outcome in the metrics."""
     if isinstance(result, ActionResult):
         return "done"
     return "repeated" if result.retryable else "failed"

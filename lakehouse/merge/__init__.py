@@ -1,1 +1,1 @@
-"""The merge of deltas into rows over Arrow, and the typed columns that are filled from merged values."""
+"""The merge of deltas into rows over Arrow tables, and the conversion of merged values to the types of a schema."""

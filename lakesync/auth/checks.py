@@ -1,4 +1,8 @@
-"""The checks of a token, in their order. `TokenVerifier` runs them, and `lakesync token inspect` lists them."""
+"""The checks of a token, in their order. `TokenVerifier` runs them, and `lakesync token inspect` lists them.
+
+A token is a JWT: a header, claims (the payload) and a signature. The settings of its issuer say which keys and claims
+are valid. A claim in nested objects is named by its path, such as `app_metadata.team`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from lakesync.model.types import Claims
 from lakesync.model.validation import check_id, is_importer, user_of
 
 Role = Literal["client", "admin"]
+"""What the bearer of a token may do; only an admin may call the routes under `/admin`."""
 
 MAX_TOKEN_CHARS = 8192
 CLOCK_SKEW_SECONDS = 5
@@ -62,7 +67,8 @@ class Identity(msgspec.Struct, frozen=True):
 
     client_id: str
     gateways: tuple[str, ...]
-    """The ids of the gateways that the bearer may use; empty if no entry of the issuer's `enter` admits the token."""
+    """The ids of the gateways that the bearer may use. Empty if the issuer's setting `enter` admits the token to none.
+    """
     role: Role
     claims: Claims
     """Strings and lists of strings by path, for sync rules (`jwt:PATH`). `sub` is the client id."""

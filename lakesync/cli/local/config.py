@@ -1,4 +1,7 @@
-"""`lakesync config`: shows the settings in effect and where each comes from."""
+"""`lakesync config`: shows the settings in effect and where each comes from.
+
+A setting comes from an option, a variable, one of the two files, the data folder, or it has its default.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`lakesync flush`: asks the gateway to move the unflushed deltas from its log to the lake now, and waits for it."""
+"""`lakesync flush`: asks the gateway to have its unflushed deltas moved to the lake now, and waits for it.
+
+A flush first writes the deltas to the lake's history; then state tables and the checkpoint are updated. The gateway
+only records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
+"""
 
 from __future__ import annotations
 

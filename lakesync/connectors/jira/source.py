@@ -1,4 +1,8 @@
-"""Jira source: reads issues and comments by update time and all projects; finds deleted issues by a census."""
+"""Jira source: reads issues and comments by update time, and all projects; finds deleted issues by a census.
+
+A poll continues after the newest update time that it has seen, its cursor. A census lists the keys of all issues, so
+that those that no longer exist are found. The pipeline's poll tasks call the source.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ COMMENTS_PAGE = 1_000
 """Comments per page, about: an issue's comments are never split between pages."""
 
 ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
+"""The names of the tables."""
 
 
 class JiraSource:
@@ -129,10 +134,12 @@ class JiraSource:
         return f"{len(found)} issues on the first page, the first is {found[0]['key']}"
 
     def _issues(self, since_ms: int) -> Iterator[Page]:
+        """Yield issues updated since a time."""
         for issues, newest_ms in self._updated(since_ms, FIELDS):
             yield Page(ISSUES, [issue_row(issue) for issue in issues], self._cursor(newest_ms))
 
     def _comments(self, since_ms: int) -> Iterator[Page]:
+        """Yield all comments of issues updated since a time: a new or changed comment updates its issue."""
         for issues, newest_ms in self._updated(since_ms, ("updated",)):
             yield from self._comments_of_issues(issues)
             yield Page(COMMENTS, [], self._cursor(newest_ms))
@@ -162,6 +169,7 @@ class JiraSource:
         return [comment_row(key, comment) for page in pages for comment in page]
 
     def _projects(self) -> Iterator[Page]:
+        """Yield all projects, then those in Jira's trash as deleted ones."""
         for page in self._client.pages("/project/search", "values", expand="lead", status="live,archived"):
             yield Page(PROJECTS, [project_row(project) for project in page], {})
         deleted = sorted(self._deleted_projects())
@@ -171,9 +179,9 @@ class JiraSource:
     def _updated(self, since_ms: int, fields: Sequence[str]) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Yield pages of issues updated since a time, oldest first, each with the newest update time so far.
 
-        `fields` must include `updated`. A page's token is an offset into a result that changes while it is read.
-        Therefore each query starts at the last update time of the previous page. Only among issues with one update time
-        the token is used. All times are those of Jira's clock.
+        `fields` must include `updated`. Jira returns a token for the next page, but the token is an offset into a
+        result that changes while it is read. So each query starts at the last update time of the previous page. The
+        token is used only if all issues of a page have one update time. All times are those of Jira's clock.
         """
         start, newest_ms, token = max(since_ms - OVERLAP_MS, 0), since_ms, None
         previous: set[tuple[str, str]] = set()

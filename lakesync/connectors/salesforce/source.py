@@ -1,4 +1,9 @@
-"""Salesforce source: reads records by `SystemModstamp`, including deleted ones; a large first load uses a bulk job."""
+"""Salesforce source: reads records, also deleted ones, by `SystemModstamp`, the time of a record's last change.
+
+A poll continues after the newest time that it has seen, its cursor. A large first load uses a bulk job, a query that
+Salesforce runs in the background. A census lists all ids, to find records whose change was not seen. The pipeline's
+poll tasks call the source.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +49,7 @@ ROWS_PER_PAGE = 2_000
 """Rows per page of a bulk job's result."""
 
 _IDS_PER_QUERY = 200
+"""Ids in the condition of one query."""
 _DELETED_LOG_MS = 29 * 86_400_000
 """How far back the log of deletes is read. Salesforce keeps 30 days."""
 
@@ -103,7 +109,7 @@ class SalesforceSource:
         """Return records that are deleted or no longer match the filter.
 
         A record that neither queries nor the log of deletes mention is hidden from this user, or was deleted more than
-        30 days ago; it is kept.
+        30 days ago. It is not returned, because deleting rows that only became hidden would lose them.
         """
         ids = {row.row_id for row in rows}
         logged = self._deleted_log(table) & ids
@@ -244,13 +250,16 @@ class SalesforceSource:
         return f"{select} WHERE {' AND '.join(parts)}" if parts else select
 
     def _cursor(self, modified_ms: int) -> dict[str, Any]:
+        """Return the cursor with which a poll continues at a time."""
         return {"modified": modified_ms, "filter": self._filter}
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide ids among queries."""
     for start in range(0, len(ids), _IDS_PER_QUERY):
         yield ids[start : start + _IDS_PER_QUERY]
 
 
 def _soql_list(ids: Sequence[str]) -> str:
+    """Return ids as a list of literals in Salesforce's query language."""
     return ", ".join(map(soql_literal, ids))
