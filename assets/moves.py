@@ -1,9 +1,10 @@
 """Creates the assets that move deltas between backends: one for each migration, and one for each pair of tiers.
 
-A migration copies whole tables from one backend to another, compared with its source. It is partitioned by day (of the
-deltas' hlc) and table. A pair of tiers moves old deltas from a hot backend to a cold one. It is partitioned by day;
-after a day's partition, all deltas of the day and older ones are in the cold tier. `lakehouse.backends.moves` does the
-work. `lakesync_dagster.definitions` calls this module.
+A backend consists of adapters, each of which stores deltas at a database or an object store. A migration copies whole
+tables from one backend to another, and compares both. It is partitioned by table and day. A pair of tiers moves old
+deltas from a hot backend to a cold one. It is partitioned by day: after the run of a day's partition, all deltas of the
+day and of earlier ones are in the cold tier. Here the day of a delta is that of its hlc, the time at which a client
+made it. `lakehouse.backends.moves` does the work. `lakesync_dagster.definitions` calls this module.
 """
 
 import math
@@ -97,7 +98,7 @@ def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
 
 
 def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
-    """Return the key of the partition of a table and a UTC day.
+    """Return the key of a migration's partition for a table and a UTC day.
 
     Args:
         table: the table's name.
@@ -107,10 +108,12 @@ def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
 
 
 def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
+    """Return the table and the day of a migration's partition."""
     return key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
 
 
 def _copied(reports: "Sequence[MigrationReport]") -> dict[str, int]:
+    """Return the metadata of a migration's partitions, added up."""
     return {
         "dagster/row_count": sum(report.deltas for report in reports),
         "copied": sum(report.copied for report in reports),
@@ -121,6 +124,7 @@ def _copied(reports: "Sequence[MigrationReport]") -> dict[str, int]:
 def _migration_metadata(
     keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]"
 ) -> dict[str, dg.MetadataValue | str | int | float]:
+    """Return the metadata of a migration's run, with a table of its partitions."""
     lines = []
     for key, report in zip(keys, reports, strict=True):
         part = key.keys_by_dimension
@@ -230,6 +234,7 @@ def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPa
 
 
 def _tier_metadata(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:
+    """Return the metadata of a run of a pair of tiers."""
     return {
         "deltas_moved": report.deltas,
         "id_sum": str(report.id_sum),

@@ -1,6 +1,7 @@
 """Manages all WebSocket connections of the server: limits their number, and passes the store's notices to channels.
 
-A channel has the connections of one gateway. `gateway.live.route` adds and removes connections.
+A channel has the connections of one gateway. A notice says that a commit has changed rows, so that channels send them
+to connected clients. `gateway.live.route` adds and removes connections.
 """
 
 from __future__ import annotations
@@ -152,6 +153,7 @@ class Hub:
                 self._loop.call_soon_threadsafe(self._deliver_notices)
 
     def _deliver_notices(self) -> None:
+        """Pass the queued notices to the channels, in the event loop's thread."""
         with self._lock:
             notices, self._notices = self._notices, []
         for notice in notices:

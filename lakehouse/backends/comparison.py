@@ -1,7 +1,9 @@
 """Compares destinations with the lake by table and day, and rewrites days of a destination from the lake.
 
-A task lets the destination compute digests: counts and checksums of its deltas and rows, by table and day. A Spark
-query computes the lake's. Only digests reach the driver. The assets and checks of destinations call it.
+A destination is a database or object store that receives the lake's deltas by a follower, whose mark says how far it is
+written. A task lets the destination compute digests: counts and checksums of its deltas and rows, by table and day. A
+Spark query computes the lake's, up to the same mark. Only digests reach the driver. The assets and checks of
+destinations call this module.
 """
 
 from __future__ import annotations
@@ -225,8 +227,8 @@ def lake_digests(
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
     """Return the digests of the rows that the deltas merge to.
 
-    No value is merged: the newest stamps of a row's writes and deletes decide whether it is visible, as in M2 of
-    `docs/spec.md`.
+    Values need not be merged. A row is visible if the newest stamp of its writes is greater than that of its deletes,
+    as in M2 of `docs/spec.md`.
     """
     soft = [table for table, is_soft in tables.items() if is_soft]
     stamp = "struct(hlc, client_id)"
@@ -375,6 +377,7 @@ def _rebuild_task(
 
 
 def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Digest]:
+    """Return an adapter's digests; raise ConfigurationError with its name if it does not support them."""
     if not isinstance(adapter, Digestible):
         raise ConfigurationError(
             f"the adapter {name!r} ({type(adapter).__name__}) does not support digests: give it the method `digests`"
@@ -383,6 +386,7 @@ def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Di
 
 
 def _with_day(rows: DataFrame) -> DataFrame:
+    """Add the column `day`: the UTC day of the arrival, as days since 1970."""
     return rows.withColumn("day", sf.expr(f"cast(arrival div {ARRIVALS_PER_DAY} as int)"))
 
 

@@ -1,6 +1,7 @@
 """Decodes pushes in staging's log into rows of the history `deltas`, as Arrow batches.
 
-The Spark tasks of a flush call it (`lakehouse.history.log_reading`). They use the gateway's own decoder.
+A push is what a client sent in one request; staging's log has its body as the gateway received it. The Spark tasks of a
+flush call this module (`lakehouse.history.log_reading`). It uses the gateway's own decoder.
 """
 
 from __future__ import annotations

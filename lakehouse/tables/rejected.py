@@ -1,6 +1,7 @@
 """Maintains the table `rejected`: the current values of state tables that do not fit the type of their column.
 
-The state tables have null in their place. Merges and erasures call it.
+A state table has the current rows of one synced table. Where a value does not fit, its column is null; the value itself
+stays in the column `_cells` and in `rejected`, which users can query. Merges and erasures call this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Erasure at an adapter: a delta that a request covers stays stored, but loses its content.
 
-The same rule holds in the lake: a covered delta becomes an UPDATE without columns, with the same hlc, client and id. It
-changes nothing in a merge, counts and id sums stay the same, and a repeated batch recognises it as stored. The
-pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
+As in the lake, a covered delta becomes an UPDATE without columns, with the same hlc, client and id. Then it changes
+nothing in a merge; counts and checksums of ids stay the same; and if its batch is written again, it is recognised as
+stored. The pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every delta of one row and what became of it, for `lakesync row history`.
+"""Finds every delta of one row and what became of it, for `lakesync row history`.
 
-The deltas come from the lake and from staging's log. `provenance` replays their merge in order of arrival and explains
-each column that lost.
+The deltas come from the lake and from staging's log. `provenance` replays their merge in order of arrival, and explains
+for each column of each delta why its value is not the current one. The value with the greatest stamp wins: the pair of
+the hlc, by the clock of the client that wrote it, and that client's id.
 """
 
 from __future__ import annotations
@@ -96,10 +97,12 @@ def _flushed(deltas: Table, table: str, row: str, gateway: str | None) -> dict[_
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an Arrow batch."""
     yield from batch.to_pylist()
 
 
 def _delta(row: dict[str, Any]) -> RowDelta:
+    """Return the delta in a row of the lake's table `deltas`."""
     columns = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
     return RowDelta(row["op"], row["table_name"], row["row_id"], row["client_id"], columns, row["hlc"], row["delta_id"])
 
@@ -193,6 +196,7 @@ def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
 
 
 def _explain_loss(delta: RowDelta, owner: RowDelta) -> _Verdict:
+    """Explain why a value that arrived lost to the current one, which `owner` wrote."""
     if delta.hlc == owner.hlc and delta.client_id == owner.client_id:
         reason = f"{_author(owner)} has the same stamp, and the greater value wins"
     elif delta.hlc == owner.hlc:
@@ -203,6 +207,14 @@ def _explain_loss(delta: RowDelta, owner: RowDelta) -> _Verdict:
 
 
 def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: bool, hides: bool) -> str:
+    """Explain the effect of a DELETE.
+
+    Args:
+        delta: the DELETE.
+        tombstone: the row's newest DELETE before it; None if there was none.
+        changed: whether it has changed the row's state.
+        hides: whether the row was visible before it, and is not any more.
+    """
     if not changed and tombstone is not None:
         is_same = tombstone.delta_id == delta.delta_id
         return "repeated" if is_same else f"no effect: {_author(tombstone)} deleted the row with a later stamp"
@@ -210,6 +222,7 @@ def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: boo
 
 
 def _describe(arrived: ArrivedDelta, verdicts: dict[str, _Verdict], note: str) -> DeltaProvenance:
+    """Return the entry of a delta. A column without a verdict belongs to a delta that had arrived before."""
     delta = arrived.delta
     repeated: _Verdict = ("repeated", "the same delta had arrived before", None)
     columns = [
@@ -231,4 +244,5 @@ def _describe(arrived: ArrivedDelta, verdicts: dict[str, _Verdict], note: str) -
 
 
 def _author(delta: RowDelta) -> str:
+    """Return who made a delta, and when."""
     return f"{delta.client_id} at {format_hlc(delta.hlc)}"

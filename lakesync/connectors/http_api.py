@@ -49,7 +49,7 @@ class CursorLostError(AdapterError):
 
 
 class HttpApi:
-    """Calls one API. Retries transient errors, unless the API asks for a longer wait than the retry timeout."""
+    """Calls one API. It retries transient errors, unless the API asks for a longer wait than `retry_timeout_s`."""
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ class HttpApi:
         self.session.close()
 
     def _send_once(self, method: str, url: str, **arguments: Any) -> requests.Response:
+        """Send a request once; raise the error that its response means, or AdapterError without a response."""
         self.calls += 1
         shown = _shown(url, self.base_url)
         try:

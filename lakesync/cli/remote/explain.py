@@ -1,4 +1,8 @@
-"""`lakesync explain`: explains why a client sees a row or does not."""
+"""`lakesync explain`: explains why a client sees a row or does not.
+
+The gateway computes the explanation from the sync rules, the client's claims (what its token says about the user), and
+what it has sent to the client.
+"""
 
 from __future__ import annotations
 
@@ -119,4 +123,5 @@ def _clauses(explanation: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _result(matches: bool) -> str:
+    """Return the text for whether a clause matches."""
     return "matches" if matches else "does not match"
