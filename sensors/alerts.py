@@ -35,7 +35,9 @@ _POST_SECONDS = 10
 _TRANSIENT = (408, 425, 429)
 """Statuses below 500 after which a repetition may succeed."""
 TIMESTAMP = "X-LakeSync-Timestamp"
+"""The header with the time of a request, in seconds since 1970."""
 SIGNATURE = "X-LakeSync-Signature"
+"""The header with a request's signature; see `signed`."""
 
 
 class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -157,6 +159,7 @@ def _post(url: str, body: bytes, secret: SecretStr | None) -> None:
 
 
 def _message(reason: object) -> str:
+    """Return the message of an AlertError."""
     return f"the alert webhook did not accept an alert ({reason}); the next tick sends it again"
 
 
@@ -324,5 +327,6 @@ def _changed(evaluation: dg.AssetCheckEvaluation, run_id: str, alerts: Alerts) -
 
 
 def _check_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetCheckKey]:
+    """Return the keys of all checks in the code location."""
     definitions = context.repository_def
     return set(definitions.asset_graph.asset_check_keys) if definitions is not None else set()

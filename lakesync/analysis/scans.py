@@ -1,4 +1,7 @@
-"""Conditions for scans of Iceberg tables, and scans into DuckDB. `lakehouse` uses the conditions too."""
+"""Conditions for scans of Iceberg tables by pyiceberg, and scans into DuckDB. `lakehouse` uses the conditions too.
+
+A scan skips files in which no row can meet its condition, by their column bounds.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 Literal = str | float | int | bool | date
+"""A constant in a SQL statement."""
 
 _OPERATORS: dict[str, Callable[..., BooleanExpression]] = {
     "=": ice.EqualTo,
@@ -143,6 +147,7 @@ def _has_type(value: Literal, kind: object) -> bool:
 
 
 def _is_date(text: str) -> bool:
+    """Return whether a text is a date, `YYYY-MM-DD`."""
     try:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:

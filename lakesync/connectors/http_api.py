@@ -257,6 +257,7 @@ C = TypeVar("C", bound=_Closable)
 """The vendor's client."""
 
 Params = Mapping[str, Any]
+"""The parameters of an action."""
 ActionFunction = Callable[[C, Action, Params, ActionContext], Mapping[str, Any]]
 """Executes an action whose params are valid, and returns its result."""
 

@@ -1,7 +1,8 @@
 """The services of `lakesync up` and `lakesync pipeline`: commands, order of start, checks of readiness, and variables.
 
-`stack` passes them to the `Supervisor`. The environment variables of each process contain only the secrets that it
-uses.
+They are the gateway, Spark, and the processes of Dagster: the code server, which loads LakeSync's definitions, the
+webserver, the daemon, which runs sensors and schedules, and the run host, which starts runs. `stack` passes them to the
+`Supervisor`. The environment variables of each process contain only the secrets that it uses.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ MARKER = "LAKESYNC_SUPERVISED"
 
 _FEW_ARENAS = {"MALLOC_ARENA_MAX": "1"}
 """Makes glibc share one memory arena between threads, which saves 45 MiB; the busy gateway is faster without it."""
-_LOCATIONS = """{
+_LOCATIONS_QUERY = """{
   workspaceOrError {
     ... on Workspace {
       locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
     }
   }
 }"""
-_DAEMONS = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
+_DAEMONS_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
 
 _SETTINGS = {
     "gateway": frozenset(
@@ -48,7 +49,7 @@ _SETTINGS = {
     "runs": frozenset({"service_token", "secret_key", "secret_key_previous", "spark.token"}),
 }
 """Service that reads the configuration → the secrets that it uses. Other services get their settings as arguments."""
-_FOLLOW_REFERENCES = frozenset({"gateway", "runs"})
+_OPEN_CONNECTORS = frozenset({"gateway", "runs"})
 """Services that open connectors, whose secrets may be in variables."""
 _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
 """Services that open Dagster's storage, by the reference in `dagster.yaml`."""
@@ -181,7 +182,7 @@ def services(
 
 def location_loaded(dagster_url: str) -> bool:
     """Return whether Dagster's webserver answers and has loaded a code location without an error."""
-    entries = _query(dagster_url, _LOCATIONS).get("workspaceOrError", {}).get("locationEntries", [])
+    entries = _query(dagster_url, _LOCATIONS_QUERY).get("workspaceOrError", {}).get("locationEntries", [])
     return bool(entries) and all(
         (entry.get("locationOrLoadError") or {}).get("__typename") == "RepositoryLocation" for entry in entries
     )
@@ -189,7 +190,7 @@ def location_loaded(dagster_url: str) -> bool:
 
 def _daemons_healthy(dagster_url: str) -> bool:
     """Return whether all required daemons of Dagster have sent a heartbeat recently."""
-    health = _query(dagster_url, _DAEMONS).get("instance", {}).get("daemonHealth", {})
+    health = _query(dagster_url, _DAEMONS_QUERY).get("instance", {}).get("daemonHealth", {})
     required = [status for status in health.get("allDaemonStatuses", []) if status["required"]]
     return bool(required) and all(status["healthy"] for status in required)
 
@@ -215,8 +216,8 @@ def _answers(url: str) -> bool:
 def environment(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
     """Return the changes to the variables that a service inherits; None removes a variable.
 
-    Settings can refer to any variable. So a variable whose value contains a secret of other services is removed,
-    whatever its name is.
+    A secret may be in a variable of any name, because a setting can refer to it by `env:NAME`. So every variable is
+    removed whose value contains a secret of other services.
 
     Args:
         roles: the service's name, and the names of services whose work it also does.
@@ -236,7 +237,7 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
         for name, value in inherited.items()
         if name.startswith(_PREFIX)
         or any(value == secret or (len(secret) >= _UNIQUE_CHARS and secret in value) for secret in others_secrets)
-        or (_FOLLOW_REFERENCES.isdisjoint(roles) and _is_connector_secret(name, config))
+        or (_OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config))
     }
     changes: dict[str, str | None] = dict.fromkeys(removed)
     if reads_settings:

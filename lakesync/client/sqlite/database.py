@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MEMORY = ":memory:"
 """The name of a database that ends with the process. It is a temporary file, because it has several connections."""
 Backend = Literal["file", "memory"]
+"""Where a database is kept; `memory` ends with the process."""
 BUSY_SECONDS = 30.0
 """How long a connection waits while another one writes."""
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
@@ -120,7 +121,7 @@ def remove_database(path: Path) -> None:
 
 
 def database_file(name: str, backend: Backend) -> str:
-    """Return the file for the arguments `name` and `backend` of the reference, the TypeScript client.
+    """Return the file for `name` and `backend`, as the TypeScript client has these arguments.
 
     Args:
         name: the database's name; the file is `NAME.db`.
@@ -164,7 +165,7 @@ class LocalDB:
 
     @classmethod
     def open(cls, config: str | Mapping[str, Any], backend: Backend | None = None) -> Self:
-        """Open a database as in the reference: `LocalDB.open("app")`, or with a mapping of `name` and `backend`.
+        """Open a database with the arguments of the TypeScript client: a name, or a mapping of `name` and `backend`.
 
         Args:
             config: the database's name, which is the file `NAME.db`, or a mapping with `name` and `backend`.
@@ -260,7 +261,7 @@ class LocalDB:
                 raise DbError(f"{self.path} cannot be saved now: another connection reads or writes it; try again")
 
     def exclusive(self) -> AbstractContextManager[Any]:
-        """Return a lock on the app's connection, for `with`; other threads that use the connection by this object wait.
+        """Return a lock on the app's connection, for `with`. Other threads that use the connection by this object wait.
 
         Raises:
             ConfigurationError: the database is closed, or was opened before a fork.
@@ -333,6 +334,7 @@ class LocalDB:
 
     @contextmanager
     def _savepoint(self) -> Iterator[None]:
+        """Run a savepoint within the open transaction."""
         self._conn.execute("SAVEPOINT part")
         try:
             yield
@@ -345,6 +347,7 @@ class LocalDB:
             self._conn.execute("RELEASE part")
 
     def _commit(self) -> None:
+        """Commit; raise DbError if the disk is full."""
         try:
             self._conn.commit()
         except sqlite3.OperationalError as error:

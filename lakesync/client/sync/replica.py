@@ -1,8 +1,10 @@
 """The replica: the app's database with the core that synchronises it. Each step of the core is one transaction.
 
-`SyncCoordinator` creates it. A step first turns what the app has written on any connection into edits, in the same
-transaction. So no page is ever applied over a write that the core does not know. Reads use a second connection, because
-a step may have to wait for a transaction of the app in which the app itself reads.
+The core (`lakesync.client.core`) is a state machine that decides what to push and pull, and applies responses. An edit
+is a change by the app that the gateway has not acknowledged. A step first turns what the app has written, on any
+connection, into edits, in the same transaction. So no page of the gateway is ever applied over a write that the core
+does not know. Reads use a second connection, because a step may have to wait for a transaction of the app in which the
+app itself reads. `SyncCoordinator` creates the replica.
 """
 
 from __future__ import annotations
