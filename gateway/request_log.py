@@ -145,6 +145,7 @@ class RequestLogMiddleware:
 
 
 def _request_id(scope: Scope) -> str:
+    """Return the request id of the header `X-Request-Id`, or a new one if it is absent or invalid."""
     given = header(scope, b"x-request-id")
     return given if given is not None and _REQUEST_ID.fullmatch(given) else new_request_id()
 

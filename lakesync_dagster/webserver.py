@@ -1,7 +1,7 @@
 """Dagster's webserver behind a guard against cross-site requests. `lakesync up` starts it.
 
-Dagster's own webserver executes GraphQL mutations that come by GET or as text/plain, whatever their Origin. Any page
-that the operator's browser opens could launch or delete runs. Run it as `python -m lakesync_dagster.webserver`.
+Dagster's own webserver executes GraphQL mutations that come by GET or as text/plain, whatever their Origin. So any page
+that the operator's browser opens could launch or delete runs. Run this one as `python -m lakesync_dagster.webserver`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from resources.compat_dagster import WorkspaceFileTarget, WorkspaceProcessContex
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _GRAPHQL = "/graphql"
 _POLICY_VIOLATION = 1008
+"""The close code of a WebSocket that is rejected."""
 _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW = 15_000, 3600, 20
 """Settings of the connections to Dagster's storage, with the values of the command `dagster-webserver`."""
 

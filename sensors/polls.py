@@ -1,6 +1,7 @@
 """Creates the sensor of polls: it requests a poll of each connector when its interval has passed since the last one.
 
-The code location (`lakesync_dagster.definitions`) calls this module.
+A connector polls an external system, such as Jira, into a gateway. A mark in staging has the time of its last poll. The
+code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Sequence
@@ -30,10 +31,10 @@ def poll_sensor(
 
     Args:
         config: the project's configuration.
-        snapshot: names the connectors and their intervals.
+        snapshot: the registered tables and connectors, with their intervals.
         days: partitions by the UTC day on which rows landed.
         open_staging: opens the staging store, which has the marks.
-        lags: the lags of the pipeline's parts, which all sensors share.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
     """
 
     @dg.sensor(
@@ -86,6 +87,7 @@ def tags(connector: str) -> dict[str, str]:
 
 
 def _request(connector: PolledConnector, tables: Sequence[str], day: str) -> dg.RunRequest:
+    """Return the request of a run that polls some tables of a connector; `day` is the partition for today."""
     return dg.RunRequest(
         asset_selection=[polled_key(connector.gateway, connector.name, table) for table in tables],
         partition_key=day,

@@ -1,6 +1,7 @@
 """Finds the files of the history with the deltas that a merge needs (its increment), and counts these deltas.
 
-Merges of state tables call it in the driver, before their tasks run.
+The column bounds of a file, its least and greatest values in Iceberg's manifests, show which deltas it may have. Merges
+of state tables call this module before their Spark tasks run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Defines the increment of a merge: which deltas of the history are merged into a state table.
 
-Merges and their Spark tasks call it.
+A state table has the current rows of one synced table. An arrival is the gateway's timestamp of receipt, by which an
+increment selects deltas. Merges and their Spark tasks call this module.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Increment(NamedTuple):
         return self._read(file, _KEY_COLUMNS, ("gateway", "row_id"))
 
     def _read(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the columns `names` of the increment's deltas in a file, of which the columns of `schema` are read."""
         for rows in read_rows(file, schema, only=("table_name", self.table), batch_rows=_ROWS_AT_ONCE):
             found = self.pick(rows, names)
             if found.num_rows:

@@ -1,8 +1,9 @@
 """The sections of `lakesync.toml` that declare backends, combine them and move data between them.
 
+A backend stores deltas: it is an adapter, which is one database or object store, or it is composed of other backends.
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the lake's own history: flows and migrations may read it, and a
-flow may write to it. `Config` contains the sections, and runs their checks across each other.
+flow may write to it. `Config` contains the sections, and calls the checks that concern several of them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _OBJECT_STORES = ("file://", "s3://")
 
 
 class _Section(BaseModel):
+    """The base of all sections: immutable, and without unknown settings."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
@@ -240,7 +243,10 @@ def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ..
 
 
 class _RowTables(NamedTuple):
-    """The destination tables that a mover maintains at an adapter, or at a backend that is still to be divided."""
+    """The destination tables (tables of current rows) that a mover maintains at an adapter.
+
+    While `_row_tables` divides a backend into its adapters, it may also be a backend that is composed of others.
+    """
 
     adapter: str
     """The name of the adapter, or of the backend."""

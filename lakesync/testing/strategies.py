@@ -1,4 +1,7 @@
-"""Hypothesis strategies for what travels. The only module that needs Hypothesis."""
+"""Hypothesis strategies for what clients and gateways exchange: values, deltas, claims and sync rules.
+
+Tests of this project and of apps import them. Only this module needs Hypothesis.
+"""
 
 from __future__ import annotations
 

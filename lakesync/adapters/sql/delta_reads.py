@@ -1,4 +1,8 @@
-"""Reads the table of deltas: pages, row states, and the newest position. `SqlAdapter` calls it."""
+"""Reads an adapter's table of deltas: pages, row states, and the newest position. `SqlAdapter` calls it.
+
+A query returns deltas by arrival (the gateway's timestamp of receipt) or by hlc (the client's timestamp). A position is
+a place in that order; the next page starts there.
+"""
 
 from __future__ import annotations
 

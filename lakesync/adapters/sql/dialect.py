@@ -1,4 +1,8 @@
-"""`Dialect`: the SQL that differs between databases. Each SQL backend has a subclass, which `SqlAdapter` uses."""
+"""`Dialect`: the SQL that differs between databases. Each SQL backend has a subclass, which `SqlAdapter` uses.
+
+`SqlAdapter` stores deltas in a table, and keeps destination tables with the current rows of synced tables. It loads a
+batch into a scratch table first, and merges it from there into the others.
+"""
 
 from __future__ import annotations
 

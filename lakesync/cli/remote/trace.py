@@ -106,6 +106,7 @@ def _holders(
 
 
 def _print_trace(delta: TracedDelta, holders: dict[str, Any] | None) -> None:
+    """Print the lines of the trace, and a table of the clients."""
     output.fields(dict(_steps(delta, holders)), as_json=False)
     if holders is not None:
         print()

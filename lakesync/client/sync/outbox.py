@@ -102,6 +102,7 @@ class Outbox:
         self._wake()
 
     def _count(self, *statuses: EditStatus) -> int:
+        """Return the number of edits with one of some statuses."""
         marks = ", ".join("?" * len(statuses))
         ((count,),) = self._replica.read(f"SELECT count(*) FROM _lakesync_edits WHERE status IN ({marks})", statuses)
         return int(count)
