@@ -38,9 +38,13 @@ class LakeResource(dg.ConfigurableResource[None]):
     """The lake's catalogue and namespaces. Spark reads and writes its tables under these names."""
 
     catalog: str
+    """The catalogue's name."""
     warehouse: str
+    """URI of the folder of all tables."""
     system_namespace: str
+    """Namespace of LakeSync's own tables, such as the history `deltas`."""
     namespace: str
+    """Namespace of the state tables (current rows of synced tables) that gateways share."""
     gateway_namespaces: dict[str, str]
     """Gateway → its own namespace; the other gateways share `namespace`."""
     checkpoints_uri: str

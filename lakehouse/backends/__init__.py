@@ -1,1 +1,1 @@
-"""Destinations, flows, tiers and migrations: Spark tasks that read and write backends other than the lake."""
+"""Spark tasks that copy deltas between the lake and other backends: destinations, flows, tiers and migrations."""

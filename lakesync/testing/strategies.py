@@ -17,7 +17,7 @@ OPS: tuple[Op, ...] = ("INSERT", "UPDATE", "DELETE")
 OPERATORS: tuple[Operator, ...] = ("eq", "neq", "in", "gt", "lt", "gte", "lte")
 
 texts: st.SearchStrategy[str] = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-"""Any Unicode that JSON can carry, controls and astral planes included."""
+"""Any Unicode that JSON can carry, also control characters and characters beyond 16 bits."""
 
 ids: st.SearchStrategy[str] = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12
@@ -25,6 +25,7 @@ ids: st.SearchStrategy[str] = st.text(
 """Row, client and delta ids."""
 
 identifiers: st.SearchStrategy[str] = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,10}", fullmatch=True)
+"""Names of tables and columns."""
 
 scalars: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
@@ -36,6 +37,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 """JSON values as Python reads them."""
 
 hlcs: st.SearchStrategy[int] = st.integers(0, 2**63 - 1)
+"""Hybrid logical clocks: the timestamps of deltas."""
 
 
 @st.composite

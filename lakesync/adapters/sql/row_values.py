@@ -1,6 +1,7 @@
-"""Typed values of destination rows, and the values that do not fit their column. `row_tables` calls it.
+"""Converts values of rows to the types of a destination table, and finds those that do not fit their column.
 
-This conversion differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column accepts any JSON value as
+A destination table has the current rows of one synced table, with typed columns. `row_tables` calls this module. The
+conversion differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column accepts any JSON value as
 text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are reported as
 dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
 """
@@ -154,6 +155,9 @@ def _depth(text: bytes) -> int:
         elif byte in b"]}":
             depth -= 1
     return deepest
+
+
+# The functions below convert the JSON text of a value for a column of one type. They raise _Misfit if it does not fit.
 
 
 def _string(raw: bytes) -> str | None:

@@ -1,7 +1,9 @@
 """Pulls, checkpoints and broadcasts: how changes of other clients arrive, and how the cursor advances.
 
-`ClientCore` calls it. A full pull starts at cursor 0 and begins a new generation; every row that its pages name gets
-this generation, and at its end rows of older generations are removed. See `docs/client-core.md`.
+A pull returns pages of changes after the client's cursor. A checkpoint has all rows at once, for a new client. A
+broadcast is a page that the gateway sends without a request. A full pull starts at cursor 0 and begins a new
+generation; every row that its pages name gets this generation, and at its end rows of older generations are removed.
+`ClientCore` calls this module. See `docs/client-core.md`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from lakesync.wire.malformed import check_values
 _FIRST_PAGE = 1000
 """Deltas of the first page, at most; the limit doubles while the gateway has more, up to `CoreLimits.pull_deltas`."""
 _hlc_of = attrgetter("hlc")
+"""Returns the hlc of a delta."""
 
 
 class Puller:

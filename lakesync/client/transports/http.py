@@ -186,6 +186,7 @@ class HttpTransport:
         self._session.close()
 
     def _post(self, route: str, body: bytes) -> bytes:
+        """Send JSON, and return the response's body."""
         return self._request("POST", route, data=body, headers={"Content-Type": "application/json"}).content
 
     def _request(self, method: str, route: str, **options: Any) -> requests.Response:
@@ -213,6 +214,7 @@ class HttpTransport:
             return self._request_once(method, route, self.tokens.current(), **options)
 
     def _request_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
+        """Send a request with a token; see `_request`."""
         sent_at = time.time()
         if sent_at - self._last_used > _MAX_IDLE_SECONDS:
             self._session.close()
