@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.explanation import ClaimsSource
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.source_positions import resolve
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
 from lakesync.feed.client_state import unknown_client, with_broadcasts
-from lakesync.feed.positions import Access, Position, for_full_pull, locate, restart_position
+from lakesync.feed.positions import NEVER_PULLED, Access, Position, for_full_pull, locate, restart_position
 from lakesync.model.types import Claims
 from lakesync.model.validation import user_of
 from lakesync.staging.records import ClientRecord
@@ -89,10 +88,10 @@ def position_of(
         cursor = last  # another process may have sent it more
     if cursor == 0 and known is not None and known.wrote:
         cursor = NEVER_PULLED  # the cursor in the response to its push
-    return place_at(view, known, client_id, cursor, access, position)
+    return position_at(view, known, client_id, cursor, access, position)
 
 
-def place_at(
+def position_at(
     view: ClientView, known: ClientRecord | None, client_id: str, cursor: int, access: Access, position: ClientPosition
 ) -> Position:
     """Return the feed position of a pull that the client would make from `cursor`.

@@ -104,7 +104,7 @@ class Engine:
             gateway.continue_reindex()
             gateway.add_names()
             if isinstance(gateway, ShardedGateway):
-                gateway.level()
+                gateway.align_shards()
 
     def close(self) -> None:
         """Complete submitted requests, and close the store. Running actions have `ACTION_SECONDS` to end."""

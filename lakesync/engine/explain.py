@@ -12,7 +12,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
-from lakesync.engine.client_position import ClientPosition, claims_of, place_at, position_of
+from lakesync.engine.client_position import ClientPosition, claims_of, position_at, position_of
 from lakesync.engine.explanation import (
     ExplainedBucket,
     ExplainedClient,
@@ -110,7 +110,7 @@ def _unconfirmed(
     if record is None or position.state is not None:
         return ()
     confirmed = record.seen if position.confirmed is None else position.confirmed
-    return next_pull(view, key, client_id, place_at(view, record, client_id, confirmed, access, position), access)
+    return next_pull(view, key, client_id, position_at(view, record, client_id, confirmed, access, position), access)
 
 
 class _OneRow:

@@ -29,7 +29,7 @@ from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.peek import PeekPage, peek
-from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, unrecorded_cursor
+from lakesync.engine.pulling import PullRequest, Reading, remember_checkpoint, remember_page, unrecorded_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
 from lakesync.engine.rejections import RejectionLog
@@ -363,7 +363,7 @@ class SyncGateway(ActionGateway, Embedding):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
             if not is_blank(current(commit.client(client_id), commit.epoch)):
                 raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
-            first_contact(commit, client_id, checkpoint.arrival, access, now)
+            remember_checkpoint(commit, client_id, checkpoint.arrival, access, now)
             return checkpoint
 
         return self._store.submit(self.gateway_id, work)

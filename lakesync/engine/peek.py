@@ -94,7 +94,7 @@ def peek(
     return PeekPage(page.deltas, after.text(), page.has_more)
 
 
-def no_cursor(since: str) -> ValidationError:
+def invalid_cursor(since: str) -> ValidationError:
     """Return the ValidationError for a cursor that `peek` did not return; the caller raises it."""
     return ValidationError(
         f"since is {since[:60]!r}, which is not a cursor of this route: omit it in the first request"
@@ -105,7 +105,7 @@ def _parse(since: str) -> _PeekCursor:
     """Decode a cursor's text; raises ValidationError for any other text."""
     match = _CURSOR.fullmatch(since)
     if match is None:
-        raise no_cursor(since)
+        raise invalid_cursor(since)
     rules_version, after, base, until = match.groups()
     if base is None:
         return _PeekCursor(int(rules_version), int(after), int(after))

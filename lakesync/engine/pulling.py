@@ -227,7 +227,7 @@ def remember_page(
     return reading.with_cursor(cursor)
 
 
-def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -> bool:
+def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCache) -> bool:
     """Record that a client starts again, before it is sent anything.
 
     The sharded gateway calls it for a shard of which nothing fits in the page any more. Without this record, the
@@ -270,7 +270,7 @@ def tell_followers(commit: ClientCommit, record: ClientRecord, *, live: bool) ->
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
-def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
+def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
     """Record that a client was sent a checkpoint, which it may or may not receive.
 
     Args:

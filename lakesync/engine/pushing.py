@@ -32,17 +32,13 @@ from lakesync.feed.client_state import (
     with_broadcasts,
     with_scope,
 )
-from lakesync.feed.positions import Access, is_complete_page, max_sent
+from lakesync.feed.positions import NEVER_PULLED, Access, is_complete_page, max_sent
 from lakesync.model.delta import id_identity
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.records import ClientRecord, Page, StoredRow
 from lakesync.staging.store.feed import FeedView
 from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import PackedDeltas, old_identity, pack
-
-NEVER_PULLED = 1
-"""Cursor of a client that pushed before its first pull. It is not 0, because clients with cursor 0 load a
-checkpoint."""
 
 
 class Ready(NamedTuple):

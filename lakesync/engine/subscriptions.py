@@ -20,7 +20,6 @@ import msgspec
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.pulling import tell_followers
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.client_state import (
@@ -34,7 +33,7 @@ from lakesync.feed.client_state import (
     with_broadcasts,
     with_scope,
 )
-from lakesync.feed.positions import Access, Position, SentPeriod, max_sent
+from lakesync.feed.positions import NEVER_PULLED, Access, Position, SentPeriod, max_sent
 from lakesync.model.types import Claims, SyncResponse
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store.feed import ClientView

@@ -20,7 +20,16 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import NO_BASE, SCOPES_KEPT, Access, later_scopes, max_sent, scope_numbered, scope_of
+from lakesync.feed.positions import (
+    NEVER_PULLED,
+    NO_BASE,
+    SCOPES_KEPT,
+    Access,
+    later_scopes,
+    max_sent,
+    scope_numbered,
+    scope_of,
+)
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
 
@@ -318,7 +327,7 @@ def find_page(record: ClientRecord, cursor: int) -> Page | None:
     for page in record.pages:
         if page.cursor == cursor:
             return page
-    scope = scope_of(record, cursor) if cursor > 1 else None
+    scope = scope_of(record, cursor) if cursor > NEVER_PULLED else None
     if scope is None:
         return None
     later = later_scopes(record, scope)
@@ -382,8 +391,8 @@ def in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> 
     for stored in record.pages:
         if stored == replace(page, cursor=stored.cursor):
             return record, stored.cursor
-    # above every cursor that the client was sent; 1 is the cursor of a client that never pulled
-    record, cursor = with_page_mark(record, 0, above=max(record.last, record.seen, seen.cursor, 1))
+    # above every cursor that the client was sent
+    record, cursor = with_page_mark(record, 0, above=max(record.last, record.seen, seen.cursor, NEVER_PULLED))
     return with_page(record, replace(page, cursor=cursor)), cursor
 
 

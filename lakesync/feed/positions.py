@@ -29,6 +29,10 @@ from lakesync.model.types import Claims
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
 
+NEVER_PULLED = 1
+"""Cursor of a client that pushed before its first pull. It is not 0, because clients with cursor 0 load a
+checkpoint."""
+
 NO_BASE = -1
 """`Position.base` if there is no complete cursor at which the pages began: the client had no rows, or unknown ones."""
 
@@ -159,7 +163,7 @@ def locate(
     Args:
         record: the client's record, as `feed.client_state.current` returns it; None for a client that was never sent
             anything.
-        since: the cursor. Clients that never pulled have 0 or, if they pushed, 1 (`engine.pushing.NEVER_PULLED`).
+        since: the cursor. Clients that never pulled have 0 or, if they pushed, `NEVER_PULLED`.
         newest: the gateway's newest arrival.
         access: the claims and bucket keys that decide what the client may see.
         connection_claims: for a page that the server sends without a request, the claims of the connection that the

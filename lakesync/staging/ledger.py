@@ -41,7 +41,7 @@ class Tally(NamedTuple):
         return Tally(self.deltas + deltas, (self.id_sum + id_sum) % _MODULUS)
 
 
-NOTHING = Tally(0, 0)
+EMPTY_TALLY = Tally(0, 0)
 """The tally of no deltas."""
 
 
@@ -90,13 +90,13 @@ def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
     days: dict[str, Tally] = {}
     for arrival, count, id_sum in rows:
         day = day_of(arrival)
-        days[day] = days.get(day, NOTHING).plus(count, unsigned(id_sum))
+        days[day] = days.get(day, EMPTY_TALLY).plus(count, unsigned(id_sum))
     return days
 
 
 def total(days: Iterable[Tally]) -> Tally:
     """Return the sum of all days."""
-    whole = NOTHING
+    whole = EMPTY_TALLY
     for day in days:
         whole = whole.plus(*day)
     return whole

@@ -47,12 +47,12 @@ class MemoryStore(SqliteStore):
             shard: name of the shard that the store serves; gateways that are created in it belong to this shard.
         """
         if name is None:
-            folder = _make()
+            folder = _new_folder()
             self._folder_of_its_own: tempfile.TemporaryDirectory[str] | None = folder
         else:
             with _lock:
                 if name not in _named:
-                    _named[name] = _make()
+                    _named[name] = _new_folder()
                 folder = _named[name]
             self._folder_of_its_own = None
         super().__init__(Path(folder.name), wall, shard=shard)
@@ -64,11 +64,11 @@ class MemoryStore(SqliteStore):
             self._folder_of_its_own.cleanup()
 
 
-def _make() -> tempfile.TemporaryDirectory[str]:
+def _new_folder() -> tempfile.TemporaryDirectory[str]:
     """Create a folder. It is removed when the process ends; that of a killed process is removed by a later call."""
     parent = _parent_folder()
     for folder in parent.glob(f"{_PREFIX}*"):
-        if _abandoned(folder):
+        if _is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
     prefix = f"{_PREFIX}{_process_name(str(os.getpid()))}-"
     return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
@@ -91,7 +91,7 @@ def _process_name(pid: str) -> str | None:
     return f"{pid}.{start}"
 
 
-def _abandoned(folder: Path) -> bool:
+def _is_abandoned(folder: Path) -> bool:
     """Return whether no process uses the folder: its creator has ended, and its lock is free."""
     creator = folder.name.removeprefix(_PREFIX).partition("-")[0]
     pid = creator.partition(".")[0]

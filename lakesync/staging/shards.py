@@ -104,12 +104,12 @@ def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
     """
     urls = {shards.default: main}
     for name in shards.names[1:]:
-        urls[name] = shards.urls.get(name) or _beside(main, name)
-    _check_apart(urls)
+        urls[name] = shards.urls.get(name) or _derived_url(main, name)
+    _check_distinct(urls)
     return urls
 
 
-def _beside(main: str, name: str) -> str:
+def _derived_url(main: str, name: str) -> str:
     """Return the URL of a shard without a configured one: a folder inside the default shard's, or a store in memory.
 
     Args:
@@ -129,7 +129,7 @@ def _beside(main: str, name: str) -> str:
     )
 
 
-def _check_apart(urls: Mapping[str, str]) -> None:
+def _check_distinct(urls: Mapping[str, str]) -> None:
     """Check that no two shards have the same store.
 
     Raises:

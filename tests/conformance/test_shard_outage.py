@@ -159,7 +159,7 @@ def test_a_shard_that_missed_a_retirement_gets_the_schema_that_came_after(gatewa
     if missed == "both":
         gateway._main.register_schema(schema("string"))
         stores["shard-orders"].out = False
-        gateway.level()
+        gateway.align_shards()
     else:
         gateway.register_schema(schema("string"))
     assert schemas_of(gateway) == [schema("string")] * 2

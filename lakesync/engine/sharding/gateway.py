@@ -228,7 +228,7 @@ class ShardedGateway(SyncGateway):
         for part in self._parts.values():
             part.continue_reindex()
 
-    def level(self) -> None:
+    def align_shards(self) -> None:
         """Copy the default shard's configuration to the others, to complete a change that a crash interrupted.
 
         `Engine.open` calls it.

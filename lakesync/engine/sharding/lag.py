@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
 from lakesync.engine.sharding.vectors import Vectors
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.types import Claims
 
 

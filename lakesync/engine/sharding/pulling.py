@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from lakesync.engine.peek import NOW, PeekPage, no_cursor
+from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
 from lakesync.engine.pulling import PullRequest
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import UNKNOWN_CURSOR
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.source_pages import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, RowDelta, SyncPage
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
@@ -166,7 +166,7 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
     deltas_left, bytes_left, more = limit, MAX_PAGE_BYTES, False
     while unread and deltas_left > 0 and bytes_left > 0:
         name = unread.pop(0)
-        part_page = parts[name].submit_peek_share(claims, cursors.pop(name), deltas_left, bytes_left)
+        part_page = parts[name].submit_peek_part(claims, cursors.pop(name), deltas_left, bytes_left)
         page = yield from of_shard(name, part_page)
         cursors[name], more = page.cursor, more or page.has_more  # at the end now: the next page reads it last
         if page.deltas:
@@ -184,5 +184,5 @@ def _split_cursor(since: str) -> dict[str, str | None]:
     """
     parts = [each.partition("=") for each in since.split(",")]
     if not all(equals for _, equals, _ in parts):
-        raise no_cursor(since)
+        raise invalid_cursor(since)
     return {name: cursor or None for name, _, cursor in parts}

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import RefusedError, StagingUnavailableError
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPush

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.peek import PeekPage, peek
-from lakesync.engine.pulling import PullRequest, begin_again, read_page
+from lakesync.engine.pulling import PullRequest, read_page, remember_restart
 from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.client_state import current
 from lakesync.model.schema import TableSchema
@@ -71,7 +71,7 @@ class ShardGateway(SyncGateway):
         live = request.live or not request.confirmed
         return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
-    def submit_peek_share(self, claims: Claims, since: str | None, limit: int, max_bytes: int) -> Future[PeekPage]:
+    def submit_peek_part(self, claims: Claims, since: str | None, limit: int, max_bytes: int) -> Future[PeekPage]:
         """Return this shard's part of a page of `submit_peek`.
 
         Args:
@@ -115,7 +115,7 @@ class ShardGateway(SyncGateway):
             ResyncRequiredError: as `submit_pull`.
         """
         request = self._smallest_request(pull, claims, knows_resync, confirmed)
-        return self._store.submit(self.gateway_id, lambda commit: begin_again(commit, request, self.rules))
+        return self._store.submit(self.gateway_id, lambda commit: remember_restart(commit, request, self.rules))
 
     def _smallest_request(self, pull: SyncPull, claims: Claims, knows_resync: bool, confirmed: bool) -> PullRequest:
         """Return the request for a page of one row, which shows whether a pull would return any deltas."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
-from lakesync.feed.positions import Access
+from lakesync.feed.positions import NEVER_PULLED, Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine import source_positions as sources
-from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import (
     BROADCAST_OFFSET,
     BROADCAST_RETENTION,
@@ -26,6 +25,7 @@ from lakesync.engine.sharding.cursors import (
     next_above,
 )
 from lakesync.feed.client_state import current
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import CursorVector
 from lakesync.staging.store import TransactionStore, View

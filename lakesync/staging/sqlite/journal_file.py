@@ -18,7 +18,7 @@ import msgspec
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.staging.head import Head
-from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
+from lakesync.staging.ledger import EMPTY_TALLY, Tally, day_of, signed, unsigned
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite import bulk
@@ -187,7 +187,7 @@ class JournalFile:
         days: dict[tuple[str, str], Tally] = {}
         for gateway, _, _, _, arrival, _, _, _, count, id_sum, *_ in rows:
             key = (gateway, day_of(arrival))
-            days[key] = days.get(key, NOTHING).plus(count, unsigned(id_sum))
+            days[key] = days.get(key, EMPTY_TALLY).plus(count, unsigned(id_sum))
         for key, tally in days.items():
             query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
             for count, id_sum in self.sql.execute(query, key).fetchall():
