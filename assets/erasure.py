@@ -1,7 +1,9 @@
 """Creates the asset `erasure`: it carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
-Its steps are ops of one graph, so that lineage shows one asset. A run occupies the pools of all its steps from start to
-end, so no other run writes meanwhile. The code location (`lakesync_dagster.definitions`) calls this module.
+An erasure request names rows whose values must disappear everywhere. The steps of the asset are ops of one graph, so
+that lineage shows one asset. A run occupies the pools of all its steps from start to end; a pool is Dagster's limit of
+runs that write the same table, so no other run writes meanwhile. The code location (`lakesync_dagster.definitions`)
+calls this module. `docs/durability.md` describes the steps and the proof.
 """
 
 import dagster as dg

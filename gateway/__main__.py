@@ -1,6 +1,7 @@
 """The gateway server's process, `python -m gateway`: it serves one staging store until a signal stops it.
 
-It logs one JSON object per line to stderr, also for uvicorn and other libraries.
+The staging store is the SQLite file or Postgres database with all gateways' logs and settings. `lakesync up` and a
+service manager start the process. It logs one JSON object per line to stderr, also for uvicorn and other libraries.
 """
 
 from __future__ import annotations
@@ -104,11 +105,13 @@ class _LineWriter:
 
 
 def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:
+    """Return a log entry as JSON that begins with its time, level and event. A structlog processor."""
     first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
     return msgspec.json.encode(first | dict(entry), enc_hook=str)
 
 
 def _render_text(logger: Any, method: str, entry: EventDict) -> str:
+    """Do the same for the `logging` module, whose handlers take text."""
     return _render_bytes(logger, method, entry).decode()
 
 

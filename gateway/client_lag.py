@@ -1,6 +1,8 @@
-"""Updates the lag of clients (how old their oldest unsent change is) before routes report it.
+"""Updates the lag of clients before routes report it.
 
-It reads the feed, for a bounded number of clients. The routes of metrics and explanations call it.
+A client's lag is the age of the oldest change that it may see and has not been sent. To find that change, the feed (the
+log as one client may see it) must be read from the client's position, so a request checks a bounded number of clients,
+and none for whose gateway nothing was committed since its last check. The routes of metrics and explanations call it.
 """
 
 from __future__ import annotations
@@ -67,11 +69,13 @@ async def refresh_all_gateways(services: Services) -> None:
 def _checks_due(
     services: Services, gateway: str, arrivals: Arrivals, client_id: str | None = None, limit: int | None = None
 ) -> list[LagCheck]:
+    """Return the checks of a gateway's clients, or of one client, that were not checked since the newest arrivals."""
     connected, shared = services.connected_clients(gateway), services.engine.store.shared
     return services.clients.checks_due(gateway, arrivals, connected, client_id, limit=limit, shared=shared)
 
 
 async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: Sequence[LagCheck]) -> None:
+    """Run checks, and record their results in the client tracker."""
     with suppress(StagingUnavailableError):  # then the results of earlier checks are reported
         for start in range(0, len(checks), _BATCH):
             batch = checks[start : start + _BATCH]

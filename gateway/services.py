@@ -1,4 +1,7 @@
-"""The objects that all routes of one server share, and the FastAPI dependency that returns them."""
+"""The objects that all routes of one server share, and the FastAPI dependency that returns them.
+
+A route declares a parameter of type `ServicesDependency` and FastAPI passes it the server's `Services`.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ class Services:
     live_rate: RateLimiter
     """Limits messages over WebSockets."""
     clients: ClientTracker
+    """Knows when each client called last and how old its oldest unsent change is."""
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
     """Gateway id → gateway, for gateways that were requested before, so that finding one needs no worker thread."""
 

@@ -1,6 +1,7 @@
 """Replaces rows of an Iceberg table with Spark's writer, validated from the snapshot that the caller read.
 
-Flushes, merges, landings and erasures commit with it.
+Iceberg rejects the commit if another writer has changed the replaced rows since that snapshot, so two runs cannot
+overwrite each other's rows. Flushes, merges, landings and erasures commit with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Maps errors of Spark and of the Iceberg catalogue to those of `lakesync.model.errors`: the decorator `lake_errors`.
 
-All functions of `lakehouse` that use Spark have the decorator.
+The functions of `lakehouse` that use Spark have the decorator, so that callers can tell a lost server or catalogue,
+after which the same call is safe to repeat, from a query that fails each time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _CATALOGUE = (
 
 
 def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to raise `LakeUnavailableError` if Spark, its session or the catalogue was lost."""
+    """Decorate a function to raise `LakeUnavailableError` if Spark, its session or the catalogue was lost.
+
+    Other errors are raised unchanged.
+    """
 
     @wraps(function)
     def mapped(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,6 +1,8 @@
 """The Dagster code location: assets, checks, jobs, schedules, sensors and resources.
 
-Dagster imports it and reads `defs`. Loading it reads the settings and the schema snapshot, and opens no connection.
+Dagster imports it and reads `defs`. The schema snapshot is a file with the registered tables and connectors, which the
+schema sensor writes. Loading this module reads the file and the settings, and opens no connection, so the location can
+also be loaded while staging or Spark is away.
 """
 
 from collections.abc import Mapping
@@ -47,6 +49,8 @@ def movement(
     config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
 ) -> dg.Definitions:
     """Create the parts of the code location for all destinations, flows, tiers and migrations; empty if there are none.
+
+    These assets move deltas between the lake and backends outside of it; `docs/adapters.md` describes the four kinds.
 
     Args:
         config: the project's configuration.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _MAX_TASKS = 16
+"""Number of Spark tasks that read files, at most."""
 _FOUND_SCHEMA = "path string, seq bigint, rows bigint, error string"
 """Columns of the rows that tasks yield: a leftover, or the error of a file that cannot be read."""
 _FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
@@ -63,6 +64,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     erasures = tuple(requests)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
+        """Search the files of one task."""
         for path in parquet[number::_MAX_TASKS]:
             try:
                 found = list(leftovers_in_file(file_system_of(location)[0], path, erasures, history=history))
@@ -165,4 +167,5 @@ def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
 
 
 def _has_cell(cells: list[tuple[str, dict[str, Any]]] | None, request: Erasure) -> bool:
+    """Return whether a state row has a value that the request's client, or any client, wrote before the erasure."""
     return any(cell["hlc"] <= request.hlc and request.client_id in (None, cell["client_id"]) for _, cell in cells or ())

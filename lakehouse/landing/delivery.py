@@ -1,7 +1,11 @@
 """Delivers polled changes: pushes the deltas that follow from landed rows to the connector's gateway.
 
-Spark tasks push in chunks. While the gateway rejects pushes because too much is unflushed, the driver waits and then
-starts another task. Polls and replays of connectors (`lakehouse.landing.polls`) call it.
+Spark tasks push in chunks. While the gateway rejects pushes because too much is unflushed (backpressure), the driver
+waits and then starts another task. Polls and replays of connectors (`lakehouse.landing.polls`) call it.
+
+A page is what landing wrote of a table at once, numbered by the HLC of its first row. Deltas are pushed in the order of
+pages, so the last page that is pushed completely says where to continue. An intake is a connection that pushes to a
+gateway.
 """
 
 from __future__ import annotations
@@ -95,6 +99,7 @@ class PushTask(NamedTuple):
         yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _REPORT_ARROW)
 
     def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
+        """Push the new deltas until all are pushed or the task's time is over, and count them in `pushed`."""
         deadline = time.monotonic() + SECONDS_PER_TASK
         current: int | None = None
         for rows, is_new in self._chunks(batches):
@@ -200,6 +205,7 @@ class Delivery:
         return done
 
     def _prepare(self, table: Table) -> None:
+        """Register the table's schema at the gateway, if the connector has one and the gateway has none yet."""
         if (schema := table.schema()) is not None:
             with self._open_intake() as intake:
                 intake.ensure_schema(self._gateway, schema)
@@ -247,6 +253,7 @@ class Delivery:
             done.waited_s += pause
 
     def _run(self, deltas: DataFrame, skipped: int) -> TaskReport:
+        """Run one task, which continues after the first `skipped` deltas."""
         task = PushTask(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
         (row,) = deltas.mapInArrow(task.run, _REPORT_SCHEMA).collect()
         return msgspec.json.decode(row["report"], type=TaskReport)

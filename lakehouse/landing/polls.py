@@ -1,6 +1,8 @@
 """Polls one connector: reads its source, lands the rows in the lake, and pushes the deltas to the gateway.
 
-It can also replay past days, from the landed rows. The Dagster asset of the connector's tables calls it.
+To land rows is to append them, as the source has them, to the connector's Iceberg tables; the deltas to push are
+computed from the landed rows. A failed push therefore needs no second call to the source, and past days can be
+replayed. The Dagster asset of the connector's tables calls `poll_connector` and `replay_connector`.
 """
 
 from __future__ import annotations
@@ -131,7 +133,21 @@ def replay_connector(
 def _open(
     stack: ExitStack, connection: Connection, gateway: str, name: str
 ) -> tuple[PolledSource, LakeLanding, Delivery, IngestSettings]:
-    """Open a registered connector's source, its landed tables and the connection to its gateway."""
+    """Open a registered connector's source, its landed tables and the connection to its gateway.
+
+    Args:
+        stack: closes the source at the end.
+        connection: the connections of the run.
+        gateway: the connector's gateway.
+        name: the connector's name.
+
+    Returns:
+        The source, what lands its rows, what pushes them, and the connector's `ingest` settings.
+
+    Raises:
+        NotFoundError: there is no such connector, or it is not polled.
+        ConfigurationError: its secrets cannot be read.
+    """
     config, spark, names, store, now_ms, open_intake = connection
     stored = next((each for each in store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
@@ -155,7 +171,13 @@ def _open(
 
 
 def _deliver(delivery: Delivery, table: Table, read: TableReport) -> TablePoll:
-    """Push what has landed of a table. It does so too if reading the table failed after some pages."""
+    """Push what has landed of a table. It does so too if reading the table failed after some pages.
+
+    An error of this table is returned in the result, so that the other tables go on.
+
+    Raises:
+        LakeUnavailableError, StagingUnavailableError: Spark or the gateway cannot be reached, so no table could go on.
+    """
     done = TablePoll(table.name, read, error=read.error)
     try:
         done.delivered = delivery.deliver(table)

@@ -1,5 +1,6 @@
 """Adapters: the databases and object stores that deltas are flushed to and read from.
 
+The flusher, the pipeline's destinations and `lakesync migrate` use them.
 `docs/adapters.md` is the guide for authors of adapters.
 """
 

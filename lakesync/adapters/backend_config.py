@@ -1,6 +1,7 @@
 """The backends of `lakesync.toml`: resolved to plain values that can be sent to a Spark task, and opened there.
 
-The pipeline and the commands for backends use it.
+A backend is an adapter, or several: each for some tables (routes), one with copies (fan-out), or two by the age of the
+deltas (tiers). `docs/adapters.md` describes them. The pipeline and the commands for backends use this module.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 DAY_MS = 86_400_000
+"""Milliseconds in a day."""
 
 
 class SingleBackend(msgspec.Struct, frozen=True, tag=True):
@@ -44,7 +46,7 @@ class RoutedBackend(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicatedBackend(msgspec.Struct, frozen=True, tag=True):
-    """A primary backend and secondaries that follow it."""
+    """A primary backend, which is read, and secondaries that get the same deltas later."""
 
     primary: Backend
     secondaries: tuple[Backend, ...]
@@ -112,7 +114,8 @@ def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteT
         tables: only these tables; empty means every table.
 
     Raises:
-        ConfigurationError: the backend contains an adapter twice, so that it would have two marks.
+        ConfigurationError: the backend contains an adapter twice. It would have two marks (each says up to where the
+            adapter has received deltas), and deltas would be written twice.
     """
     targets = [target for target in _targets(backend, WriteTarget("", "", tables)) if not tables or target.tables]
     names = [target.name for target in targets]
@@ -160,6 +163,7 @@ def open_backend(backend: Backend) -> DatabaseAdapter:
 
 
 def _open(backend: Backend, open_once: Callable[[SingleBackend], DatabaseAdapter]) -> DatabaseAdapter:
+    """Open a backend; `open_once` opens its adapters, each once even if several routes lead to it."""
     match backend:
         case SingleBackend():
             return open_once(backend)

@@ -1,6 +1,9 @@
 """Traces one delta: its push, its flush batch, its Iceberg snapshot, and the tables that contain it.
 
-`lakesync trace` prints the result.
+`lakesync trace` prints the result. A delta is in staging's log until a flush has written it to the lake's table
+`deltas`. Its push is named by gateway, shard (the staging store for some of its tables), epoch (the time at which the
+store's copy of the gateway was created) and seq (the push's number in the log). Its arrival is the time at which the
+gateway accepted it, as an HLC; tables and checkpoints say up to which arrival they contain everything.
 """
 
 from __future__ import annotations
@@ -104,6 +107,11 @@ def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDe
 
 
 def _deltas(lake: LakeReader) -> Table | None:
+    """Return the table `deltas`; None if the lake has none yet.
+
+    Raises:
+        LakeUnavailableError: there is no catalogue.
+    """
     try:
         return lake.deltas
     except LakeUnavailableError as error:
@@ -111,6 +119,12 @@ def _deltas(lake: LakeReader) -> Table | None:
 
 
 def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str, Any]:
+    """Return the row of `deltas` whose delta id begins with a text.
+
+    Raises:
+        NotFoundError: there is none.
+        ValidationError: several deltas match.
+    """
     from pyiceberg.expressions import StartsWith
 
     row_filter: BooleanExpression = StartsWith(term="delta_id", value=delta_id)
@@ -130,6 +144,7 @@ def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str
 
 
 def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta:
+    """Return a row of `deltas` with its snapshot and its state table."""
     state = lake.state_table_of(row["gateway"], row["table_name"])
     return TracedDelta(
         *(row["delta_id"], row["gateway"], row["client_id"], row["op"], row["table_name"], row["row_id"], row["hlc"]),
@@ -141,6 +156,7 @@ def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta
 
 
 def _table(state: Table, gateway: str, arrival: int) -> TracedTable:
+    """Return whether a state table and its checkpoints contain a gateway's delta of an arrival."""
     merged = merge_marks(state).get(gateway)
     checkpoints = [each for each in checkpoint_snapshots(state).get(gateway, {}) if each >= arrival]
     return TracedTable(merged, merged is not None and merged >= arrival, min(checkpoints, default=None))

@@ -1,6 +1,7 @@
 """Secrets of connectors: stored encrypted ("sealed"), or as references to a variable or file of the server.
 
-`Connectors` calls it.
+`Connectors` calls it. Admins of gateways register connectors, and the operator of the server lists the references that
+they may use (`allowed_references`), so that no admin can read a secret of the operator or of another gateway.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lakesync.model.errors import ConfigurationError, ValidationError
 from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 MIN_KEY_CHARS = 32
+"""Number of characters of a key for sealing, at least."""
 
 _SEALED = "sealed"
 """The field of a stored secret with its ciphertext."""

@@ -1,6 +1,11 @@
 """The source protocol: what a connector implements to be polled, and the probes of a source.
 
-The pipeline's poll tasks call the source; `lakesync connectors test` calls the probes, which are quick checks.
+A poll reads the changes since the last poll's cursor. A source that does not report deletes is also asked for a
+census, a list of all row ids: rows that are known and not listed were deleted. A probe is a quick check of a source,
+such as whether its credentials are accepted.
+
+The pipeline's poll tasks call the source; `lakesync connectors test` calls the probes. `docs/connectors.md` is the
+guide for authors.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
 
 
 def _differ(before: Any, after: Any) -> bool:
+    """Return whether two JSON values differ, compared in canonical form (RFC 8785): 1 and 1.0 are equal."""
     if isinstance(before, str) and isinstance(after, str):
         return before != after
     return jcs(before) != jcs(after)
@@ -157,7 +163,7 @@ class ParallelRead(NamedTuple):
 
 @runtime_checkable
 class ParallelSource(Protocol):
-    """A source that can divide a read."""
+    """A source that can divide the read of a whole table, so that Spark's tasks read the parts at the same time."""
 
     def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
         """Return a whole table in parts; None if it must be read with `changes`."""
@@ -199,5 +205,6 @@ def describe_clock_skew(theirs_ms: float, whose: str, now_ms: Callable[[], float
 
 
 def _first_page(source: Source, table: str) -> str:
+    """Read a page of a table, and return the number of its rows as a sentence: the default probe."""
     page = next(source.changes(table, None), None)
     return f"{0 if page is None else len(page.rows)} rows on the first page"

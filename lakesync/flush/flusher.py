@@ -1,9 +1,13 @@
 """Flush for gateways without a pipeline: plan a batch, write it to an adapter, confirm it, trim the log.
 
-A batch is a prefix of the unflushed log. The store's `plan` fixes it before anything is written, and the batch is
-written under its id. After a crash the next flush gets the same planned batch, writes it again, which changes nothing
-if it is already stored, and confirms it with the checksum that the adapter reads back. An embedded gateway and the
-gateway server with `[flush] to_uri` call it.
+A batch is the oldest part of the unflushed log. The store's `plan` records its bounds and id before anything is
+written. After a crash the next flush gets the same batch from `plan` and writes it again under the same id, which
+changes nothing if it is already stored. It then confirms the batch with the checksum that the adapter reads back: only
+confirmed deltas may be trimmed, that is deleted from the log. An embedded gateway and the gateway server with
+`[flush] to_uri` call it.
+
+A destination table has the merged rows of one synced table, for adapters that are databases. After a batch was written,
+a job for each of its tables goes into the flush queue; `Materialiser` runs the jobs.
 """
 
 from __future__ import annotations
@@ -227,10 +231,12 @@ class Flusher:
         self._store.trim(batch.gateway, batch.shard)
 
     def _is_confirmed(self, batch: Batch) -> bool:
+        """Return whether the batch is confirmed, which another process has done then."""
         shards = [shard for shard in self.backlog_stats.backlog() if shard.shard == batch.shard]
         return any(shard.flushed_seq >= batch.to_seq for shard in shards)
 
     def _deltas(self, batch: Batch) -> tuple[StoredDelta, ...]:
+        """Read a batch's deltas from the log; fewer or none if the batch was trimmed meanwhile."""
         log_range = LogRange(batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq)
         return tuple(
             StoredDelta(batch.gateway, push.arrival, delta)
@@ -264,6 +270,7 @@ class Flusher:
                 self._publish_work(self._queue, work, context)
 
     def _publish_work(self, queue: FlushQueue, work: list[TableWork], context: FlushContext) -> None:
+        """Queue jobs. If the queue cannot be reached, the next flush tries again: deltas do not wait for the queue."""
         try:
             queue.publish(work, context)
         except AdapterError as error:

@@ -1,5 +1,8 @@
 """Flush queues: jobs that update destination tables after a flush. `Flusher` adds jobs, `Materialiser` runs them.
 
+A destination table has the merged rows of one synced table in the database that the gateway flushes to. A job that
+fails permanently is set aside: it becomes a dead letter, which `lakesync dlq` lists, retries and drops.
+
 `FlushQueue` is the protocol. Two implementations are here: in memory, and in the staging store, where jobs are as
 durable as the deltas and any process that uses the store can run them. The third is in `lakesync.flush.object_queue`.
 """
@@ -177,10 +180,12 @@ class MemoryFlushQueue:
 
 
 def _of_gateway(jobs: dict[str, Job], gateway_id: str) -> list[Job]:
+    """Return a gateway's jobs, oldest flush first: a job's id begins with the arrival of its batch."""
     return [jobs[name] for name in sorted(jobs) if jobs[name].context.gateway_id == gateway_id]
 
 
 _NO_LIMIT = 1 << 31
+"""More than any number of jobs."""
 
 _decode = msgspec.json.Decoder(Job, strict=False).decode
 
@@ -272,10 +277,12 @@ class StagingFlushQueue:
         self._commit(job.context.gateway_id, remove)
 
     def _jobs(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[Job]:
+        """Return a gateway's pending jobs, or those that were set aside, oldest flush first."""
         found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
         return [_decode(body) for body in found]
 
     def _commit(self, gateway_id: str, work: Callable[[FlushJobCommit], None]) -> None:
+        """Run work in one transaction of the gateway, and wait until it is committed."""
         self._store.submit(gateway_id, work).result()
 
 

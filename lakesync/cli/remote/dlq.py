@@ -37,6 +37,7 @@ KINDS = ("value", "work", "destination")
 
 
 def _completed_kinds(incomplete: str) -> list[str]:
+    """Return the kinds that begin with a text, for the shell's completion."""
     return [name for name in KINDS if name.startswith(incomplete)]
 
 

@@ -103,7 +103,7 @@ class Simulation:
         viewers = []
         for client in clients:
             client_id = client["clientId"]
-            # any row will do: the response has the client's claims
+            # Any row will do: the response has the client's claims, whether or not the row exists.
             explained = self.remote.get("/admin/explain/{gateway}", clientId=client_id, table="none", rowId="none")
             viewers.append(Viewer(client_id, explained["client"]["claims"]))
         return viewers

@@ -1,4 +1,9 @@
-"""Bulk changes: the part of a page that is written with few statements instead of being merged row by row.
+"""Bulk changes: the part of a pulled page that is written with few statements instead of being merged row by row.
+
+A row can be written in bulk if it has no edits (writes of the app that are not confirmed yet) and if the page's deltas
+replace it, or are newer than all that is known of it. `page_plan` chooses these rows; a record is what the client
+stores of a row besides its values: the stamps (HLC and client id) of its cells, with the layout, which says which
+columns they belong to.
 
 `SqliteClientStore` calls it. This is a second implementation of `core.rows.apply_page`, for speed: measured per CPU
 second with pages of 8,000 deltas, it applies five times as many INSERTs and eight times as many UPDATEs
@@ -42,7 +47,8 @@ class BulkChanges:
         """Start without changes.
 
         Args:
-            generation: the page's generation.
+            generation: the number of the full pull that is running or was the last. It is stored with each row, so
+                that rows which a full pull does not name can be found and deleted.
             types: the column types of all synced tables.
         """
         self.generation = generation
@@ -127,7 +133,7 @@ class BulkChanges:
                 db.executemany(f"DELETE FROM {known_table(table)} WHERE row_id = ?", deleted)
 
     def _add_updated(self, table: str, rows: PlannedRows, stamp_codec: StampCodec) -> list[RowDelta]:
-        """Add UPDATEs that are newer than all deltas of their rows; return the others."""
+        """Add the UPDATEs that are newer than all stored stamps of their rows; return the other deltas."""
         try:
             groups = list(_by_layout(table, rows, self.types))
         except NotBulkWritableError:
@@ -182,7 +188,7 @@ def _add_created(groups: list[DecodedGroup], table: str, rows: PlannedRows, type
 
 
 def _parts_of(rows: Sequence[Sequence[RowDelta]]) -> Iterator[RowPart]:
-    """Yield the deltas of rows as row parts."""
+    """Yield each delta of the rows as a row part: its table, row id, stamp, column names and values."""
     for deltas in rows:
         for delta in deltas:
             cells = delta.columns

@@ -1,5 +1,8 @@
 """Staging tables: where `checkpoint_load` collects the rows of a first sync, in a file next to the app's.
 
+They are no part of the gateway's staging store. The app must not see a part of a checkpoint, so the rows stay in this
+second file until all have arrived, and one commit copies them into the app's database.
+
 Each synced table has a staging table `pile_TABLE` with the row ids, records (stamps) and values of its rows. The table
 `rest` holds deltas that must be merged row by row.
 """

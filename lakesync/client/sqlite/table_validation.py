@@ -3,6 +3,10 @@
 `SqliteClientStore` calls it when it opens a database or a schema grows. A column is adopted when it becomes
 synchronised in a table that already has rows. The app's table may already have the column with values, and the gateway
 may have values of it for the table's rows.
+
+The change journal is a pair of tables per synced table, into which triggers write each row that the app writes: as it
+was before (`before_table`) and as it is after (`after_table`). `change_tracking.py` has the triggers; the next sync
+makes edits of the journalled rows.
 """
 
 from __future__ import annotations
@@ -320,12 +324,14 @@ def adopt_values(
         row_ids = [(row_id,) for (_, row_id), row in visible.items() if row is not None and name in row]
         db.executemany(f'UPDATE "{table}" SET "{name}" = NULL WHERE row_id = ?', row_ids)
     is_default = {name: f'"{name}" IS ({default})' for name, default in existing.items()}
+    # Rows that are journalled already get the columns' values. A DEFAULT goes into both tables, so it is no change.
     for name, condition in is_default.items():
         for journal, where in ((before, f"{before}.there AND t.{condition}"), (after, f"{after}.here")):
             db.execute(
                 f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
                 f"WHERE t.row_id = {journal}.row_id AND {where}"
             )
+    # Other rows are added to the journal if the app has written one of the columns.
     is_written = " OR ".join(f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in is_default.items())
     source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
     cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}

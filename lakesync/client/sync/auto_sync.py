@@ -1,6 +1,10 @@
 """Auto-sync: a thread that synchronises at intervals, after local writes, and when the gateway sends changes.
 
-`SyncCoordinator` starts and stops it. If the transport can open subscriptions (WebSockets), the thread holds one open.
+`SyncCoordinator` starts and stops it. If the transport can open subscriptions (WebSockets), the thread holds one open:
+the gateway sends changes on it as broadcasts, and pulls are sent on it too. Pushes are HTTP requests in any case.
+
+The session runs the steps of a synchronisation; the replica is the app's database with the client's state, whose core
+decides which request is next.
 """
 
 from __future__ import annotations
@@ -137,10 +141,12 @@ class AutoSync:
         return replica.core.caught_up
 
     def _report_failure(self, error: LakeSyncError) -> None:
+        """Report an error to the app, unless the thread is stopped."""
         if not self._stopping.is_set():  # the request may have failed because it was cancelled
             self._session.report_failure(error)
 
     def _finish(self, result: CycleResult) -> None:
+        """Report the result of a synchronisation to the app, unless it failed because the thread is stopped."""
         if result.error is None or not self._stopping.is_set():  # as in `_report_failure`
             self._session.finish(result)
 
@@ -157,6 +163,10 @@ class AutoSync:
         return self._seconds_until_due(waits)
 
     def _request_pull_if_due(self, interval: float) -> None:
+        """Have the next synchronisation pull if a pull is due. The next pull follows after about `interval` seconds.
+
+        The time varies by a tenth, so that clients that started together do not pull together.
+        """
         if time.monotonic() >= self._next_pull:
             self._next_pull = time.monotonic() + interval * random.uniform(0.9, 1.1)  # noqa: S311 not a secret
             self._session.request_pull()
@@ -250,6 +260,7 @@ class AutoSync:
         session.count(request, message.page, replica.receive(message.page), result)
 
     def _apply_broadcast(self, page: SyncResponse, result: CycleResult) -> None:
+        """Apply a broadcast, and count its deltas in `result`."""
         self._session.count(None, None, self._session.replica.receive(Broadcast(page)), result)
 
     def _wait_for_broadcast(self, subscription: Subscription, seconds: float) -> None:
