@@ -181,6 +181,7 @@ def _report_partitions(
 
 
 def _partition_metadata(made: Checkpoint, lake: LakeResource, run_state: RunState, now_ms: int) -> Metadata:
+    """Return the metadata of one gateway's new checkpoint."""
     return {
         "dagster/row_count": sum(table.rows for table in made.tables),
         "bytes": sum(table.bytes for table in made.tables),
@@ -192,6 +193,7 @@ def _partition_metadata(made: Checkpoint, lake: LakeResource, run_state: RunStat
 
 
 def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
+    """Return the metadata of a run's checkpoints."""
     return {
         "gateways": ", ".join(each.gateway for each in made),
         "tables": sum(len(each.tables) for each in made),
@@ -218,4 +220,5 @@ def _version(made: Sequence[Checkpoint]) -> dg.DataVersion:
 
 
 def _snapshots(made: Sequence[Checkpoint]) -> dict[str, dict[str, str]]:
+    """Return gateway → state table → id of the Iceberg snapshot from which its checkpoint was made."""
     return {each.gateway: {table.table: str(table.snapshot_id) for table in each.tables} for each in made}

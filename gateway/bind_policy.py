@@ -75,6 +75,7 @@ def _is_cross_site(headers: Headers) -> bool:
 
 
 def _is_local_url(url: str) -> bool:
+    """Return whether a URL's host is this machine."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:

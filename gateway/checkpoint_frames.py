@@ -74,6 +74,7 @@ def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims:
 
 
 def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
+    """Return whether any client may see rows of a table; without rules every client sees all rows."""
     if rules is None or not rules.buckets:
         return True
     return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)

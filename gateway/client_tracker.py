@@ -338,6 +338,7 @@ class ClientTracker:
         return seen
 
     def _remove(self, gateway: str, client_id: str) -> None:
+        """Forget a client, and its gateway if it was the last one."""
         mine = self._by_gateway[gateway]
         del mine[client_id]
         if not mine:
@@ -397,4 +398,5 @@ def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, no
 
 
 def _by_lag(client: ClientStatus) -> tuple[float, int, str]:
+    """Return the sort key that puts the client that is most behind first, and one that was never checked before it."""
     return (-inf if client.behind_ms is None else -client.behind_ms, client.cursor_hlc, client.client_id)

@@ -195,14 +195,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._reject(400, f"{msg} Send HTTP/1.1.")
 
     def _start_timer(self) -> None:
+        """Start the time that the head of a request may take."""
         self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def _stop_timer(self) -> None:
+        """Stop it, because the head is complete or the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _too_slow(self) -> None:
+        """Answer 408 if a head has begun, and close a connection on which none has."""
         self._timer = None
         if self._in_head:
             self._reject(408, f"the head of the request took more than {HEAD_SECONDS:g} s; send it at once")

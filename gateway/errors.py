@@ -91,10 +91,12 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
+    """Answer an error of the engine or a fault of the server."""
     return answer_error(error, RequestRecord.of(request))
 
 
 async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
+    """Answer parameters that FastAPI rejects with a `ValidationError` that names each of them."""
     invalid = cast("RequestValidationError", error)
     faults = []
     for fault in invalid.errors():
@@ -107,6 +109,7 @@ async def _handle_invalid_parameters(request: Request, error: Exception) -> Resp
 
 
 async def _handle_no_route(request: Request, error: Exception) -> Response:
+    """Answer a request with a path that no route has (404), or a method that its route lacks (405)."""
     rejection = cast("HTTPException", error)
     headers = {"Allow": ", ".join(_allowed_methods(request))} if rejection.status_code == 405 else rejection.headers
     record = RequestRecord.of(request)

@@ -189,6 +189,7 @@ def struct_schema(kind: Any, hlc: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolve(schema: Any, components: dict[str, dict[str, Any]]) -> Any:
+    """Return a JSON schema in which each `$ref` is replaced by the component that it names."""
     if isinstance(schema, list):
         return [_resolve(each, components) for each in schema]
     if not isinstance(schema, dict):
@@ -199,6 +200,7 @@ def _resolve(schema: Any, components: dict[str, dict[str, Any]]) -> Any:
 
 
 def _raw_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of `msgspec.Raw`, which may be any JSON value."""
     if kind is msgspec.Raw:
         return {}
     raise NotImplementedError(kind)

@@ -122,10 +122,12 @@ class GatewayServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._start_draining, sig)
 
     def _start_draining(self, sig: int) -> None:
+        """Begin to end the server, at the first signal."""
         if self._drain_task is None:
             self._drain_task = asyncio.ensure_future(self._drain(sig))
 
     async def _drain(self, sig: int) -> None:
+        """Accept no new work, wait for requests in progress, then let uvicorn exit."""
         log.info("draining", signal=signal.Signals(sig).name, in_flight=self._gate.in_flight)
         self._hub.drain()
         finished = await self._gate.drain(self._drain_seconds)
@@ -154,5 +156,6 @@ def raise_file_limit(connections: int) -> None:
 
 
 def _url(bound: socket.socket) -> str:
+    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -127,6 +127,7 @@ class GatewaySettings:
 
 
 def _is_weak(secret: SecretStr) -> bool:
+    """Return whether a secret is shorter than HMAC-SHA256 needs."""
     return len(_plain(secret).strip().encode()) < MIN_SECRET_BYTES
 
 

@@ -380,10 +380,12 @@ def _ahead() -> Column:
 
 
 def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> DataFrame:
+    """Return the history's rows of some days; None for all days."""
     rows = spark.table(names.deltas)
     return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 
 def _duplicates(rows: DataFrame, key: Sequence[str], limit: int) -> list[DuplicateKey]:
+    """Return keys that more than one row has."""
     found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(limit).collect()
     return [DuplicateKey(row[key[0]], " ".join(row[name] for name in key[1:]), row["count"]) for row in found]

@@ -299,6 +299,7 @@ def _confirmed(waiting: Backlog) -> int:
 
 
 def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits) -> int:
+    """Delete files that no snapshot references, and return their number. Iceberg rejects an age of less than a day."""
     older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))
     arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}'"
     listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""

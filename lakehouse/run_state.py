@@ -246,6 +246,7 @@ class RunState:
         }
 
     def _is_in(self, namespace: str, gateway: str) -> bool:
+        """Return whether a gateway's tables are in a namespace."""
         return self._config.namespaces.own.get(gateway, "") == namespace and gateway not in self._misplaced
 
     @cached_property

@@ -155,6 +155,7 @@ def join(first: TableSchema, second: TableSchema) -> TableSchema:
 
 
 def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connectors) -> Iterator[PolledConnector]:
+    """Yield the connectors of a gateway that are polled, with their tables."""
     for each in connectors:
         known = types.find(each.type)
         tables = known.polled(each.settings, each.ingest) if known is not None else ()

@@ -93,6 +93,7 @@ class SparkStatus:
         )
 
     def _get(self, path: str) -> list[dict[str, Any]] | None:
+        """Return the JSON of a path of the API; None if Spark's UI does not answer."""
         try:
             response = self._http.get(f"{self._root}/{path}", timeout=_TIMEOUT)
             found: list[dict[str, Any]] | None = response.json() if response.ok else None

@@ -50,6 +50,7 @@ def close_code_of(error: Exception) -> tuple[int, str]:
 
 
 def _code_of(error: LakeSyncError) -> int:
+    """Return the WebSocket close code for an error, which tells the client whether to connect again."""
     if isinstance(error, BadFrameError):
         return BAD_FRAME
     if isinstance(error, PayloadTooLargeError):

@@ -301,6 +301,7 @@ class LiveConnection:
         )
 
     def _resume_broadcasts(self) -> None:
+        """Continue after the pause between two pages of broadcasts."""
         self._page_timer = None
         self._notify_ready()
 
@@ -325,6 +326,7 @@ class LiveConnection:
             self.close(REJECTED, f"{withdrawn.code}: {withdrawn}")
 
     def _check_stalled(self) -> None:
+        """Close the connection if the client has still not read what was sent."""
         self._stall_timer = None
         if not self._wire.is_writable:
             self._stall()

@@ -64,6 +64,7 @@ class SubscriptionIndex(Generic[T]):
 
 
 def _remove(index: dict[str, set[T]], key: str, subscriber: T) -> None:
+    """Remove a subscriber from a key's set, and the set if it is empty, so that the index does not grow for ever."""
     index[key].discard(subscriber)
     if not index[key]:
         del index[key]

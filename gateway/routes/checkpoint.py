@@ -77,6 +77,7 @@ async def checkpoint(
 
 
 def _counted(frames: Iterator[bytes], metrics: Metrics) -> Iterator[bytes]:
+    """Yield frames, and count their bytes in the metrics as they are sent."""
     for frame in frames:
         metrics.checkpoint_bytes.inc(len(frame))
         yield frame

@@ -123,6 +123,7 @@ async def retire_schema(
 
 
 def _registered(table: str, known: SchemaVersion) -> RegisteredSchema:
+    """Convert the store's record of a schema to the response's."""
     return RegisteredSchema(table=table, version=known.version, table_schema=known.schema)
 
 

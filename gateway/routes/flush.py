@@ -47,6 +47,7 @@ class FlushRequested(ApiModel):
 
 
 def _check_number(text: Any) -> Any:
+    """Reject text such as `inf`, which pydantic would accept as a number."""
     if isinstance(text, str) and not _NUMBER.fullmatch(text):
         raise ValueError("it must be a number, give seconds from 0 to 3600")
     return text
@@ -205,6 +206,7 @@ async def _change_job(
 
 
 def _dead_letter(job: Job) -> DeadLetter:
+    """Convert a flush job that was set aside to the response's dead letter."""
     return DeadLetter(
         job_id=job.job_id,
         table=job.work.table,

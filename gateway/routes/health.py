@@ -73,6 +73,7 @@ async def check_ready(services: Services) -> None:
 
 
 def _check_disk(folder: Path, min_free_bytes: int) -> None:
+    """Check that the disk of the staging store has room."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

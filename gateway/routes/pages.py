@@ -61,6 +61,7 @@ class Page:
 
 
 def _answer(request: Request, file: Path) -> Response:
+    """Respond with a file of a page, compressed if the browser accepts it."""
     RequestRecord.of(request).content_policy = _CONTENT_POLICY
     content, compressed = _content(file)
     headers = {"Vary": "Accept-Encoding"}

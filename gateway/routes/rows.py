@@ -155,6 +155,7 @@ def _check_row_key(table: str, ids: Mapping[str, str]) -> None:
 
 
 def _with_status(found: Explanation, rejected: RejectedDelta | None, status: ClientStatus | None) -> RowExplanation:
+    """Add the client's last rejected change of the row, and its lag, to an explanation."""
     first, *others = found.reasons
     reasons = (first, *([rejected.sentence] if rejected is not None else ()), *_status_reasons(found, status), *others)
     fields = msgspec.structs.asdict(found) | {"reasons": reasons}

@@ -144,6 +144,7 @@ async def _authenticate(request: Request) -> tuple[Services, Caller]:
 
 
 async def _pull(request: Request, services: Services, caller: Caller, message: SyncPull) -> Response:
+    """Answer a pull, whose parameters come from the query or the body."""
     knows_resync = header(request.scope, RESYNC_HEADER) is not None
     page = await serve_pull(services, RequestRecord.of(request), caller, message, knows_resync=knows_resync)
     return pull_response(request, page)

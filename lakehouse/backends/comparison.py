@@ -391,4 +391,5 @@ def _with_day(rows: DataFrame) -> DataFrame:
 
 
 def _on_days(rows: DataFrame, days: Sequence[int]) -> DataFrame:
+    """Return the rows of some days; of all days if none is given."""
     return rows.where(sf.col("day").isin(*days)) if days else rows

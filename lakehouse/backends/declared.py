@@ -167,4 +167,5 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
 
 
 def _first_hlc(day: date) -> int:
+    """Return the HLC at which a UTC day begins."""
     return hlc.encode(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000), 0)

@@ -275,6 +275,7 @@ def _sum_by_day(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _plan_ranges(
     spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
 ) -> list[ArrivalRange]:
+    """Return the ranges of arrivals whose deltas a destination lacks."""
     with open_table(spark, names.deltas) as table:
         return arrival_ranges(table, snapshot, after, until)
 

@@ -196,6 +196,7 @@ def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, byte
 
 
 def _checksum(deltas: list[RowDelta]) -> bytes:
+    """Return a checksum of deltas as a checkpoint encodes them."""
     return sha256(encode_response(SyncResponse(tuple(deltas), 0))).digest()[:16]
 
 
@@ -221,6 +222,7 @@ def _size(uri: str) -> int:
 
 
 def _first_frame(uri: str) -> tuple[RowDelta, ...]:
+    """Return the deltas of the first frame in a file."""
     file_system, path = file_system_of(uri)
     with file_system.open_input_stream(path) as stream:
         return decode_response(next(read_checkpoint(stream))).deltas

@@ -217,6 +217,7 @@ def _follows(values: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _follows_text(values: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return, for each text, whether it equals the one before."""
     if not len(values):
         return np.array([], bool)
     equal = pc.equal(values.slice(1), values.slice(0, len(values) - 1)).to_numpy(zero_copy_only=False)

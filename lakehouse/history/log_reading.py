@@ -84,6 +84,7 @@ def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows grouped by table, since the history's partitions include the table."""
     whole = pa.Table.from_batches(parts).combine_chunks()
     tables = whole["table_name"].combine_chunks().dictionary_encode()
     if len(tables.dictionary) > 1:

@@ -150,6 +150,7 @@ class TableReader(DataSourceReader):
             yield _batch(rows, columns)
 
     def _rows(self, piece: TablePart | None) -> Iterator[Sequence[SourceRow]]:
+        """Yield the rows of one part, or, if the source cannot be divided, of the whole table."""
         if piece is not None:
             yield from piece.pages()
             return
@@ -192,6 +193,7 @@ def format_of(connector_type: str) -> str:
 
 
 def _register(spark: SparkSession, name: str, settings: SourceSettings) -> None:
+    """Register the source with Spark under a name."""
     # A class that is created at run time is pickled with its attributes. A class of this module would be pickled as a
     # reference, and imported in the other process without the attributes.
     registered = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "settings": settings})
@@ -206,6 +208,7 @@ def _columns(schema: TableSchema | None) -> list[tuple[str, str]]:
 
 
 def _batch(rows: Sequence[SourceRow], columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    """Return rows as an Arrow batch: the row id and all columns as one JSON text, or the row id and typed columns."""
     if [name for name, _ in columns] == ["row_id", "columns"]:
         values = [[row.row_id for row in rows], [_encode(row.columns).decode() for row in rows]]
     else:
@@ -216,6 +219,7 @@ def _batch(rows: Sequence[SourceRow], columns: Sequence[tuple[str, str]]) -> pa.
 
 
 def _value(row: Mapping[str, Any], name: str, kind: str) -> Any:
+    """Return a column's value as its Spark type takes it; objects and lists become JSON text."""
     value = row.get(name)
     if value is None:
         return None

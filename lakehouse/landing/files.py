@@ -191,12 +191,14 @@ class _PendingRows:
             yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
 
     def _add_version(self, row: LandedRow) -> None:
+        """Remember a row's version, or that the row is gone since some page."""
         if row.kind == ROW:
             self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
         elif row.kind == GONE:
             self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
 
     def _add_claims(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
+        """Remember the keys that a landed row claims, or only those `among` some keys."""
         for key in claims_of(row, self._landed.identity, self._keys):
             if among is None or key in among:
                 self._claims.add(*key, row.page, row.hlc)
@@ -210,6 +212,7 @@ class _PendingRows:
         return row.kind != WHOLE and self._of_part(row.row_id)
 
     def _of_part(self, row_id: str) -> bool:
+        """Return whether this task's part has a row id; ids are distributed by their CRC."""
         return self._pages.parts == 1 or zlib.crc32(row_id.encode()) % self._pages.parts == self._part
 
 

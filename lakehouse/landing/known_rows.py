@@ -149,4 +149,5 @@ class RowDigests:
 
 
 def _digest(row_id: str, columns: bytes) -> bytes:
+    """Return a digest of a row's id and columns, by which equal rows are found without keeping them."""
     return hashlib.blake2b(row_id.encode() + b"\0" + columns, digest_size=16).digest()

@@ -175,6 +175,7 @@ class LakeLanding(LandedTables):
         return results
 
     def _work(self, name: str, *, counted: bool) -> TableWork:
+        """Return what a poll's tasks need to know of a table."""
         table = self._tables[name]
         return TableWork(name, table.identity, table.counted, self._position(name), self._landed(name), counted)
 
@@ -191,6 +192,7 @@ class LakeLanding(LandedTables):
         self._positions = _positions(self._files, self._tables, self._polled.config.type)
 
     def _position(self, table: str) -> ReadPosition:
+        """Return where the last poll of a table stopped; an empty position before the first."""
         return self._positions.get(table) or ReadPosition(self._polled.config.type)
 
 

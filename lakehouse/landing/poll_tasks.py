@@ -305,6 +305,7 @@ def _divide_table(number: int, position: ReadPosition, whole: ParallelRead) -> l
 
 
 def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
+    """Read one part of a table, and yield its landed rows in batches."""
     result.pages = 1
     for some in piece.pages():
         page = Page(table, some)
@@ -315,6 +316,7 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
 
 
 def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
+    """Add a page to the landed rows, and record whether anything landed."""
     result.landing = result.landing or bool(page.rows or page.deleted or page.whole)
     rows.add(page)
 
@@ -326,11 +328,13 @@ def _count_page(result: TableResult, page: Page) -> None:
 
 
 def _add_usage(result: TableResult, usage: Usage) -> None:
+    """Add the source's calls and its remaining budget to the result."""
     result.calls += usage.calls
     result.left, result.limit = usage.left, usage.limit
 
 
 def _check_table(page: Page, table: str) -> None:
+    """Check that a page is of the table that was asked for."""
     if page.table != table:
         raise ConfigurationError(f"the connector returned a page of {page.table!r} while its table {table!r} was read")
 

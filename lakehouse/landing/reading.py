@@ -205,11 +205,13 @@ class LandedTables:
             self._plan_known()
 
     def _plan_landing(self) -> None:
+        """Find the files of landed rows in the table's current snapshot."""
         with self._iceberg.open(landing_name(self._iceberg.names)) as landing:
             self._files = self._iceberg.landed(landing)
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _plan_known(self) -> None:
+        """Find the files of known rows, and the marks, in the table's current snapshot."""
         with self._iceberg.open(known_name(self._iceberg.names)) as known:
             self._known: dict[str, list[KnownFile]] = self._iceberg.known(known)
             self._known_snapshot = known.metadata.current_snapshot_id

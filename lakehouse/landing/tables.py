@@ -235,6 +235,7 @@ class ConnectorTables(NamedTuple):
         return tasks
 
     def _of_connector(self) -> BooleanExpression:
+        """Return the filter for the rows of this connector."""
         return And(condition("gateway", "=", self.gateway), condition("connector", "=", self.connector))
 
 

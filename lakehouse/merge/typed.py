@@ -87,6 +87,7 @@ def _strings(texts: pa.Array) -> pa.Array:
 
 
 def _numbers(texts: pa.Array) -> pa.Array:
+    """Return the numbers of JSON texts; null for other texts and for numbers beyond float64."""
     numeric = pc.match_substring_regex(texts, r"^-?[0-9]")
     chosen = pc.if_else(numeric, texts, pa.scalar(None, pa.string()))
     try:

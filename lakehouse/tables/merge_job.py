@@ -240,11 +240,13 @@ class Merge(NamedTuple):
         return divide_files(files, max(rows, rows_in(files) // MAX_TASKS))
 
     def _split_deltas(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the deltas of files, divided into chunks by slice."""
         for file in files:
             for rows in self.increment.deltas(file):
                 yield self.division.split(rows, "row_id", is_deltas=True)
 
     def _split_stored(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the stored rows of files, divided into chunks by slice."""
         for rows in self._stored(files):
             yield self.division.split(rows, "_row", is_deltas=False)
 

@@ -199,6 +199,7 @@ class ActionServices:
         return next(self._services_of(each for each in stored if each.name == name), None)
 
     def _services_of(self, stored: Iterable[StoredConnector]) -> Iterator[ActionService]:
+        """Yield the services of those connectors whose type has actions."""
         for connector in stored:
             kind = self._connectors.find(connector.type)
             if kind is not None and kind.actions:
@@ -214,4 +215,5 @@ class ActionServices:
         return cached[1]
 
     def _handler(self, kind: ConnectorType, connector: StoredConnector) -> ActionHandler:
+        """Create a connector's handler, for which its secrets are opened."""
         return kind.make_handler(self._connectors.open(self._gateway, connector))

@@ -86,6 +86,7 @@ class ActionRunner:
         thread.join()
 
     async def _finish(self, seconds: float) -> None:
+        """Wait for running actions, then cancel those that are left and let waiting requests get their results."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         if self._tasks:
@@ -98,6 +99,7 @@ class ActionRunner:
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
+        """Run an event loop until it is stopped. The target of the runner's thread."""
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -194,6 +196,7 @@ def _encode_data(data: ActionData, limit: int) -> msgspec.Raw:
 
 
 def _code(error: LakeSyncError) -> str:
+    """Return the error code that the client gets."""
     return _FAILED if error.code == LakeSyncError.code else error.code
 
 

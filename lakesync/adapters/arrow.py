@@ -296,6 +296,7 @@ def _read_columns(data: bytes, columns: Sequence[str]) -> pa.Table:
 
 
 def _columns_to_map(delta: RowDelta) -> list[tuple[str, str]]:
+    """Return a delta's columns as entries of an Arrow map: the name, and the value's canonical JSON."""
     return [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
 
 

@@ -124,10 +124,12 @@ class LakeReader:
         return snapshot.snapshot_id if snapshot is not None else None
 
     def _system_table(self, name: str) -> Table | None:
+        """Return a table of the system namespace; None if it does not exist."""
         space = self.system_namespace
         return self._load(space, name) if name in self._names(space) else None
 
     def _load(self, namespace: str, name: str) -> Table:
+        """Return a table, which is loaded at its first use only."""
         if (namespace, name) not in self._loaded:
             self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
         return self._loaded[namespace, name]

@@ -51,6 +51,7 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
 
 
 def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return pyiceberg's settings for S3 from the variables that AWS's own tools read."""
     region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     found = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
     return {key: value for key, value in found.items() if value}

@@ -318,6 +318,7 @@ class _DuckDbTables:
         self.database.execute(f"DELETE FROM unflushed USING flushed WHERE {_SAME_POSITION}")
 
     def _new_name(self) -> str:
+        """Return a name for a DuckDB table that is not used yet."""
         self._table_count += 1
         return f"table_{self._table_count}"
 

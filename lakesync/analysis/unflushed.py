@@ -99,11 +99,13 @@ def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
 
 
 def _log_source(url: str) -> LogSource:
+    """Return how to read the log of a staging store with the given URL."""
     if url.startswith("sqlite://"):
         return LogSource(url=f"jdbc:sqlite:{folder_of(url) / LOG_FILE}", table="log")
     return LogSource(url=f"jdbc:{url.replace('postgres://', 'postgresql://', 1)}", table="lakesync.log")
 
 
 def _position(found: UnflushedDelta) -> tuple[object, ...]:
+    """Return the sort key that puts deltas in the order of the log."""
     log = found.range
     return (log.gateway, log.shard, log.epoch, found.seq, found.ordinal, found.arrival)

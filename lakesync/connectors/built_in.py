@@ -34,22 +34,27 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _text(description: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON schema of a setting that is text."""
     return {"type": "string", "minLength": 1, "description": description, **more}
 
 
 def _secret(description: str) -> dict[str, Any]:
+    """Return the JSON schema of a setting that is stored sealed or as a reference."""
     return _text(f"{description} Or a reference: env:NAME, file:PATH.", format="password", **{SECRET: True})
 
 
 def _flag(description: str, *, default: bool) -> dict[str, Any]:
+    """Return the JSON schema of a setting that is true or false."""
     return {"type": "boolean", "description": description, "default": default}
 
 
 def _count(description: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON schema of a setting that is a positive whole number."""
     return {"type": "integer", "minimum": 1, "description": description, **more}
 
 
 def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON schema of an object that has no other properties than the given ones."""
     return {
         "$schema": _DIALECT,
         "type": "object",
@@ -134,12 +139,14 @@ _API_INGEST = _object({**_POLL_SETTINGS, **_CENSUS_SETTINGS})
 
 
 def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescriptor:
+    """Return the descriptor of a database connector."""
     return ConnectorDescriptor(
         kind, name, f"Polls tables of a {name} database by SQL.", "database", config, _DATABASE_INGEST
     )
 
 
 def _connection(scheme: str) -> dict[str, Any]:
+    """Return the settings of a database connector: its connection string."""
     return _object({"connectionString": _secret(f"{scheme}://USER:PASSWORD@HOST/DATABASE.")}, "connectionString")
 
 
@@ -272,6 +279,7 @@ class _LazyFactory:
 
 
 def _connector_type(descriptor: ConnectorDescriptor) -> ConnectorType:
+    """Return the connector type of a descriptor. Its code is imported when it is used first."""
     optional: dict[str, Any] = {}
     if descriptor.type in _ACTIONS:
         location, actions = _ACTIONS[descriptor.type]

@@ -249,4 +249,5 @@ def _name(column: str, value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
+    """Return a short digest of a JSON value, whatever the order of its keys."""
     return hashlib.blake2b(_encode_sorted(value), digest_size=8).hexdigest()

@@ -101,6 +101,7 @@ def _object(response: requests.Response) -> Mapping[str, Any]:
 
 
 def _map_error(response: requests.Response) -> LakeSyncError | None:
+    """Return the error for a response; None if the receiver accepted the event."""
     status = response.status_code
     if status < 300:
         return None

@@ -145,6 +145,7 @@ def open_queue_store(uri: str, opening: ExitStack) -> LakeAdapter:
 
 
 def _key(prefix: str, job: Job) -> str:
+    """Return the key of the object that stores a job."""
     return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
 
 

@@ -189,9 +189,11 @@ class CompositeAdapter(CompositeBase):
         return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0
 
     def _adapter_of(self, table: str) -> DatabaseAdapter:
+        """Return the adapter that stores a table."""
         return self._routes.get(table, self._default)
 
     def _adapters_for(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:
+        """Return the adapters that may store deltas of a query."""
         if not query.tables:
             return self.adapters
         adapter_ids = {id(self._adapter_of(table)) for table in query.tables}

@@ -238,6 +238,7 @@ class ObjectDeltas:
         self.objects.close()
 
     def _delta_file(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> DeltaFile:
+        """Return the file for a batch. Its key has the bounds of arrivals and HLCs, so that queries can skip files."""
         day = datetime.fromtimestamp(hlc.decode(arrivals[0])[0] / 1000, UTC).strftime("%Y-%m-%d")
         spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
@@ -267,10 +268,12 @@ class ObjectDeltas:
                 yield segment
 
     def _parse_info(self, info: ObjectInfo) -> DeltaFile | None:
+        """Parse a listed object's key; None if it is not a file of deltas."""
         file = parse_key(info.key, self._prefix)
         return file and file._replace(etag=info.etag, size=info.size)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield all objects whose key begins with a prefix, in order of key."""
         after, more = "", True
         while more:
             page = self.objects.list_objects(prefix, after=after)

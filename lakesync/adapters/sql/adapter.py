@@ -263,6 +263,7 @@ class SqlAdapter:
     def _delete_deltas(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform, *, are_replaced: bool
     ) -> None:
+        """Delete deltas, or replace their contents, and rebuild the destination rows that they had a part in."""
         uncreated = self._ensure_tables(scope.schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
@@ -317,6 +318,7 @@ class SqlAdapter:
     def _rebuild_rows(
         self, connection: Connection, schema: TableSchema, touched: Collection[TouchedRow], transform: ContentTransform
     ) -> int:
+        """Lock the touched rows of a table, rebuild them from the stored deltas, and return their number."""
         rows = sorted((gateway, row_id) for gateway, table, row_id in touched if table == schema.table)
         if rows:
             marks.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))

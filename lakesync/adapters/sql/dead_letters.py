@@ -167,4 +167,5 @@ def resume_table(connection: Connection, follower: str, table: str) -> None:
 
 
 def _mark_name(follower: str, table: str) -> str:
+    """Return the name under which a follower's suspended table is stored among the marks."""
     return f"{follower}!{table}"

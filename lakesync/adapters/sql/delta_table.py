@@ -110,6 +110,7 @@ def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
 
 
 def _key_of_long_id(delta_id: str) -> str:
+    """Return the key of a delta whose id is too long for the key column: `#` and a hash of the id."""
     return "#" + hashlib.sha256(delta_id.encode()).hexdigest()[1:]
 
 

@@ -57,6 +57,7 @@ def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestSc
 
 
 def _delta_digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
+    """Return the digests of the stored deltas by table and day of arrival."""
     day = dialect.integer_division("arrival", ARRIVALS_PER_DAY)
     checksum = dialect.checksum_expression(f"{ID_EXPRESSION} || '|' || op || '|' || columns")
     where, values = _scope_condition(scope, "gateway", "arrival")

@@ -181,6 +181,7 @@ class Pool(Generic[C]):
             self._close(connection)
 
     def _take_idle(self) -> C | None:
+        """Return an idle connection that is still alive; None if there is none. Dead ones are closed."""
         while True:
             with self._lock:
                 if not self._idle:

@@ -161,6 +161,7 @@ def _depth(text: bytes) -> int:
 
 
 def _string(raw: bytes) -> str | None:
+    """Convert the JSON of a value in a column of type string; other JSON is stored as its text."""
     if raw == b"null":
         return None
     text: str = _decode(raw) if raw[:1] == b'"' else raw.decode()
@@ -170,6 +171,7 @@ def _string(raw: bytes) -> str | None:
 
 
 def _number(raw: bytes) -> str | None:
+    """Convert the JSON of a number to text, which the database parses."""
     if raw == b"null":
         return None
     if raw[0] not in b"-0123456789":
@@ -180,18 +182,21 @@ def _number(raw: bytes) -> str | None:
 
 
 def _boolean(raw: bytes) -> bool | None:
+    """Convert the JSON of a boolean or null."""
     if raw not in _BOOLEANS:
         raise _Misfit("the column's type is boolean, the value is not a boolean")
     return _BOOLEANS[raw]
 
 
 def _json(raw: bytes) -> str | None:
+    """Convert the JSON of a value in a column of type json: its text."""
     if _UNSTORABLE_ESCAPE.search(raw):
         raise _Misfit("a JSON column cannot store NUL characters or lone surrogates")
     return None if raw == b"null" else raw.decode()
 
 
 def _null(raw: bytes) -> None:
+    """Check a value in a column of type null."""
     if raw != b"null":
         raise _Misfit("the column's type is null, the value is not null")
 

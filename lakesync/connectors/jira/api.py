@@ -187,6 +187,7 @@ _STATUS_MESSAGES: StatusMessages = {
 
 
 def _map_error(response: requests.Response) -> LakeSyncError | None:
+    """Return the error for a response of Jira; None if the request succeeded."""
     status = response.status_code
     if status < 300:
         return None

@@ -236,4 +236,5 @@ class JiraSource:
         return {project["key"] for page in pages for project in page}
 
     def _cursor(self, updated_ms: int) -> Mapping[str, Any]:
+        """Return the cursor at an update time. It has the filter too, so that a change of it reads all issues again."""
         return {"updated": updated_ms, "jql": self._jql}

@@ -181,6 +181,7 @@ def _csv_text(field: str, text: str) -> str | None:
 
 
 def _text(value: Any) -> str | None:
+    """Return a value as the text of a column of type string; Salesforce sends some of them as numbers or booleans."""
     if value is None:
         return None
     if isinstance(value, bool):

@@ -178,6 +178,7 @@ class PostgresSnapshot:
 
 
 def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:
+    """Return the column type for a Postgres type; arrays are JSON, and unknown types are text."""
     if known is None:
         return "string"
     return "json" if code == known.array_oid else _TYPES.get(known.name, "string")

@@ -193,6 +193,7 @@ class SqlSource:
         )
 
     def _check_query(self, polled: PolledTable) -> str:
+        """Probe: check that a query has the columns that the poll needs, and that a row can be read."""
         with self._reader.snapshot() as snapshot:
             columns = [column.name for column in snapshot.columns(polled.query)]
             for needed in filter(None, (polled.row_id, polled.cursor)):
@@ -204,6 +205,7 @@ class SqlSource:
         return f"readable, with the columns {', '.join(columns)}{'' if rows else '; it has no rows'}"
 
     def _read_all(self, snapshot: Snapshot, polled: PolledTable) -> Iterator[Page]:
+        """Yield all rows of a table in pages."""
         for rows in self._rows(snapshot, polled, f"SELECT * FROM ({polled.query}) polled"):
             yield Page(polled.table, rows, {"query": polled.query})
 
@@ -225,6 +227,7 @@ class SqlSource:
             )
 
     def _ids(self, polled: PolledTable) -> Iterator[Sequence[str]]:
+        """Yield the row ids of a table, for a census."""
         key = self._quoted(polled.row_id)
         with self._reader.snapshot() as snapshot:
             for rows in self._rows(snapshot, polled, f"SELECT {key} FROM ({polled.query}) polled"):
@@ -233,6 +236,7 @@ class SqlSource:
     def _rows_by_id(
         self, snapshot: Snapshot, polled: PolledTable, row_ids: Sequence[str], columns: str
     ) -> Iterator[list[SourceRow]]:
+        """Yield some columns of rows by their ids, which are compared as text."""
         key = self._quoted(polled.row_id)
         for start in range(0, len(row_ids), _IDS_PER_STATEMENT):
             batch = row_ids[start : start + _IDS_PER_STATEMENT]
