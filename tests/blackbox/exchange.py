@@ -41,18 +41,25 @@ class Exchange:
         return self._tokens[named]
 
     def _show_token(self, client: Client) -> str:
-        client.shown = client.claims
+        client.shown = [client.claims]
         return self._token(client.name, client.claims)
 
     def _call(
-        self, method: str, path: str, token: str, body: Any = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        token: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        process: int = 0,
     ) -> Answer:
-        return self.server.call(method, path, token, body, headers)
+        return self.server.call(method, path, token, body, headers, process)
 
     def _ask(self, client: Client, request: dict[str, Any]) -> Answer:
         token = self._show_token(client)
-        answer = self._call("POST", f"/sync/{self.gateway}/pull", token, request, headers_of(client))
-        self._note(f"{client.name} {spell(client.claims)} pulls {brief(request)}", answer)
+        path = f"/sync/{self.gateway}/pull"
+        answer = self._call("POST", path, token, request, headers_of(client), client.process)
+        self._note(f"{named(client, client.claims)} pulls {brief(request)}", answer)
         return answer
 
     def _page(self, client: Client, answer: Answer, request: dict[str, Any]) -> Page | None:
@@ -73,8 +80,9 @@ class Exchange:
     def _give(self, client: Client, request: dict[str, Any]) -> int:
         """Push, and return the cursor of the answer."""
         token = self._show_token(client)
-        answer = self._call("POST", f"/sync/{self.gateway}/push", token, request, headers_of(client))
-        self._note(f"{client.name} {spell(client.claims)} pushes {brief(request)}", answer)
+        path = f"/sync/{self.gateway}/push"
+        answer = self._call("POST", path, token, request, headers_of(client), client.process)
+        self._note(f"{named(client, client.claims)} pushes {brief(request)}", answer)
         if answer.status != 200:
             raise WrongError(f"a push is answered with {answer.status} {answer.body!r}")
         self._acknowledged(request["deltas"])
@@ -88,21 +96,14 @@ class Exchange:
 
     def _check_page(self, client: Client, page: Page, *, now: bool) -> None:
         """Raise if a page has rows that its client may not see; `now`: it was made after the last step."""
-        for delta in page["deltas"]:
-            key = key_of(delta)
-            if key not in client.named and key not in client.ever_visible and not client.strange:
-                raise WrongError(f"{client.name} is sent the id {key}, which it could never see")
-            if now and delta["op"] != "DELETE" and not self._is_visible(client, key):
-                raise WrongError(f"{client.name} is sent {key}, which it may not see")
-
-    def _is_visible(self, client: Client, key: Key) -> bool:
-        row = self.ledger.row(key)
-        return row is not None and shows(self.ledger.rules, key[0], row, client.claims)
+        ledger = self.ledger if now else None
+        if (found := wrong_rows(client, page, client.claims, client.ever_visible, ledger)) is not None:
+            raise WrongError(found)
 
     def _note_visible_rows(self) -> None:
         """Note the rows that each client may see now."""
         for client in self.clients:
-            for claims in (client.claims, client.shown, *client.followed):
+            for claims in (client.claims, *client.shown, *client.followed):
                 client.ever_visible.update(self.ledger.visible(claims))
 
     def _note(self, asked: str, answer: Answer) -> None:
@@ -114,13 +115,21 @@ class Exchange:
         """Open a new line; the server may still serve the old one."""
         if not isinstance(client, StockClient):
             return
+        self._leave_line(client)
+        self._follow_claims(client)
+        token = self._show_token(client)
+        self._lines[client.name] = self.server.dial(self.gateway, token, client.process)
+        self.requests.append(f"{named(client, client.claims)} connects")
+
+    def _leave_line(self, client: Client) -> None:
+        """Forget a client's line, which the server may still serve."""
         if client.name in self._lines:
             self._left.append((client, client.claims, self._lines.pop(client.name)))
+
+    def _follow_claims(self, client: Client) -> None:
+        """Note that a line of a client has its claims."""
         if client.claims not in client.followed:
             client.followed.append(client.claims)
-        token = self._show_token(client)
-        self._lines[client.name] = self.server.dial(self.gateway, token)
-        self.requests.append(f"{client.name} {spell(client.claims)} connects")
 
     def _cut(self, client: Client) -> None:
         line = self._lines.pop(client.name, None)
@@ -129,10 +138,18 @@ class Exchange:
             self.requests.append(f"{client.name}'s line is lost")
 
     def _all_ended(self) -> None:
-        """Cut every line: the server was replaced."""
-        for line in (*self._lines.values(), *(line for _, _, line in self._left)):
+        """Cut every line."""
+        for process in range(self.server.processes):
+            self._ended_with(process)
+
+    def _ended_with(self, process: int) -> None:
+        """Cut every line to a process: it was replaced."""
+        ended = {name: line for name, line in self._lines.items() if line.process == process}
+        left = [each for each in self._left if each[2].process == process]
+        for line in (*ended.values(), *(line for _, _, line in left)):
             line.cut()
-        self._lines, self._left = {}, []
+        self._lines = {name: line for name, line in self._lines.items() if name not in ended}
+        self._left = [each for each in self._left if each not in left]
 
     def _ask_live(self, client: Client, request: dict[str, Any]) -> None:
         self._lines[client.name].ask(request)
@@ -178,6 +195,35 @@ class Exchange:
                 self._cut(client)
                 line = None
         return any_
+
+
+def wrong_rows(
+    client: Client, page: Page, claims: dict[str, Any], ever_visible: set[Key], ledger: Ledger | None
+) -> str | None:
+    """What is wrong with the rows of a page.
+
+    Args:
+        client: to whom it was sent.
+        page: the page.
+        claims: in the token for which it was made.
+        ever_visible: the rows that the client could see at any time.
+        ledger: as it was when the page was made; None if that is not known.
+    """
+    for delta in page["deltas"]:
+        key = key_of(delta)
+        if key not in client.named and key not in ever_visible and not client.strange:
+            return f"{client.name} is sent the id {key}, which it could never see"
+        if ledger is not None and delta["op"] != "DELETE":
+            row = ledger.row(key)
+            if row is None or not shows(ledger.rules, key[0], row, claims):
+                return f"{client.name} is sent {key}, which it may not see"
+    return None
+
+
+def named(client: Client, claims: dict[str, Any], process: int | None = None) -> str:
+    """A client in the report, with the process that it asks where that is not the first."""
+    process = client.process if process is None else process
+    return f"{client.name} {spell(claims)}{f' at {process}' if process else ''}"
 
 
 def headers_of(client: Client) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Histories at random: what clients, operators and the network do, one request after another."""
+"""Histories at random: what clients, operators and the network do, one request after another, or several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -91,6 +92,17 @@ _BETWEEN = ["claims", "claims", "other token", "rules", "edit", "push", "others"
 """What happens between two pages."""
 
 LIVE = {"connect": 5.0, "cut": 1.0, "hear": 4.0, "cross": 4.0}
+NOTICES = {"late": 1.5, "deaf": 1.5}
+"""Of histories of several processes."""
+NOTICES_EVERY = 4
+"""So many twenties of seeds: a process that lost notices doubts what all of its connections have."""
+
+REQUESTS = {"pull", "push", "other token", "old pull", "old push", "rules", "flush", "connect"}
+"""Steps that may be done while others are."""
+BEFORE = {"edit", "process"}
+"""Steps that do not end a group of such steps, and are done before it."""
+DELAYS = [0.0, 0.0, 0.0, 0.001, 0.002, 0.004, 0.008]
+"""Seconds between the first request of a group and another one."""
 
 
 class World(NamedTuple):
@@ -108,7 +120,13 @@ class World(NamedTuple):
 
 
 def history(
-    seed: int, *, kills: bool = False, fill: bool = False, live: bool = False
+    seed: int,
+    *,
+    kills: bool = False,
+    fill: bool = False,
+    live: bool = False,
+    processes: int = 1,
+    overlap: bool = False,
 ) -> tuple[dict[str, Any], list[Step]]:
     """A history's setting and its steps.
 
@@ -117,6 +135,8 @@ def history(
         kills: whether the server is killed now and then.
         fill: whether the gateway is filled, with rows that are alive or deleted.
         live: whether stock clients have WebSockets.
+        processes: how many gateway processes there are to ask.
+        overlap: whether requests are on their way at the same time.
     """
     random = Random(seed)
     fillers = random.choice(list(FILLERS)) if fill else ""
@@ -151,6 +171,8 @@ def history(
         weights |= LIVE
         setting["waits"] = random.random() < 0.1
         setting["late"] = random.choice([0.0, 0.01, 0.03])
+    if live and processes > 1 and seed // 20 % NOTICES_EVERY == 0:
+        weights |= NOTICES
     if fill and random.random() < 0.5:  # rules that change at the end only find no row under their keys
         weights = {"edit": 10.0, "pull": 8.0, "push": 8.0}
     elif fill:
@@ -167,7 +189,60 @@ def history(
     late = [each for each in LATE if each in rules]
     if fill:  # at the end, where no later rules send everything again
         steps += _changed_twice(random, 0, world, last=random.choice([late, rules]))
-    return setting, steps
+    if processes > 1:
+        steps = _spread(random, steps, processes)
+    return setting, _overlapping(random, steps) if overlap else steps
+
+
+def _spread(random: Random, steps: list[Step], processes: int) -> list[Step]:
+    """Steps before which their clients turn to another process now and then."""
+    chance = random.choice([0.1, 0.3, 0.5])
+    found: list[Step] = [("process", who, random.randrange(processes)) for who in range(3)]
+    for step in steps:
+        if step[0] not in ("edit", "process") and random.random() < chance:
+            found.append(("process", step[1], random.randrange(processes)))
+        found.append(step)
+    return found
+
+
+def _overlapping(random: Random, steps: list[Step]) -> list[Step]:
+    """Steps of which some are done at the same time, with what comes before them."""
+    chance = random.choice([0.1, 0.3, 0.6])
+    found: list[Step] = []
+    between: list[Step] = []
+    after_request = False
+    for step in steps:
+        if step[0] in BEFORE:
+            between.append(step)
+            continue
+        together = step[0] in REQUESTS and after_request and random.random() < chance
+        after_request = step[0] in REQUESTS
+        for each in [*between, step]:
+            found += [("and", 0, random.choice(DELAYS))] if together else []
+            found.append(each)
+        between = []
+    return found + between
+
+
+def groups_of(steps: list[Step]) -> Iterator[list[tuple[float, Step]]]:
+    """Steps as they are done: one by one, or several at the same time, each so many seconds after the first."""
+    group: list[tuple[float, Step]] = []
+    delay: float | None = None
+    for step in steps:
+        if step[0] == "and":
+            delay = step[2]
+            continue
+        may = step[0] in REQUESTS | BEFORE
+        if group and not (may and delay is not None):
+            yield group
+            group = []
+        group.append((delay or 0.0 if group else 0.0, step))
+        delay = None
+        if not may:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
@@ -212,6 +287,10 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return _three_scopes(random, who, world)
         case "tokens in turns":
             return _in_turns(random, who, world)
+        case "late":
+            return _late(random, who, world)
+        case "deaf":
+            return _heard_nothing(random, who, world)
     return [(kind, who)]
 
 
@@ -395,6 +474,32 @@ def _in_turns(random: Random, who: int, world: World) -> list[Step]:
             steps.append(("claims", who, random.choice(tokens)))
         steps.append(("pull", who, random.choice([1, 1, 1, 2]), random.choice(["whole", *FATES])))
     return [*steps, ("claims", who, _claims(random, world)), ("reload", who)] if wide else steps
+
+
+def _late(random: Random, who: int, world: World) -> list[Step]:
+    """A client's line is to a process that learns late of what another one does, often of a pull with another token."""
+    here, there = random.sample([0, 1], 2)
+    steps: list[Step] = random.choice([[], [*_connected(random, who, here)]])
+    steps += [("hold", who), ("process", who, there), ("process", who + 1, there)]
+    for kind in random.choices(
+        ["other token", "edit", "push", "others", "rules"], [6, 2, 2, 4, 1], k=random.randint(1, 3)
+    ):
+        steps += _written(random, who + 1, world) if kind == "others" else _made(random, kind, who, world)
+    steps += [("process", who + 1, here), *_written(random, who + 1, world), ("process", who, here)]
+    return [*steps, *random.choice([[], [("hear", who)]]), ("release", who)]
+
+
+def _heard_nothing(random: Random, who: int, world: World) -> list[Step]:
+    """A client's line is to a process that misses what another one sends to the client over HTTP."""
+    steps: list[Step] = random.choice([[], [*_connected(random, who, random.choice([0, 1]))]])
+    steps += [_edit(random, who + 1, world) for _ in range(random.choice([1, 2, 4]))]
+    return [*steps, ("deaf", who, who + 1, random.choice(world.limits))]
+
+
+def _connected(random: Random, who: int, process: int) -> list[Step]:
+    """A client's new line to a process, on which it has pulled, and those of others."""
+    others: list[Step] = random.choice([[], [("cut", who + 1)]])
+    return [*others, ("push", who, "whole"), ("process", who, process), ("connect", who), ("pull", who, 1000, "whole")]
 
 
 def _new_row(random: Random) -> tuple[str, str]:

@@ -102,6 +102,15 @@ class Ledger:
         self._known: set[tuple[str, int, str]] = set()
         self._rows: dict[Key, Values | None] = {}
 
+    def copy(self) -> Ledger:
+        """A ledger that goes on from here by itself."""
+        other = Ledger()
+        other.rules = self.rules
+        other._of_row = {key: list(deltas) for key, deltas in self._of_row.items()}
+        other._known = set(self._known)
+        other._rows = dict(self._rows)
+        return other
+
     def take(self, deltas: Iterable[Delta]) -> list[Delta]:
         """Note acknowledged deltas, and return those that are no repeats."""
         new = []

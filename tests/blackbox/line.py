@@ -35,8 +35,12 @@ class Frame(NamedTuple):
 class Line:
     """One connection of a client."""
 
-    def __init__(self, port: int, gateway: str, token: str, deadline: float, headers: dict[str, str]) -> None:
+    def __init__(
+        self, port: int, gateway: str, token: str, deadline: float, headers: dict[str, str], process: int = 0
+    ) -> None:
         self._deadline = deadline
+        self.process = process
+        """The server's process at its other end."""
         self.pulled = False
         """A pull was answered on it."""
         self.more = False

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
-from tests.blackbox.exchange import START_MS, Exchange, brief, headers_of, spell
-from tests.blackbox.histories import FILLERS, RULES, TABLES, Step
+from tests.blackbox.exchange import START_MS, Exchange, brief, headers_of, named, spell
+from tests.blackbox.histories import FILLERS, RULES, TABLES, Step, groups_of
 from tests.blackbox.law import Delta, id_sum, key_of
 from tests.blackbox.line import LineEndedError
 from tests.blackbox.server import DEADLINE, Request, Server
@@ -35,6 +35,8 @@ class Game(Exchange):
         self._people = list(self.clients)
         """The device that each of them uses now."""
         self._ready = False
+        self._held: set[int] = set()
+        """Processes to which it keeps notices back."""
 
     @staticmethod
     def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
@@ -52,25 +54,38 @@ class Game(Exchange):
             self._set_rules(self.setting["rules"])
             if self.setting["fill"]:
                 self._fill()
-            for kind, who, *detail in steps:
-                person = who % len(self._people)
+            for group in groups_of(steps):
+                if len(group) > 1:
+                    found = [(delay, kind, self._person(who), detail) for delay, (kind, who, *detail) in group]
+                    self.play_together(found)
+                    continue
+                ((_, (kind, who, *detail)),) = group
                 match kind:
                     case "kill":
-                        yield from self._killed(self._people[person])
+                        yield from self._killed(self._person(who))
                     case "device":
-                        self._people[person] = self._another(self._people[person], *detail)
+                        self._people[who % len(self._people)] = self._another(self._person(who), *detail)
                     case _:
-                        self._do(kind, self._people[person], *detail)
+                        self._do(kind, self._person(who), *detail)
             self._finish()
         except LineEndedError as error:
             raise WrongError(f"a line was ended: {error}") from error
         finally:
+            self._release()
             self._all_ended()
+
+    def play_together(self, group: list[tuple[float, str, Client, list[Any]]]) -> None:
+        """Do steps whose requests are on their way at the same time."""
+        raise NotImplementedError
+
+    def _person(self, who: int) -> Client:
+        return self._people[who % len(self._people)]
 
     def _another(self, client: Client, kind: str) -> Client:
         """Another device of the same user, which has nothing; the one of before is used no more until the end."""
         self._cut(client)
         new = self._client(f"c{len(self.clients) + 1}", kind, client.claims, client.skew)
+        new.process = client.process
         self.clients.append(new)
         self._note_visible_rows()
         return new
@@ -90,7 +105,15 @@ class Game(Exchange):
                 client.claims = dict(detail[0])
                 self._note_visible_rows()
             case "rules":
-                self._set_rules(*detail)
+                self._set_rules(*detail, process=client.process)
+            case "process":
+                client.process = detail[0] % self.server.processes
+            case "hold":
+                self._hold(client.process)
+            case "release":
+                self._release()
+            case "deaf":
+                self._deaf(client, *detail)
             case "rest":
                 self._rest()
             case "wipe":
@@ -123,12 +146,14 @@ class Game(Exchange):
             case "at once":
                 self._at_once(client, *detail)
             case "flush":
-                self._flush()
+                self._flush(client.process)
             case "connect":
                 self._connect(client)
             case "cut":
                 self._cut(client)
             case "hear":
+                if client.name in self._lines:
+                    self._lines[client.name].await_frame(*detail or (0.0,))
                 self._read_broadcasts(client, 0.01)
             case "cross":
                 self._cross(client, *detail)
@@ -210,19 +235,20 @@ class Game(Exchange):
         names a row of the push, as it drops one that names an unpushed edit.
         """
         self._cut(client)
+        other = (client.process + 1) % self.server.processes
         push = self._push_request(client) if isinstance(client, StockClient) else None
         if push is None:
             return
         pull, token = {**client.pull_fields(), "maxDeltas": limit}, self._show_token(client)
-        client.shown = claims
+        client.shown = [claims]
         self._note_visible_rows()
         path, other_token = f"/sync/{self.gateway}", self._token(client.name, claims)
         with ThreadPoolExecutor(1) as thread:
-            pulling = thread.submit(self._call, "POST", f"{path}/pull", other_token, pull)
-            pushed = self._call("POST", f"{path}/push", token, push)
+            pulling = thread.submit(self._call, "POST", f"{path}/pull", other_token, pull, process=other)
+            pushed = self._call("POST", f"{path}/push", token, push, process=client.process)
         pulled = pulling.result()
-        self._note(f"{client.name} {spell(client.claims)} pushes {brief(push)}", pushed)
-        self._note(f"  and meanwhile {spell(claims)} pulls {brief(pull)}", pulled)
+        self._note(f"{named(client, client.claims)} pushes {brief(push)}", pushed)
+        self._note(f"  and meanwhile {named(client, claims, other)} pulls {brief(pull)}", pulled)
         if (pushed.status, pulled.status) != (200, 200):
             raise WrongError(f"two requests at once are answered with {pushed.body!r} and {pulled.body!r}")
         self._acknowledged(push["deltas"])
@@ -231,7 +257,7 @@ class Game(Exchange):
         client.pushed(push["deltas"], int(pushed.json["serverHlc"]))
         rows = {key_of(each) for each in push["deltas"]}
         if fate == "whole":
-            client.claims, client.shown = claims, client.claims
+            client.claims, client.shown = claims, [client.claims]
         if fate != "whole" or not rows.isdisjoint(map(key_of, page["deltas"])) or not client.take(page):
             client.answer_lost(push=False)
 
@@ -276,16 +302,26 @@ class Game(Exchange):
         client.pushes.append(request)
         return request
 
-    def _set_rules(self, place: int) -> None:
+    def _set_rules(self, place: int, process: int = 0) -> None:
+        rules = self._next_rules(place)
+        self._send_rules(rules, process)
+        self.requests.append(f"rules {spell(rules)}{f' at {process}' if process else ''}")
+        self._have_rules(rules)
+
+    def _next_rules(self, place: int) -> dict[str, Any]:
         self._rules += 1
-        rules = {"version": self._rules, "buckets": RULES[place]}
-        answer = self._call("POST", f"/admin/sync-rules/{self.gateway}", self._token("admin", {}, "admin"), rules)
-        if answer.status != 200:
-            raise WrongError(f"rules are answered with {answer.status} {answer.body!r}")
+        return {"version": self._rules, "buckets": RULES[place]}
+
+    def _send_rules(self, rules: dict[str, Any], process: int) -> None:
         anything = {"writeScope": "any"}  # as in the reference: these clients write to rows that they do not see
-        answer = self._call("POST", f"/admin/settings/{self.gateway}", self._token("admin", {}, "admin"), anything)
-        if answer.status != 200:
-            raise WrongError(f"the write scope is answered with {answer.status} {answer.body!r}")
+        token = self._token("admin", {}, "admin")
+        for kind, body in (("sync-rules", rules), ("settings", anything)):
+            answer = self._call("POST", f"/admin/{kind}/{self.gateway}", token, body, process=process)
+            if answer.status != 200:
+                raise WrongError(f"{kind} are answered with {answer.status} {answer.body!r}")
+
+    def _have_rules(self, rules: dict[str, Any]) -> None:
+        """Note that rules are in force."""
         self.ledger.rules = rules
         self.reindexing = self._ready
         self._note_visible_rows()
@@ -323,7 +359,7 @@ class Game(Exchange):
             self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
         self._ready = True
 
-    def _flush(self) -> None:
+    def _flush(self, process: int) -> None:
         """Flush every shard as the pipeline does: plan a batch, confirm what the lake holds, trim the log.
 
         Raises:
@@ -331,26 +367,73 @@ class Game(Exchange):
         """
         staging = self.server.staging
         for shard in self.server.shards:
-            batch = staging("plan", gateway=self.gateway, shard=shard, max_deltas=10**9)
+            batch = staging("plan", process, gateway=self.gateway, shard=shard, max_deltas=10**9)
             ids = self._unflushed.pop(shard, [])
             if (batch["deltas"] if batch is not None else 0) != len(ids):
                 raise WrongError(f"{len(ids)} deltas of shard {shard!r} wait for a flush, not those of {batch}")
             if batch is not None:
-                staging("confirm", batch_id=batch["batch_id"], deltas=len(ids), id_sum=id_sum(ids))
-                staging("trim", gateway=self.gateway, shard=shard)
+                staging("confirm", process, batch_id=batch["batch_id"], deltas=len(ids), id_sum=id_sum(ids))
+                staging("trim", process, gateway=self.gateway, shard=shard)
 
     def _killed(self, client: Client) -> Iterator[Request | None]:
-        """The server dies, perhaps with a push on its way, which is repeated once it is back."""
+        """A process dies, perhaps with a push on its way, which is repeated: to another, or once it is back."""
+        self._release()  # others wait for what is kept back, and this one for them
         request = self._push_request(client)
         if request is None:
             yield None
-            self._all_ended()
+            self._ended_with(self.server.died)
             return
         path = f"/sync/{self.gateway}/push"
-        yield Request("POST", path, self._show_token(client), request, headers_of(client))
-        self._all_ended()
+        yield Request("POST", path, self._show_token(client), request, headers_of(client), client.process)
+        self._ended_with(self.server.died)
         client.answer_lost(push=True)
         self._push(client, "whole")
+
+    # -- notices between processes -----------------------------------------------------------------------------------
+
+    def _hold(self, process: int) -> None:
+        """Keep back what other processes commit from one."""
+        if self.server.proxy is not None:
+            self.server.proxy.hold(process)
+            self._held.add(process)
+            self.requests.append(f"notices to {process} are late")
+
+    def _release(self) -> None:
+        """Deliver what was kept back."""
+        if self.server.proxy is not None and self._held:
+            for process in self._held:
+                self.server.proxy.release(process)
+            self._held.clear()
+            self.requests.append("notices are delivered")
+
+    def _deaf(self, client: Client, writer: int, limit: int) -> None:
+        """The process of a client's line misses that another one sends rows to the client over HTTP.
+
+        The line has brought everything before, and brings nothing meanwhile, because the other process takes the rows.
+        The history goes on when the process listens again.
+        """
+        line = self._lines.get(client.name)
+        if self.server.proxy is None or line is None or not line.pulled or line.more or not client.settled:
+            return
+        self._await_rows(client)
+        if self._lines.get(client.name) is not line:
+            return
+        self._hold(line.process)
+        before, client.process = client.process, (line.process + 1) % self.server.processes
+        other = self._person(writer)
+        there, other.process = other.process, client.process
+        if other is not client and other.name not in self._lines:
+            self._push(other, "whole")
+        request = {**client.pull_fields(), "maxDeltas": limit}
+        page = self._page(client, self._ask(client, request), request)
+        if page is not None:
+            client.take(page)
+        other.process, client.process = there, before
+        self.requests.append(f"notices to {line.process} are lost")
+        self._held.discard(line.process)
+        self.server.proxy.lose(line.process)
+        if page is not None and any(each["op"] != "DELETE" for each in page["deltas"]):
+            line.await_frame(TOLD)  # it does not know what the client has, and sends that again
 
     # -- lines -------------------------------------------------------------------------------------------------------
 
@@ -402,6 +485,7 @@ class Game(Exchange):
 
     def _finish(self) -> None:
         """Everybody pushes and pulls until nothing is left, and then must have what it may see."""
+        self._release()
         for client in self.clients:
             for _ in range(3):
                 if client.outbox:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tests.blackbox.clients import WrongError
 from tests.blackbox.histories import Step, history
-from tests.blackbox.play import Game
+from tests.blackbox.overlap import OverlappingGame
 from tests.blackbox.server import RefusedError, Request, Server
 
 _names = count()
@@ -17,6 +17,8 @@ AT_ONCE = 20
 """Histories that share the server's deaths."""
 THREADS = 5
 """Of which so many are played at the same moment: a history waits most of its time."""
+TRIES = 10
+"""How often a case whose requests overlap is played before it counts as right: it may go wrong by chance."""
 
 
 class Case(NamedTuple):
@@ -45,7 +47,7 @@ class _Table:
     """A history on its way."""
 
     def __init__(self, server: Server, case: Case) -> None:
-        self.game = Game(server, f"bb-{next(_names)}", case.setting)
+        self.game = OverlappingGame(server, f"bb-{next(_names)}", case.setting)
         self._steps = self.game.play(case.steps)
         self.why: str | None = None
         self.over = False
@@ -70,8 +72,13 @@ def play(server: Server, cases: Sequence[Case]) -> list[tuple[str, list[str]] | 
             on_the_way = list(threads.map(_Table.go_on, [table for table in tables if not table.over]))
         if all(table.over for table in tables):
             return [(table.why, table.game.requests) if table.why is not None else None for table in tables]
-        server.kill([request for request in on_the_way if request is not None])
-        server.start()
+        server.die([request for request in on_the_way if request is not None])
+
+
+def wrong(server: Server, case: Case) -> tuple[str, list[str]] | None:
+    """What a case finds wrong, and its requests; one whose requests overlap is played several times."""
+    times = TRIES if any(step[0] == "and" for step in case.steps) else 1
+    return next((found for found in play(server, [case] * times) if found is not None), None)
 
 
 def smaller(server: Server, case: Case) -> Case:
@@ -81,7 +88,7 @@ def smaller(server: Server, case: Case) -> Case:
         place = 0
         while place < len(case.steps):
             without = Case(case.setting, case.steps[:place] + case.steps[place + size :])
-            if play(server, [without])[0]:
+            if wrong(server, without):
                 case = without
             else:
                 place += size
@@ -97,30 +104,48 @@ def search(
     kills: bool = False,
     live: bool = False,
     fill_every: int = 12,
+    overlap_every: int = 2,
     shrink: bool = True,
 ) -> Iterator[tuple[int, list[Failure]]]:
-    """Play the histories of seeds: how many were played at a time, and those that were wrong."""
+    """Play the histories of seeds: how many were played at a time, and those that were wrong.
+
+    Args:
+        server: the server.
+        seeds: of the histories.
+        kills: whether processes of the server are killed.
+        live: whether stock clients have WebSockets.
+        fill_every: of so many seeds one has a gateway with many rows; 0: none.
+        overlap_every: of so many seeds one has requests at the same time; 0: none.
+        shrink: whether wrong histories are made small.
+    """
     while True:
         some = list(islice(seeds, AT_ONCE))
         if not some:
             return
-        filled = [bool(fill_every) and seed % fill_every == 0 for seed in some]
         cases = [
-            Case(*history(seed, kills=kills, live=live, fill=fill)) for seed, fill in zip(some, filled, strict=True)
+            Case(
+                *history(
+                    seed,
+                    kills=kills,
+                    live=live,
+                    fill=bool(fill_every) and seed % fill_every == 0,
+                    processes=server.processes,
+                    overlap=bool(overlap_every) and seed % overlap_every == 0,
+                )
+            )
+            for seed in some
         ]
         failures = []
         for seed, case, found in zip(some, cases, play(server, cases), strict=True):
             if found is None:
                 continue
             small = smaller(server, case) if shrink else case
-            again = play(server, [small])[0] or found
+            again = wrong(server, small) or found
             failures.append(Failure(seed, again[0], small, again[1]))
         yield len(some), failures
 
 
-def found_wrong(
-    server: Server, seeds: Iterable[int], *, kills: bool = False, live: bool = False, fill_every: int = 0
-) -> list[str]:
-    """Reports of the histories of these seeds that are wrong, as they were played."""
-    found = search(server, iter(seeds), kills=kills, live=live, fill_every=fill_every, shrink=False)
+def found_wrong(server: Server, seeds: Iterable[int], **chosen: Any) -> list[str]:
+    """Reports of the histories of these seeds that are wrong, as they were played; options as of `search`."""
+    found = search(server, iter(seeds), **{"fill_every": 0, **chosen}, shrink=False)
     return [failure.report() for _, failures in found for failure in failures]

@@ -1,4 +1,4 @@
-"""The server under test: `python -m gateway` in a process of its own, and HTTP to it."""
+"""The server under test: `python -m gateway` in one or more processes of their own, and HTTP to them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.blackbox.line import Line
+from tests.blackbox.proxy import Proxy
 
 SECRET = "the secret with which the black-box clients sign"
 SERVICE = "the token that the pipeline would show"
@@ -36,6 +38,8 @@ class Request(NamedTuple):
     token: str
     body: Any
     headers: Mapping[str, str]
+    process: int = 0
+    """Which of the server's processes it goes to."""
 
 
 class Answer:
@@ -54,44 +58,30 @@ class RefusedError(Exception):
     """The server answered a call of the pipeline with an error."""
 
 
-class Server:
-    """A gateway over SQLite, over SQLite in three shards, or over Postgres."""
+class _Process:
+    """One gateway process, which dies and is started again."""
 
-    def __init__(self, over: str = "sqlite", postgres: str | None = None) -> None:
-        memory = Path("/dev") / "shm"
-        self.folder = Path(tempfile.mkdtemp(prefix="blackbox-", dir=memory if memory.is_dir() else None))
-        self._variables = {
-            "LAKESYNC_CONFIG": "",
-            "LAKESYNC_DATA_DIR": str(self.folder / "data"),
-            "LAKESYNC_GATEWAY_PORT": "0",
-            "LAKESYNC_JWT_SECRET": SECRET,
-            "LAKESYNC_SERVICE_TOKEN": SERVICE,
-            "LAKESYNC_LIMITS_REQUESTS_PER_SECOND": "100000",
-            "LAKESYNC_LIMITS_WEBSOCKET_MESSAGES_PER_SECOND": "100000",
-        }
-        if over == "sharded":
-            self._variables["LAKESYNC_SHARD_CONFIG"] = json.dumps(SHARDS)
-        if postgres is not None:
-            self._variables["LAKESYNC_STAGING_URL"] = postgres
-        self.shards = ["one", "two", "rest"] if over == "sharded" else ["main"]
+    def __init__(self, log: Path, variables: Mapping[str, str]) -> None:
+        """Start it.
+
+        Args:
+            log: where it writes; each start adds its number.
+            variables: its settings.
+        """
+        self._log = log
+        self._variables = dict(variables)
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._kept = threading.local()
-        """Each thread's connection, and to which start of the server it leads."""
         self.port = 0
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
+        """0 while it is down."""
+        self._running: subprocess.Popen[bytes] | None = None
+        self.start()
 
     def start(self) -> None:
-        """Start the process and wait until it listens."""
-        self.starts += 1
-        log = self.folder / f"log-{self.starts}"
+        """Start it and wait until it listens."""
+        log = self._log.with_suffix(f".{self.starts + 1}")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
         with log.open("wb") as stream:
-            self._process = subprocess.Popen(
+            self._running = subprocess.Popen(
                 [sys.executable, "-m", "gateway"],
                 cwd=os.environ.get("BLACKBOX_ROOT", _ROOT),  # another commit's checkout
                 env={**kept, **self._variables},
@@ -102,56 +92,163 @@ class Server:
         while True:
             for line in log.read_bytes().splitlines():
                 if b'"listening"' in line:
+                    self.starts += 1
                     self.port = int(json.loads(line)["url"].rpartition(":")[2])
                     return
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self._running.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not start: {log.read_text()[-3000:]}")
             time.sleep(0.02)
 
+    def kill(self) -> None:
+        """kill -9."""
+        self.port = 0
+        if self._running is not None:
+            self._running.send_signal(signal.SIGKILL)
+            self._running.wait()
+            self._running = None
+
+
+class Server:
+    """A gateway over SQLite, over SQLite in three shards, or over Postgres, there in one process or several."""
+
+    def __init__(self, over: str = "sqlite", postgres: str | None = None, processes: int = 1) -> None:
+        """Start it.
+
+        Args:
+            over: the store: `sqlite`, `sharded` or `postgres`.
+            postgres: the database's address.
+            processes: how many serve the same store; several only over Postgres, to which they have a proxy then.
+        """
+        memory = Path("/dev") / "shm"
+        self.folder = Path(tempfile.mkdtemp(prefix="blackbox-", dir=memory if memory.is_dir() else None))
+        variables = {
+            "LAKESYNC_CONFIG": "",
+            "LAKESYNC_DATA_DIR": str(self.folder / "data"),
+            "LAKESYNC_GATEWAY_PORT": "0",
+            "LAKESYNC_JWT_SECRET": SECRET,
+            "LAKESYNC_SERVICE_TOKEN": SERVICE,
+            "LAKESYNC_LIMITS_REQUESTS_PER_SECOND": "100000",
+            "LAKESYNC_LIMITS_WEBSOCKET_MESSAGES_PER_SECOND": "100000",
+        }
+        if over == "sharded":
+            variables["LAKESYNC_SHARD_CONFIG"] = json.dumps(SHARDS)
+        self.shards = ["one", "two", "rest"] if over == "sharded" else ["main"]
+        self.proxy: Proxy | None = None
+        """Where the notices between processes pass through; None if there is one process only."""
+        self.deaths = 0
+        self.died = 0
+        """The process that died last."""
+        self._return: Future[None] | None = None
+        """The start of the process that died last, while the others serve."""
+        self._processes: list[_Process] = []
+        self._kept = threading.local()
+        """Each thread's connections by process, each with the start of the process to which it leads."""
+        self._starter = ThreadPoolExecutor(1)
+        try:
+            if postgres is not None and processes > 1:
+                self.proxy = Proxy(postgres, processes)
+            for number in range(processes):
+                if postgres is not None:
+                    address = self.proxy.addresses[number] if self.proxy is not None else postgres
+                    variables["LAKESYNC_STAGING_URL"] = address
+                self._processes.append(_Process(self.folder / f"log-{number}", variables))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def processes(self) -> int:
+        """How many there are."""
+        return len(self._processes)
+
     @property
     def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self.port}"
+        """Where the first process listens."""
+        return f"http://127.0.0.1:{self._processes[0].port}"
 
-    def kill(self, on_the_way: Iterable[Request] = ()) -> None:
-        """kill -9, with requests on their way."""
+    def die(self, on_the_way: Iterable[Request] = ()) -> None:
+        """kill -9 of one process, each in turn, with requests on their way; it is started again.
+
+        A single one is back when this returns. Of several, the others go on and serve its requests too, until it is
+        back.
+        """
+        self._await_return()
+        self.died = self.deaths % len(self._processes)
+        self.deaths += 1
+        dying = self._processes[self.died]
         sent = [self._sent(request) for request in on_the_way]
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        dying.kill()
         for connection in sent:
             connection.close()
+        if len(self._processes) == 1:
+            dying.start()
+        else:
+            self._return = self._starter.submit(dying.start)
+
+    def kill(self) -> None:
+        """kill -9 of every process."""
+        for process in self._processes:
+            process.kill()
+
+    def start(self) -> None:
+        """Start every process again."""
+        for process in self._processes:
+            process.start()
+
+    def _await_return(self) -> None:
+        if self._return is not None:
+            self._return.result()
+            self._return = None
 
     def close(self) -> None:
         """End it and remove what it kept."""
+        self._starter.shutdown()
         self.kill()
+        if self.proxy is not None:
+            self.proxy.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def serving(self, process: int) -> int:
+        """This process, or another one while it is down."""
+        order = [process, *range(len(self._processes))]
+        return next(each for each in order if self._processes[each].port)
+
     def call(
-        self, method: str, path: str, token: str, body: Any = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        token: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        process: int = 0,
     ) -> Answer:
-        """One request over the connection that the thread keeps."""
-        request = Request(method, path, token, body, headers or {})
-        kept = getattr(self._kept, "connection", None)
-        if kept is None or self._kept.start != self.starts:
-            kept = self._kept.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
-            self._kept.start = self.starts
-        response = self._sent(request, kept).getresponse()
+        """One request over the connection that the thread keeps to the process."""
+        process = self.serving(process)
+        connections = self._kept.__dict__.setdefault("connections", {})
+        start, connection = connections.get(process, (0, None))
+        if start != self._processes[process].starts:
+            start, connection = self._processes[process].starts, self._connection(process)
+            connections[process] = (start, connection)
+        request = Request(method, path, token, body, headers or {}, process)
+        response = self._sent(request, connection).getresponse()
         return Answer(response.status, response.read())
+
+    def _connection(self, process: int) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self._processes[process].port, timeout=DEADLINE)
 
     def _sent(
         self, request: Request, connection: http.client.HTTPConnection | None = None
     ) -> http.client.HTTPConnection:
-        connection = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        connection = connection or self._connection(self.serving(request.process))
         data = None if request.body is None else json.dumps(request.body, separators=(",", ":")).encode()
         given = {"Authorization": f"Bearer {request.token}", "Content-Type": "application/json", **request.headers}
         connection.request(request.method, request.path, data, given)
         return connection
 
-    def dial(self, gateway: str, token: str) -> Line:
+    def dial(self, gateway: str, token: str, process: int = 0) -> Line:
         """A WebSocket."""
-        return Line(self.port, gateway, token, DEADLINE, {})
+        process = self.serving(process)
+        return Line(self._processes[process].port, gateway, token, DEADLINE, {}, process)
 
     def shard_of(self, table: str) -> str:
         """The shard in which a table's log is."""
@@ -159,13 +256,18 @@ class Server:
             return self.shards[0]
         return SHARDS["shards"].get(table, SHARDS["default"])
 
-    def staging(self, method: str, **arguments: Any) -> Any:
+    def staging(self, method: str, process: int = 0, **arguments: Any) -> Any:
         """Call the staging store as the pipeline does.
+
+        Args:
+            method: of the store.
+            process: which is called.
+            arguments: of the method.
 
         Raises:
             RefusedError: the call failed.
         """
-        answer = self.call("POST", f"/internal/staging/{method}", SERVICE, arguments)
+        answer = self.call("POST", f"/internal/staging/{method}", SERVICE, arguments, process=process)
         if answer.status != 200:
             raise RefusedError(f"staging's {method}: {answer.status} {answer.body!r}")
         return answer.json

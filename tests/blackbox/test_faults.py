@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.blackbox.histories import MANY_TEAMS, Step
-from tests.blackbox.run import Case, play
+from tests.blackbox.run import Case, wrong
 
 TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": ["q"], "level": "1"})
 A, B = TWO
@@ -421,6 +421,22 @@ CASES = {
     ),
 }  # fmt: skip
 
+CASES_OF_PROCESSES = {
+    "a process broadcasts before it is notified of a pull with another token at another one": case(
+        "stock stock", 1,
+        ("connect", 0), pull(0), edit(1, "INSERT", "notes/r1", team="a"), push(1), ("hear", 0, 5.0),
+        ("process", 1, 1), edit(1, "INSERT", "notes/r2", team="c"), push(1),
+        ("hold", 0), ("process", 0, 1), ("other token", 0, C, 1000),
+        ("process", 1, 0), edit(1, "INSERT", "notes/r3", team="a"), push(1), ("hear", 0, 5.0), ("release", 0),
+        claims(0, team="c"),
+    ),
+    "a process misses that another one sends a client rows over HTTP": case(
+        "stock stock", 1,
+        ("connect", 0), pull(0), edit(1, "INSERT", "notes/r1", team="a"), push(1), ("hear", 0, 5.0),
+        edit(1, "INSERT", "notes/r2", team="a"), ("deaf", 0, 1, 1000), ("hear", 0, 5.0),
+    ),
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_client_ends_with_its_rows(over_sqlite, name):
@@ -432,6 +448,11 @@ def test_every_client_of_a_sharded_gateway_ends_with_its_rows(over_shards, name)
     _check(over_shards, CASES[name])
 
 
+@pytest.mark.parametrize("name", CASES_OF_PROCESSES)
+def test_every_client_of_two_processes_ends_with_its_rows(two_processes, name):
+    _check(two_processes, CASES_OF_PROCESSES[name])
+
+
 def _check(server, case):
-    (found,) = play(server, [case])
+    found = wrong(server, case)
     assert found is None, "\n".join([found[0], *found[1]])

@@ -1,14 +1,17 @@
-"""As `test_histories`, against a gateway over Postgres."""
+"""As `test_histories`, against two gateway processes over one Postgres: requests go to either, and notices between."""
 
 from __future__ import annotations
 
 from tests.blackbox.run import found_wrong
-from tests.blackbox.server import Server
 
 
-def test_histories_over_postgres(own_database):
-    server = Server("postgres", own_database)
-    try:
-        assert not found_wrong(server, range(700, 725))
-    finally:
-        server.close()
+def test_histories_over_two_processes(two_processes):
+    assert not found_wrong(two_processes, range(700, 715))
+
+
+def test_histories_over_two_processes_and_websockets(two_processes):
+    assert not found_wrong(two_processes, range(960, 970), live=True)
+
+
+def test_histories_over_two_processes_of_which_one_is_killed(two_processes):
+    assert not found_wrong(two_processes, range(720, 728), kills=True, live=True)

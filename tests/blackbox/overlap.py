@@ -1,0 +1,394 @@
+"""Requests of a history that are on their way at the same time, and the orders that explain their answers.
+
+Each answer is checked against what the gateway has acknowledged. While requests overlap, that depends on the order in
+which it served them, which nobody can see. So the answers of a group are right if one order of its requests explains
+all of them. An order in which a request comes before one that had been answered before it was sent is none.
+
+Exact within a group, for each order:
+- R5: a page names only rows that its client could see at some time, up to the page's place in the order.
+- An INSERT or UPDATE is of a row that the client may see at this place.
+- A complete page leaves its client with exactly the rows that it may see at this place: all of the pushes before it,
+  nothing of those after it. Not compared are clients with two requests of their own in the group, and groups that
+  change rules: the change is one commit and the new bucket keys of the rows are another.
+- A flush has whole pushes only: those acknowledged before, and any of the group.
+
+Exact whatever the order, because a client takes one answer after the other: no INSERT of a row that it has; a push is
+never answered with cursor 0.
+
+Only at a quiet point, when all of the group are answered: that every client has its rows, by its next complete page
+and at the end of the history; that a broadcast brings what a line lacks; that a change of rules has its effect.
+
+A client does what a real one may: it pulls and pushes at the same time, drops a page that names a row of the push, and
+repeats a request, also at another process, of which it then takes one answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
+from typing import Any
+
+from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
+from tests.blackbox.exchange import brief, headers_of, named, spell, wrong_rows
+from tests.blackbox.law import Delta, Key, Ledger, Values, id_sum, key_of
+from tests.blackbox.line import Line
+from tests.blackbox.play import Game
+from tests.blackbox.server import Answer, RefusedError
+
+MOST = 4
+"""Requests of a group."""
+
+
+@dataclass(eq=False)
+class _Sent:
+    """A request of a group, and its answer."""
+
+    kind: str
+    """`pull`, `push`, `rules`, `flush` or `connect`."""
+    client: Client
+    claims: dict[str, Any]
+    """In its token."""
+    process: int
+    delay: float
+    """Seconds after the group's begin."""
+    request: Any = None
+    own: bool = False
+    """Whether its client awaits the answer."""
+    fate: str = "whole"
+    """`repeated` is by the network, without the client."""
+    line: Line | None = None
+    """Over which it is sent; None for HTTP."""
+    began: float = 0.0
+    ended: float = float("inf")
+    answer: Answer | None = None
+    page: Page | None = None
+    rows: dict[Key, Values] | None = None
+    """What its client has after a complete page; None if that says nothing."""
+    flushed: list[list[_Sent]] = field(default_factory=list)
+    """By shard, the pushes of the group that a flush had besides those of before."""
+
+    def __str__(self) -> str:
+        who = named(self.client, self.claims, self.process)
+        over = " over its line" if self.line is not None else ""
+        match self.kind:
+            case "pull" | "push":
+                return f"{who} {self.kind}s {brief(self.request)}{over}"
+            case "rules":
+                return f"rules {spell(self.request)} at {self.process}"
+        return f"{who} {self.kind}"
+
+
+class OverlappingGame(Game):
+    """A history in which requests may overlap."""
+
+    def play_together(self, group: list[tuple[float, str, Client, list[Any]]]) -> None:
+        """Do steps whose requests are on their way at the same time; edits come before them.
+
+        Args:
+            group: for each step the seconds by which its request is later than the first one, its kind, its client,
+                and the rest of it.
+
+        Raises:
+            WrongError: no order explains the answers.
+        """
+        sent: list[_Sent] = []
+        for delay, kind, client, detail in group:
+            prepared = self._prepare(kind, client, detail, sent) if len(sent) < MOST else None
+            if prepared is not None:
+                prepared.delay = delay
+                sent.append(prepared)
+        if not sent:
+            return
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(sent)) as threads:
+            for done in [threads.submit(self._send, each, began, sent) for each in sent]:
+                done.result()
+        self.requests.append(f"{len(sent)} at the same time:")
+        before = {client: set(client.ever_visible) for client in self.clients}
+        for order in _orders(sent):  # a broadcast may be of any moment
+            outcome = _Outcome(self.ledger.copy(), before, self.clients)
+            for each in order:
+                outcome.follow(each, compare=False)
+            for client in self.clients:
+                client.ever_visible |= outcome.visible[client]
+        for each in sent:
+            self._take(each, sent)
+        self._judge(sent, before)
+
+    # -- before ------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, kind: str, client: Client, detail: list[Any], others: list[_Sent]) -> _Sent | None:
+        """Return the request of a step; None if it has none, or if its client does not make it beside the others."""
+        mine = [each for each in others if each.client is client and each.own]
+        new = _Sent(kind, client, client.claims, client.process, 0.0)
+        line = self._lines.get(client.name)
+        match kind:
+            case "pull" | "push":
+                fate = detail[-1]
+                if any(each.kind in (kind, "connect") for each in mine):
+                    return None
+                if mine and (isinstance(client, NamedClient) or line is not None):
+                    return None
+                if isinstance(client, NamedClient) and client.doubt:
+                    new.kind = "push"
+                new.fate = "answer lost" if fate == "request lost" else fate
+                new.own, new.line = True, line
+                return self._with_request(new, detail[0] if kind == "pull" else 0)
+            case "other token":
+                new.kind, new.claims, new.fate = "pull", detail[0], "answer lost"
+                new.request = {**client.pull_fields(), "maxDeltas": detail[1]}
+            case "old pull" | "old push":
+                new.kind, new.fate = kind.removeprefix("old "), "repeated"
+                requests = client.pulls if new.kind == "pull" else client.pushes
+                if not requests:
+                    return None
+                new.request = requests[-detail[0] :][0]
+            case "rules":
+                if any(each.kind == "rules" for each in others):
+                    return None
+                new.request = self._next_rules(detail[0])
+            case "connect":
+                if mine or not isinstance(client, StockClient):
+                    return None
+                self._leave_line(client)
+                new.own = True
+            case "flush":
+                if any(each.kind == "flush" for each in others):
+                    return None
+            case _:
+                self._do(kind, client, *detail)
+                return None
+        return new
+
+    def _with_request(self, new: _Sent, limit: int) -> _Sent | None:
+        client = new.client
+        if new.kind == "pull":
+            new.request = {**client.pull_fields(), "maxDeltas": limit}
+            client.pulls.append(new.request)
+            client.asked_since_wiped = True
+            return new
+        new.request = self._push_request(client)
+        return new if new.request is not None else None
+
+    # -- on their way ------------------------------------------------------------------------------------------------
+
+    def _send(self, each: _Sent, began: float, group: list[_Sent]) -> None:
+        """Send a request, and await its answer unless a line brings that."""
+        time.sleep(max(0.0, began + each.delay - time.monotonic()))
+        each.began = time.monotonic()
+        path = f"/sync/{self.gateway}/{each.kind}"
+        if each.line is not None:
+            each.line.ask(each.request)
+            return
+        match each.kind:
+            case "rules":
+                self._send_rules(each.request, each.process)
+            case "flush":
+                each.flushed = list(self._flushed(each.process, [other for other in group if other.kind == "push"]))
+            case "connect":
+                token = self._token(each.client.name, each.claims)
+                each.line = self.server.dial(self.gateway, token, each.process)
+            case _:
+                token = self._token(each.client.name, each.claims)
+                headers = headers_of(each.client)
+                each.answer = self._call("POST", path, token, each.request, headers, each.process)
+        each.ended = time.monotonic()
+
+    def _flushed(self, process: int, pushes: list[_Sent]) -> Iterator[list[_Sent]]:
+        """Flush every shard, which may have some of these pushes; yield those that it had.
+
+        Raises:
+            WrongError: a shard's log has anything but the acknowledged deltas and whole pushes.
+        """
+        for shard in self.server.shards:
+            batch = self.server.staging("plan", process, gateway=self.gateway, shard=shard, max_deltas=10**9)
+            for some in _subsets(pushes):
+                ids = [*self._unflushed.get(shard, ()), *self._new_ids(shard, some)]
+                if (batch["deltas"] if batch is not None else 0) != len(ids):
+                    continue
+                if batch is None or self._confirm(process, shard, batch, ids):
+                    yield some
+                    break
+            else:
+                raise WrongError(f"no deltas that were pushed to shard {shard!r} are those of {batch}")
+
+    def _confirm(self, process: int, shard: str, batch: dict[str, Any], ids: list[str]) -> bool:
+        confirmed = {"batch_id": batch["batch_id"], "deltas": len(ids), "id_sum": id_sum(ids)}
+        try:
+            self.server.staging("confirm", process, **confirmed)
+        except RefusedError:
+            return False
+        self.server.staging("trim", process, gateway=self.gateway, shard=shard)
+        return True
+
+    def _new_ids(self, shard: str, pushes: list[_Sent]) -> list[str]:
+        """The ids that these pushes bring to a shard."""
+        pushed: list[Delta] = [delta for each in pushes for delta in each.request["deltas"]]
+        new = self.ledger.copy().take(pushed)
+        return [delta["deltaId"] for delta in new if self.server.shard_of(delta["table"]) == shard]
+
+    # -- after -------------------------------------------------------------------------------------------------------
+
+    def _take(self, each: _Sent, group: list[_Sent]) -> None:
+        """Let the client take its answer."""
+        client = each.client
+        if each.answer is not None:
+            self._note(f"  {each}", each.answer)
+        else:
+            self.requests.append(f"  {each}")
+        if each.kind == "connect":
+            assert each.line is not None
+            self._lines[client.name] = each.line
+        elif each.kind == "push":
+            self._take_push(each)
+        elif each.kind == "pull":
+            self._take_pull(each, group)
+
+    def _take_push(self, each: _Sent) -> None:
+        client = each.client
+        if each.line is not None:
+            page = self._answer(client)
+            cursor = int(page["serverHlc"]) if page is not None else None
+        else:
+            assert each.answer is not None
+            if each.answer.status != 200:
+                raise WrongError(f"a push is answered with {each.answer.status} {each.answer.body!r}")
+            cursor = int(each.answer.json["serverHlc"])
+        if not each.own:
+            return
+        if each.fate == "answer lost" or cursor is None:
+            self._cut(client)
+            client.answer_lost(push=True)
+        else:
+            client.pushed(each.request["deltas"], cursor)
+
+    def _take_pull(self, each: _Sent, group: list[_Sent]) -> None:
+        client = each.client
+        lost = each.fate == "answer lost"
+        if each.line is not None:
+            each.page = self._answer(client, drop=lost)
+        elif (answer := each.answer) is not None and answer.status == 200:
+            each.page = answer.json
+        elif answer is not None and answer.status == 409 and isinstance(client, NamedClient):
+            if each.own and client.cursor == int(each.request["sinceHlc"]):
+                client.resync()
+            return
+        else:
+            raise WrongError(f"a pull is answered with {answer and (answer.status, answer.body)}")
+        if not each.own:
+            if lost:
+                client.answer_lost(push=False)
+            return
+        page = each.page
+        beside = [other for other in group if other.own and other.client is client and other is not each]
+        pushed = {key_of(delta) for other in beside if other.kind == "push" for delta in other.request["deltas"]}
+        if page is None or lost or any(key_of(delta) in pushed for delta in page["deltas"]) or not client.take(page):
+            if each.line is not None:
+                self._cut(client)
+            client.answer_lost(push=False)
+            return
+        if each.line is not None:
+            each.line.pulled, each.line.more = True, page["hasMore"]
+        if not page["hasMore"]:
+            client.proven = client.proven or (client.cursor > 1 and not self.reindexing)
+            if client.settled and not beside:
+                each.rows = {key: dict(row) for key, row in client.rows.items()}
+
+    # -- the verdict -------------------------------------------------------------------------------------------------
+
+    def _judge(self, sent: list[_Sent], before: dict[Client, set[Key]]) -> None:
+        """Find the orders that explain the answers, and note what follows from them.
+
+        Args:
+            sent: the requests, answered.
+            before: by client, the rows that it could see before them.
+
+        Raises:
+            WrongError: there is none.
+        """
+        compare = not self.reindexing and all(each.kind != "rules" for each in sent)
+        explained: list[_Outcome] = []
+        why: list[str] = []
+        for order in _orders(sent):
+            outcome = _Outcome(self.ledger.copy(), before, self.clients)
+            wrong = next((found for each in order if (found := outcome.follow(each, compare=compare))), None)
+            if wrong is None:
+                explained.append(outcome)
+            else:
+                why.append(f"{wrong} [{', then '.join(f'{each.client.name} {each.kind}' for each in order)}]")
+        if not explained:
+            raise WrongError(f"no order explains the answers: {'; '.join(why[:3])}")
+        for client in self.clients:
+            client.ever_visible = set().union(*(outcome.visible[client] for outcome in explained))
+            shown = [claims for outcome in explained for claims in outcome.shown[client]]
+            client.shown = [claims for place, claims in enumerate(shown) if claims not in shown[:place]]
+        flushed = {
+            shard: self._new_ids(shard, pushes)
+            for each in sent
+            if each.kind == "flush"
+            for shard, pushes in zip(self.server.shards, each.flushed, strict=True)
+        }
+        for shard in flushed:
+            self._unflushed[shard] = []
+        for each in sent:
+            if each.kind == "push":
+                for delta in self.ledger.take(each.request["deltas"]):
+                    shard = self.server.shard_of(delta["table"])
+                    if delta["deltaId"] not in flushed.get(shard, ()):
+                        self._unflushed.setdefault(shard, []).append(delta["deltaId"])
+            elif each.kind == "rules":
+                self._have_rules(each.request)
+            elif each.kind == "connect":
+                self._follow_claims(each.client)
+        self._note_visible_rows()
+
+
+def _orders(sent: list[_Sent]) -> Iterator[tuple[_Sent, ...]]:
+    """The orders in which requests may have been served."""
+    for order in permutations(each for each in sent if each.kind in ("pull", "push", "rules")):
+        if not any(later.ended < sooner.began for sooner, later in combinations(order, 2)):
+            yield order
+
+
+class _Outcome:
+    """What a gateway is like after requests in one order."""
+
+    def __init__(self, ledger: Ledger, visible: dict[Client, set[Key]], clients: list[Client]) -> None:
+        self._ledger = ledger
+        self._clients = clients
+        self.visible = {client: set(visible[client]) for client in clients}
+        self.shown = {client: client.shown for client in clients}
+
+    def follow(self, each: _Sent, *, compare: bool) -> str | None:
+        """Take the order's next request; return what is wrong with its answer here."""
+        if each.kind == "rules":
+            self._ledger.rules = each.request
+        else:
+            self.shown[each.client] = [each.claims]
+        if each.kind == "push":
+            self._ledger.take(each.request["deltas"])
+        for client in self._clients:
+            for claims in (client.claims, *self.shown[client], *client.followed):
+                self.visible[client].update(self._ledger.visible(claims))
+        if each.page is None:
+            return None
+        client = each.client
+        found = wrong_rows(client, each.page, each.claims, self.visible[client], self._ledger)
+        if found is None and compare and each.rows is not None:
+            wanted = self._ledger.visible(each.claims)
+            wrong = [
+                f"{key}: has {each.rows.get(key)}, should have {wanted.get(key)}"
+                for key in sorted(wanted.keys() | each.rows.keys())
+                if each.rows.get(key) != wanted.get(key) and key not in client.fought
+            ]
+            found = f"{client.name} after a complete page: {'; '.join(wrong)}" if wrong else None
+        return found
+
+
+def _subsets(pushes: list[_Sent]) -> Iterator[list[_Sent]]:
+    for size in range(len(pushes) + 1):
+        for some in combinations(pushes, size):
+            yield list(some)
