@@ -61,6 +61,7 @@ class Hub:
         self._lock = threading.Lock()
         self._notices: list[Notice] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._start: asyncio.Future[None] | None = None
         self._stop_watching: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -102,11 +103,23 @@ class Hub:
         """
         if self._stop_watching is None:
             self._loop = asyncio.get_running_loop()
-            self._stop_watching = self._store.watch(self._on_commit)
+            self._watch()
         channel = self._channels.setdefault(gateway.gateway_id, Channel(gateway, self._on_broadcast))
         channel.subscribe(connection)
         self._count += 1
         return channel
+
+    async def start(self) -> None:
+        """Watch the store, before the first connection, which would miss notices otherwise; wait until that works."""
+        if self._stop_watching is not None:
+            return
+        if self._start is None:
+            self._loop = asyncio.get_running_loop()
+            self._start = asyncio.ensure_future(asyncio.to_thread(self._watch))
+        await asyncio.shield(self._start)
+
+    def _watch(self) -> None:
+        self._stop_watching = self._store.watch(self._on_commit)
 
     def unsubscribe(self, gateway: SyncGateway, connection: LiveConnection) -> None:
         """Remove a connection that has ended.

@@ -95,6 +95,7 @@ async def _admit(websocket: WebSocket, services: Services, hub: Hub, gateway: st
         websocket, services, gateway, token_headers, query_token=websocket.query_params.get("token")
     )
     sub = str(caller.token_claims["sub"]) if caller.token_claims is not None else None
+    await hub.start()
     hub.check_limits(caller.gateway.gateway_id, sub)
     return caller
 

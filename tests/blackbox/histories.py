@@ -101,6 +101,8 @@ REQUESTS = {"pull", "push", "other token", "old pull", "old push", "rules", "flu
 """Steps that may be done while others are."""
 BEFORE = {"edit", "process"}
 """Steps that do not end a group of such steps, and are done before it."""
+MOST = 4
+"""Requests of a group."""
 DELAYS = [0.0, 0.0, 0.0, 0.001, 0.002, 0.004, 0.008]
 """Seconds between the first request of a group and another one."""
 
@@ -171,6 +173,8 @@ def history(
         weights |= LIVE
         setting["waits"] = random.random() < 0.1
         setting["late"] = random.choice([0.0, 0.01, 0.03])
+    if overlap:
+        weights["crossing"] = random.choice([0.5, 2.0, 6.0])
     if live and processes > 1 and seed // 20 % NOTICES_EVERY == 0:
         weights |= NOTICES
     if fill and random.random() < 0.5:  # rules that change at the end only find no row under their keys
@@ -199,8 +203,9 @@ def _spread(random: Random, steps: list[Step], processes: int) -> list[Step]:
     chance = random.choice([0.1, 0.3, 0.5])
     found: list[Step] = [("process", who, random.randrange(processes)) for who in range(3)]
     for step in steps:
-        if step[0] not in ("edit", "process") and random.random() < chance:
-            found.append(("process", step[1], random.randrange(processes)))
+        if step[0] not in ("edit", "process", "and") and random.random() < chance:
+            together = found[-1:] if found[-1][0] == "and" else []
+            found += [("process", step[1], random.randrange(processes)), *together]
         found.append(step)
     return found
 
@@ -212,7 +217,7 @@ def _overlapping(random: Random, steps: list[Step]) -> list[Step]:
     between: list[Step] = []
     after_request = False
     for step in steps:
-        if step[0] in BEFORE:
+        if step[0] in BEFORE or step[0] == "and":
             between.append(step)
             continue
         together = step[0] in REQUESTS and after_request and random.random() < chance
@@ -233,7 +238,8 @@ def groups_of(steps: list[Step]) -> Iterator[list[tuple[float, Step]]]:
             delay = step[2]
             continue
         may = step[0] in REQUESTS | BEFORE
-        if group and not (may and delay is not None):
+        is_full = sum(each[0] in REQUESTS for _, each in group) == MOST
+        if group and (not may or delay is None or is_full):
             yield group
             group = []
         group.append((delay or 0.0 if group else 0.0, step))
@@ -287,6 +293,8 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return _three_scopes(random, who, world)
         case "tokens in turns":
             return _in_turns(random, who, world)
+        case "crossing":
+            return _crossing(random, who, world)
         case "late":
             return _late(random, who, world)
         case "deaf":
@@ -474,6 +482,25 @@ def _in_turns(random: Random, who: int, world: World) -> list[Step]:
             steps.append(("claims", who, random.choice(tokens)))
         steps.append(("pull", who, random.choice([1, 1, 1, 2]), random.choice(["whole", *FATES])))
     return [*steps, ("claims", who, _claims(random, world)), ("reload", who)] if wide else steps
+
+
+def _crossing(random: Random, who: int, world: World) -> list[Step]:
+    """Requests of one client and of others at the same time, often when the client lacks nothing."""
+    steps: list[Step] = random.choice([[], [("pull", who, 1000, "whole")] * 2])
+    limit = random.choice([*world.limits, 1000])
+    others: list[Step] = [*_written(random, who + 1, world)]
+    mine: list[Step] = [_edit(random, who, world), ("push", who, random.choice(["whole", "answer lost"]))]
+    requests: list[list[Step]] = [
+        others,
+        [("pull", who, limit, random.choice(FATES))],
+        random.choice([mine, [("other token", who, _claims(random, world), limit)]]),
+        random.choice([[("pull", who + 1, limit, "whole")], [("old pull", who, 1)], [("old push", who, 1)]]),
+    ]
+    random.shuffle(requests)
+    for request in requests[: random.choice([2, 3, 3, 4])]:
+        for step in request:
+            steps += [("and", 0, random.choice(DELAYS)), step]
+    return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), "whole")]])]
 
 
 def _late(random: Random, who: int, world: World) -> list[Step]:

@@ -38,9 +38,6 @@ from tests.blackbox.line import Line
 from tests.blackbox.play import Game
 from tests.blackbox.server import Answer, RefusedError
 
-MOST = 4
-"""Requests of a group."""
-
 
 @dataclass(eq=False)
 class _Sent:
@@ -96,7 +93,7 @@ class OverlappingGame(Game):
         """
         sent: list[_Sent] = []
         for delay, kind, client, detail in group:
-            prepared = self._prepare(kind, client, detail, sent) if len(sent) < MOST else None
+            prepared = self._prepare(kind, client, detail, sent)
             if prepared is not None:
                 prepared.delay = delay
                 sent.append(prepared)

@@ -37,6 +37,8 @@ class Game(Exchange):
         self._ready = False
         self._held: set[int] = set()
         """Processes to which it keeps notices back."""
+        self._deafened: set[int] = set()
+        """Processes that cannot listen."""
 
     @staticmethod
     def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
@@ -112,6 +114,8 @@ class Game(Exchange):
                 self._hold(client.process)
             case "release":
                 self._release()
+            case "deafen":
+                self._deafen(client.process)
             case "deaf":
                 self._deaf(client, *detail)
             case "rest":
@@ -399,12 +403,28 @@ class Game(Exchange):
             self.requests.append(f"notices to {process} are late")
 
     def _release(self) -> None:
-        """Deliver what was kept back."""
+        """Deliver what was kept back, and let processes listen again."""
+        self._restore()
         if self.server.proxy is not None and self._held:
             for process in self._held:
                 self.server.proxy.release(process)
             self._held.clear()
             self.requests.append("notices are delivered")
+
+    def _deafen(self, process: int) -> None:
+        """Lose what other processes commit on its way to one."""
+        if self.server.proxy is not None and process not in self._deafened:
+            self.server.proxy.deafen(process)
+            self._deafened.add(process)
+            self.requests.append(f"notices to {process} are lost")
+
+    def _restore(self) -> None:
+        """Let processes listen again."""
+        for process in self._deafened:
+            assert self.server.proxy is not None
+            self.server.proxy.restore(process)
+            self.requests.append(f"{process} listens again")
+        self._deafened.clear()
 
     def _deaf(self, client: Client, writer: int, limit: int) -> None:
         """The process of a client's line misses that another one sends rows to the client over HTTP.
@@ -418,7 +438,7 @@ class Game(Exchange):
         self._await_rows(client)
         if self._lines.get(client.name) is not line:
             return
-        self._hold(line.process)
+        self._deafen(line.process)
         before, client.process = client.process, (line.process + 1) % self.server.processes
         other = self._person(writer)
         there, other.process = other.process, client.process
@@ -429,9 +449,7 @@ class Game(Exchange):
         if page is not None:
             client.take(page)
         other.process, client.process = there, before
-        self.requests.append(f"notices to {line.process} are lost")
-        self._held.discard(line.process)
-        self.server.proxy.lose(line.process)
+        self._restore()
         if page is not None and any(each["op"] != "DELETE" for each in page["deltas"]):
             line.await_frame(TOLD)  # it does not know what the client has, and sends that again
 

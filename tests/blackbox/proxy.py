@@ -1,7 +1,7 @@
 """A proxy between gateway processes and Postgres that delays or loses the notices which Postgres sends them.
 
 `Server` starts it, in a process of its own: `python -m tests.blackbox.proxy ADDRESS COUNT`. It listens on a port for
-each gateway process and reads commands, one a line: `hold 0`, `release 0`, `lose 0`.
+each gateway process and reads commands, one a line: `hold 0`, `release 0`, `deafen 0`, `restore 0`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Proxy:
             processes: the number of gateway processes.
         """
         self._lock = threading.Lock()
+        self._deaf = [threading.Lock() for _ in range(processes)]
+        """Who deafened a process restores it, before anybody else deafens it."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, address, str(processes)],
             cwd=Path(__file__).parents[2],
@@ -52,9 +54,17 @@ class Proxy:
         """Deliver the notices that were kept back, and later ones at once."""
         self._command("release", process)
 
-    def lose(self, process: int) -> None:
-        """Cut a process's listening connection, with what was kept back, and wait until it listens again."""
-        self._command("lose", process)
+    def deafen(self, process: int) -> None:
+        """Cut a process's listening connection, and each further one."""
+        self._deaf[process].acquire()
+        self._command("deafen", process)
+
+    def restore(self, process: int) -> None:
+        """Let a process listen again, and wait until it does where it tried to."""
+        try:
+            self._command("restore", process)
+        finally:
+            self._deaf[process].release()
 
     def close(self) -> None:
         """End it."""
@@ -82,13 +92,16 @@ class _Connection:
         self._gate = gate
         self._process = process
         self._postgres = postgres
-        self._listens = self._asked = self._lost = False
+        self._listens = self._asked = self._is_heard = False
+        self.is_lost = False
 
     async def up(self, reader: asyncio.StreamReader) -> None:
         """Pass on what the process says."""
         while data := await reader.read(_CHUNK):
             if b"LISTEN" in data:
                 self._listens = True
+                if not self._gate.admits(self):
+                    return
             elif self._listens and b"SELECT" in data:
                 self._asked = True
             self._postgres.write(data)
@@ -97,18 +110,19 @@ class _Connection:
     async def down(self, reader: asyncio.StreamReader) -> None:
         """Pass on what Postgres says; notices not while they are kept back."""
         while data := await reader.read(_CHUNK):
-            if self._listens:
+            if self._is_heard:
                 await self._gate.is_open.wait()
-            if self._lost:
+            if self.is_lost:
                 return
             self._process.write(data)
             await self._process.drain()
-            if self._asked and self._gate.listening is not self:  # it asked what it missed, and has the answer
-                self._gate.listening = self
+            if self._asked and not self._is_heard:  # it asked what it missed, and has the answer
+                self._is_heard = True
                 self._gate.has_listener.set()
 
     def lose(self) -> None:
-        self._lost = True
+        """Cut it."""
+        self.is_lost = True
         self._process.close()
         self._postgres.close()
 
@@ -119,8 +133,20 @@ class _Gate:
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
         self.is_open.set()
-        self.listening: _Connection | None = None
         self.has_listener = asyncio.Event()
+        self._listening: _Connection | None = None
+        self._is_deaf = self._has_tried = False
+
+    def admits(self, connection: _Connection) -> bool:
+        """Note that a connection listens; whether it may."""
+        self._listening = connection
+        self._has_tried = True
+        return not self._is_deaf
+
+    def forget(self, connection: _Connection) -> None:
+        """Note that a connection ended."""
+        if self._listening is connection:
+            self._listening = None
 
     async def do(self, word: str) -> None:
         """Carry out a command."""
@@ -128,13 +154,15 @@ class _Gate:
             self.is_open.clear()
         elif word == "release":
             self.is_open.set()
-        else:
-            before = self.listening
+        elif word == "deafen":
+            self._is_deaf, self._has_tried = True, self._listening is not None
             self.has_listener.clear()
-            if before is not None:
-                before.lose()
+            if self._listening is not None:
+                self._listening.lose()
             self.is_open.set()
-            if before is not None:
+        else:
+            self._is_deaf = False
+            if self._has_tried:
                 await asyncio.wait_for(self.has_listener.wait(), _RETURN)
 
 
@@ -155,6 +183,7 @@ async def _run(address: str, processes: int) -> None:
         for side in (writer, to_postgres):
             side.close()
         await asyncio.gather(*pumps, return_exceptions=True)  # either side may be gone
+        gate.forget(connection)
 
     gates = [_Gate() for _ in range(processes)]
     servers = [

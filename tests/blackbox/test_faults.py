@@ -6,6 +6,7 @@ import pytest
 
 from tests.blackbox.histories import MANY_TEAMS, Step
 from tests.blackbox.run import Case, wrong
+from tests.blackbox.server import Server
 
 TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": ["q"], "level": "1"})
 A, B = TWO
@@ -451,6 +452,21 @@ def test_every_client_of_a_sharded_gateway_ends_with_its_rows(over_shards, name)
 @pytest.mark.parametrize("name", CASES_OF_PROCESSES)
 def test_every_client_of_two_processes_ends_with_its_rows(two_processes, name):
     _check(two_processes, CASES_OF_PROCESSES[name])
+
+
+def test_a_process_that_cannot_listen_yet_misses_that_another_one_sends_a_client_rows_over_http(own_database):
+    server = Server("postgres", own_database, 2)
+    try:
+        _check(
+            server,
+            case(
+                "stock stock", 1,
+                ("deafen", 0), ("connect", 0), pull(0), edit(1, "INSERT", "notes/r1", team="a"), ("deaf", 0, 1, 1000),
+                ("hear", 0, 5.0),
+            ),
+        )  # fmt: skip
+    finally:
+        server.close()
 
 
 def _check(server, case):

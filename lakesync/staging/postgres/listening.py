@@ -66,11 +66,14 @@ class Listening:
         self._numbers = count(1)
         self._own: set[int] = set()
         """Numbers of commits of this process whose notices are delivered at once, so that Postgres' copy is dropped."""
-        self._has_listened = False
-        """Whether there was a listening connection before."""
+        self._tried = threading.Event()
+        """The first attempt to listen has ended."""
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
-        """Add a listener, and return a function that removes it; the first one starts the listening connection."""
+        """Add a listener, and return a function that removes it.
+
+        The first listener starts the listening connection, and waits until Postgres accepted or refused it.
+        """
         remove = self.notices.watch(listener)
         with self._lock:
             if self._thread is None and not self._ended.is_set():
@@ -80,6 +83,8 @@ class Listening:
                     target=self._run, args=(wake_reader,), name="staging notices", daemon=True
                 )
                 self._thread.start()
+        if self._thread is not None:
+            self._tried.wait()
         return remove
 
     def announce(self, connection: Connection, notice: Notice) -> int:
@@ -129,9 +134,11 @@ class Listening:
             while not self._ended.is_set():
                 try:
                     with closing(self._listen()) as connection:
+                        self._tried.set()
                         failures = 0
                         self._deliver(connection, selector)
                 except (psycopg.Error, msgspec.MsgspecError) as error:  # a valid notice may be missing
+                    self._tried.set()
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
                     self._own.clear()  # Postgres does not send those that were missed
@@ -139,9 +146,12 @@ class Listening:
                         "no notices from Postgres", where=self._address, error=str(error).strip(), again_in=wait
                     )
                     self._ended.wait(wait)
+        self._tried.set()
 
     def _listen(self) -> psycopg.Connection[tuple[str]]:
         """Connect, and deliver a notice for every gateway, because commits may have been missed before.
+
+        They may have been before the first connection too: a listener may have waited for it.
 
         Raises:
             psycopg.Error: the database cannot be reached.
@@ -153,8 +163,7 @@ class Listening:
         except BaseException:
             connection.close()
             raise
-        after_loss, self._has_listened = self._has_listened, True
-        self.notices.tell(Notice(gateway, None, after_loss=after_loss) for (gateway,) in gateways)
+        self.notices.tell(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
         return connection
 
     def _deliver(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:

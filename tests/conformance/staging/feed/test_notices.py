@@ -218,7 +218,7 @@ class TestOnPostgres:
         store.ensure_gateway("g")
         told = Told()
         store.watch(told)
-        told.wait(lambda notice: notice == Notice("g", None))
+        told.wait(lambda notice: notice == Notice("g", None, after_loss=True))
         assert listeners(url) == 1
         store.close()
         assert listeners(url) == 0
