@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     processes = options.servers or (2 if options.over == "postgres" else 1)
     if processes > 1 and options.over != "postgres":
         parser.error("--servers: only Postgres serves several processes")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are ended
     played = wrong = 0
     with server(options.over, processes) as running:
         began = time.monotonic()

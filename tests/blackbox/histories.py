@@ -506,14 +506,20 @@ def _crossing(random: Random, who: int, world: World) -> list[Step]:
 def _late(random: Random, who: int, world: World) -> list[Step]:
     """A client's line is to a process that learns late of what another one does, often of a pull with another token."""
     here, there = random.sample([0, 1], 2)
-    steps: list[Step] = random.choice([[], [*_connected(random, who, here)]])
+    steps: list[Step] = random.choice([[], [*_connected(random, who, here), ("hear", who)]])
+    token = _claims(random, world)
     steps += [("hold", who), ("process", who, there), ("process", who + 1, there)]
-    for kind in random.choices(
-        ["other token", "edit", "push", "others", "rules"], [6, 2, 2, 4, 1], k=random.randint(1, 3)
-    ):
-        steps += _written(random, who + 1, world) if kind == "others" else _made(random, kind, who, world)
-    steps += [("process", who + 1, here), *_written(random, who + 1, world), ("process", who, here)]
-    return [*steps, *random.choice([[], [("hear", who)]]), ("release", who)]
+    for kind in random.choices(["token", "edit", "push", "others", "rules"], [6, 2, 2, 4, 1], k=random.randint(1, 3)):
+        match kind:
+            case "token":
+                steps.append(("other token", who, token, random.choice([*world.limits, 1000])))
+            case "others":
+                steps += _written(random, who + 1, world)
+            case _:
+                steps += _made(random, kind, who, world)
+    steps += [("process", who + 1, here), *_written(random, who + 1, world), ("hear", who, 0.05)]
+    after = random.choice([[], [("claims", who, token)], [("claims", who, token), ("pull", who, 1000, "whole")]])
+    return [*steps, ("release", who), ("process", who, here), *after]
 
 
 def _heard_nothing(random: Random, who: int, world: World) -> list[Step]:

@@ -7,12 +7,13 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
 from tests.blackbox.exchange import START_MS, Exchange, brief, headers_of, named, spell
 from tests.blackbox.histories import FILLERS, RULES, TABLES, Step, groups_of
-from tests.blackbox.law import Delta, id_sum, key_of
+from tests.blackbox.law import Delta, id_sum, key_of, shows
 from tests.blackbox.line import LineEndedError
 from tests.blackbox.server import DEADLINE, Request, Server
 
@@ -39,6 +40,7 @@ class Game(Exchange):
         """Processes to which it keeps notices back."""
         self._deafened: set[int] = set()
         """Processes that cannot listen."""
+        self._markers = 0
 
     @staticmethod
     def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
@@ -429,17 +431,17 @@ class Game(Exchange):
     def _deaf(self, client: Client, writer: int, limit: int) -> None:
         """The process of a client's line misses that another one sends rows to the client over HTTP.
 
-        The line has brought everything before, and brings nothing meanwhile, because the other process takes the rows.
-        The history goes on when the process listens again.
+        It must not look for them by itself meanwhile: no promise holds before it can know what the other one sent. So
+        its line first brings a row of this moment, which shows that it looks for nothing else, and the writer's rows
+        go to the other process. The history goes on when the process listens again.
         """
         line = self._lines.get(client.name)
         if self.server.proxy is None or line is None or not line.pulled or line.more or not client.settled:
             return
-        self._await_rows(client)
-        if self._lines.get(client.name) is not line:
+        if self.reindexing or not self._bring_row(client, line.process) or self._lines.get(client.name) is not line:
             return
         self._deafen(line.process)
-        before, client.process = client.process, (line.process + 1) % self.server.processes
+        here, client.process = client.process, (line.process + 1) % self.server.processes
         other = self._person(writer)
         there, other.process = other.process, client.process
         if other is not client and other.name not in self._lines:
@@ -448,10 +450,36 @@ class Game(Exchange):
         page = self._page(client, self._ask(client, request), request)
         if page is not None:
             client.take(page)
-        other.process, client.process = there, before
+        other.process, client.process = there, here
         self._restore()
         if page is not None and any(each["op"] != "DELETE" for each in page["deltas"]):
             line.await_frame(TOLD)  # it does not know what the client has, and sends that again
+
+    def _bring_row(self, client: Client, process: int) -> bool:
+        """Write a row that a client may see, and wait until its line has brought it; whether there is such a row."""
+        values = {"team": "abcdefg", "kind": "pq", "x": (0, 1, 2, 3)}
+        rows = [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+        seen = ((table, row) for table in TABLES for row in rows if shows(self.ledger.rules, table, row, client.claims))
+        found = next(seen, None)
+        if found is None:
+            return False
+        self._markers += 1
+        delta = {
+            "op": "INSERT",
+            "table": found[0],
+            "rowId": f"marker{self._markers}",
+            "clientId": "marker",
+            "columns": [{"column": column, "value": value} for column, value in found[1].items()],
+            "hlc": str((self.now << 16) + self._markers),
+        }
+        delta["deltaId"] = self._identity(delta)
+        body = {"clientId": "marker", "deltas": [delta], "lastSeenHlc": "0"}
+        answer = self._call("POST", f"/sync/{self.gateway}/push", self._token("marker", {}), body, process=process)
+        self._note(f"marker pushes {brief(body)}", answer)
+        assert answer.status == 200, answer.body
+        self._acknowledged([delta])
+        self._await_rows(client)
+        return True
 
     # -- lines -------------------------------------------------------------------------------------------------------
 
