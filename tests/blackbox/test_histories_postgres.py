@@ -6,12 +6,12 @@ from tests.blackbox.run import found_wrong
 
 
 def test_histories_over_two_processes(two_processes):
-    assert not found_wrong(two_processes, range(700, 715))
+    assert not found_wrong(two_processes, range(700, 710))
 
 
 def test_histories_over_two_processes_and_websockets(two_processes):
-    assert not found_wrong(two_processes, range(960, 970), live=True)
+    assert not found_wrong(two_processes, range(960, 968), live=True)
 
 
 def test_histories_over_two_processes_of_which_one_is_killed(two_processes):
-    assert not found_wrong(two_processes, range(720, 728), kills=True, live=True)
+    assert not found_wrong(two_processes, range(720, 725), kills=True, live=True)
