@@ -54,7 +54,7 @@ def is_readable(data_file: str) -> bool:
 
 
 def data_file_path(data_file: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system and path of a data file by its URI in Iceberg's metadata: `file:/…` or `s3://…`.
+    """Return the file system and path of a file or folder by its URI in Iceberg's metadata: `file:/…` or `s3://…`.
 
     Paths in these URIs are not percent-encoded, so `FileSystem.from_uri`, which decodes them, cannot be used.
     """

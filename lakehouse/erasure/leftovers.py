@@ -7,7 +7,6 @@ as deleted. Both are still on disk, so Spark tasks read every file. The proof in
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakehouse.data_files import file_system_of
+from lakehouse.data_files import data_file_path
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 
@@ -57,7 +56,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     Raises:
         FlushError: a file cannot be read, so its content is unknown.
     """
-    file_system, root = file_system_of(location)
+    file_system, root = data_file_path(location)
     selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
     paths = [each.path for each in file_system.get_file_info(selector) if each.is_file]
     parquet = [path for path in paths if path.endswith(".parquet")]
@@ -67,7 +66,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
         """Search the files of one task."""
         for path in parquet[number::_MAX_TASKS]:
             try:
-                found = list(leftovers_in_file(file_system_of(location)[0], path, erasures, history=history))
+                found = list(leftovers_in_file(data_file_path(location)[0], path, erasures, history=history))
             except (OSError, pa.ArrowInvalid) as error:
                 rows = [{"path": path, "error": str(error)}]
             else:
@@ -91,7 +90,7 @@ def delete_files(location: str, paths: Sequence[str]) -> None:
         location: URI of the table's folder, which selects the file system.
         paths: the files' paths on it.
     """
-    file_system, _ = file_system_of(location)
+    file_system, _ = data_file_path(location)
     for path in paths:
         if file_system.get_file_info(path).type != pafs.FileType.NotFound:
             file_system.delete_file(path)
@@ -104,16 +103,10 @@ def unreferenced_files(location: str, referenced: Iterable[str]) -> list[str]:
         location: URI of the table's folder.
         referenced: URIs of the files that any of its snapshots references.
     """
-    file_system, root = file_system_of(location)
-    known = {path_of_uri(uri) for uri in referenced}
+    file_system, root = data_file_path(location)
+    known = {data_file_path(uri)[1] for uri in referenced}
     found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
     return sorted(info.path for info in found if info.is_file and info.path not in known)
-
-
-def path_of_uri(uri: str) -> str:
-    """Return the path on pyarrow's file system of a file's URI in Iceberg's metadata."""
-    parts = urlsplit(uri)
-    return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
 
 
 def leftovers_in_file(

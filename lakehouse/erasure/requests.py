@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
-from lakehouse.data_files import file_system_of
+from lakehouse.data_files import data_file_path, file_system_of
 from lakehouse.erasure.conditions import deltas_of
-from lakehouse.erasure.leftovers import Leftover, delete_files, find_leftovers, path_of_uri
+from lakehouse.erasure.leftovers import Leftover, delete_files, find_leftovers
 from lakehouse.erasure.redaction import drop_old_snapshots, erase_state_table, has_old_snapshots, redact_history
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
@@ -270,7 +270,8 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
         found = find_leftovers(spark, location, mine, history=table is None)
         in_use = {
-            path_of_uri(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()
+            data_file_path(row["file_path"])[1]
+            for row in spark.table(f"{name}.all_files").select("file_path").collect()
         }
         left += [each for each in found if each.path in in_use]
         orphans = [each for each in found if each.path not in in_use]
