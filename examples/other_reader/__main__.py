@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import duckdb
 from pyiceberg.table import Table
@@ -80,7 +79,7 @@ def _columns(table: Table) -> dict[str, str]:
 
 
 def _folder(table: Table) -> str:
-    return urlsplit(table.location()).path
+    return table.location().removeprefix("file://")
 
 
 def _same(ours: list[object], theirs: list[object] | None) -> bool:
