@@ -87,7 +87,11 @@ class Pusher:
         without naming deltas, the next batches are halved until the rejected edit is alone.
         """
         batch = self._batch
-        if isinstance(response, ErrorResponse) and self._is_last_overload(response):
+        is_overload = isinstance(response, ErrorResponse) and response.code in _OVERLOAD_ERRORS
+        self._overloads = self._overloads + 1 if is_overload else 0
+        if isinstance(response, ErrorResponse) and is_overload and self._overloads == self._max_overloads:
+            self._overloads = 0
+            self.backoff.failed(response.retry_after)
             reasons = {edit.delta.delta_id: _rejection(edit, response) for edit in batch}
             return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
         if isinstance(response, NoResponse) or response.code not in _NOTHING_STORED:
@@ -105,16 +109,6 @@ class Pusher:
             else:
                 reasons = {batch[0].delta.delta_id: _rejection(batch[0], response)}
         return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
-
-    def _is_last_overload(self, response: ErrorResponse) -> bool:
-        """Return whether the gateway was overloaded as often in a row as the retry policy allows."""
-        if self._max_overloads is None or response.code not in _OVERLOAD_ERRORS:
-            return False
-        self._overloads += 1
-        if self._overloads < self._max_overloads:
-            return False
-        self._overloads = 0
-        return True
 
 
 def _rejection(edit: Edit, response: ErrorResponse) -> Rejection:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakesync.client.core import CoreLimits, LocalChange, NoResponse, Wait
+from lakesync.client.core import CoreLimits, LocalChange, NoResponse, RetryPolicy, Wait
 from lakesync.model import hlc
 from lakesync.model.errors import NotFoundError, Rejection, ValidationError
 from lakesync.model.types import PushResult, SyncPull, SyncPush
@@ -86,6 +86,31 @@ def test_a_push_is_in_doubt_after_an_unclear_error_but_not_after_a_rejection():
     me.core.receive(error_answer("BACKPRESSURE_ERROR", retry_after=9.0))
     assert [edit.status for edit in me.core.edits()] == ["waiting"]
     assert isinstance(me.core.next_request(), SyncPull), "a gateway that takes nothing still gives"
+
+
+@pytest.mark.parametrize("between", [NoResponse("timeout"), error_answer("INTERNAL_ERROR"), error_answer("AUTH_ERROR")])
+def test_only_overload_answers_in_a_row_refuse_edits(between):
+    me = CoreHarness(retry=RetryPolicy(pushes=2)).after_first_pull()
+    me.edit("r1", None, {"x": 1})
+    for answer in (error_answer("RATE_LIMITED"), between, error_answer("BACKPRESSURE_ERROR")):
+        me.seconds += 1000
+        assert isinstance(me.core.next_request(), SyncPush)
+        me.core.receive(answer)
+    assert [edit.status for edit in me.core.edits()] == ["waiting"]
+    me.seconds += 1000
+    me.core.next_request()
+    me.core.receive(error_answer("RATE_LIMITED"))
+    assert [edit.status for edit in me.core.edits()] == ["refused"]
+
+
+def test_the_push_after_refused_edits_waits_as_long_as_the_gateway_asks():
+    me = CoreHarness(retry=RetryPolicy(pushes=1), limits=CoreLimits(push_deltas=1)).after_first_pull()
+    me.edit("r1", None, {"x": 1})
+    me.edit("r2", None, {"x": 1})
+    me.core.next_request()
+    me.core.receive(error_answer("RATE_LIMITED", retry_after=9.0))
+    assert [edit.status for edit in me.core.edits()] == ["refused", "waiting"]
+    assert me.core.next_request() == Wait(9.0)
 
 
 def test_a_rejected_edit_is_refused_with_its_reason_and_the_others_continue():
