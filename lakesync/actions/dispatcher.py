@@ -84,8 +84,10 @@ class Dispatcher:
         self._limits = limits
         self._clock = HLC(wall)
         self._slots = asyncio.Semaphore(limits.max_running)
-        self._running: dict[tuple[str, str, str], asyncio.Task[Outcome]] = {}
-        """Tasks by `("id", client id, action id)` and `("key", client id, idempotency key)`."""
+        self._running: dict[tuple[str, str], asyncio.Task[Outcome]] = {}
+        """Every task, by client id and action id."""
+        self._running_by_key: dict[tuple[str, str], asyncio.Task[Outcome]] = {}
+        """The tasks whose actions have an idempotency key, by client id and key."""
 
     def submit(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
         """Execute a client's actions one after another, and return the outcome of each.
@@ -115,12 +117,13 @@ class Dispatcher:
         problem = _validate_action_id(action)
         if problem is not None:
             return self._log_rejection(action, failure(action, INVALID_PARAMS, problem))
-        same_key = self._running.get(_by_key(action))
-        if same_key is not None and _by_id(action) not in self._running:
+        identity = (action.client_id, action.action_id)
+        same_key = self._running_by_key.get((action.client_id, action.idempotency_key or ""))
+        if same_key is not None and identity not in self._running:
             outcome = await self._wait(same_key, action, deadline)
             if not isinstance(outcome, ActionFailure) or outcome.retryable:
                 return outcome
-        task = self._running.get(_by_id(action))
+        task = self._running.get(identity)
         if task is None:
             if time.monotonic() >= deadline:
                 return _pending(action)
@@ -141,13 +144,16 @@ class Dispatcher:
     def _start(self, action: Action, claims: Claims) -> asyncio.Task[Outcome]:
         """Start an action, and remember its task until it ends."""
         task = self._runner.start(self._run_once(action, claims))
-        keys = [_by_id(action), _by_key(action)] if action.idempotency_key is not None else [_by_id(action)]
-        self._running.update(dict.fromkeys(keys, task))
+        places = [(self._running, (action.client_id, action.action_id))]
+        if action.idempotency_key is not None:
+            places.append((self._running_by_key, (action.client_id, action.idempotency_key)))
+        for tasks, name in places:
+            tasks[name] = task
 
         def forget(_: asyncio.Task[Outcome]) -> None:
-            for key in keys:
-                if self._running.get(key) is task:
-                    del self._running[key]
+            for tasks, name in places:
+                if tasks.get(name) is task:
+                    del tasks[name]
 
         task.add_done_callback(forget)
         return task
@@ -178,7 +184,10 @@ class Dispatcher:
                     lambda commit: claim(commit, action, attempt_id, self._wall(), self._limits)
                 )
                 if record.claim == attempt_id:
-                    return await self._run(service, action, claims, record)
+                    outcome = await self._run(service, action, claims, record)
+                    if outcome is not None:
+                        return outcome
+                    continue
             if record.outcome is not None:
                 return decode(record.outcome, action.action_id)
             if time.monotonic() >= deadline:
@@ -186,16 +195,42 @@ class Dispatcher:
             await asyncio.sleep(pause)
             pause = min(_MAX_POLL_SECONDS, pause * 1.5)
 
-    async def _run(self, service: ActionService, action: Action, claims: Claims, record: ActionRecord) -> Outcome:
-        """Execute a claimed action, store its outcome, and log it."""
+    async def _run(
+        self, service: ActionService, action: Action, claims: Claims, record: ActionRecord
+    ) -> Outcome | None:
+        """Execute a claimed action, store its outcome, and log it.
+
+        The lease is renewed until the outcome is stored, so that no other process executes the action again.
+
+        Returns:
+            The outcome; None if another process has claimed the action meanwhile, whose outcome is the action's.
+        """
         crash_point("actions.claimed")
-        context = ActionContext(self._gateway, claims, record.attempts)
+        executing = asyncio.create_task(self._execute(service, action, claims, record))
         renewing = asyncio.create_task(self._renew_lease(record))
-        started = time.monotonic()
         try:
-            outcome = await run_attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
+            await asyncio.wait({executing, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            outcome = executing.result() if executing.done() else None
         finally:
+            executing.cancel()
             renewing.cancel()
+        if outcome is None:
+            _log.warning(
+                "action left to another process",
+                gateway=self._gateway,
+                client=action.client_id,
+                action_id=action.action_id,
+                attempt=record.attempts,
+            )
+        return outcome
+
+    async def _execute(
+        self, service: ActionService, action: Action, claims: Claims, record: ActionRecord
+    ) -> Outcome | None:
+        """Let the handler execute an action, store its outcome, and log it; returns as `_run`."""
+        context = ActionContext(self._gateway, claims, record.attempts)
+        started = time.monotonic()
+        outcome = await run_attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
         crash_point("actions.done")
         entry = ActionEntry(
             seq=0,
@@ -208,7 +243,8 @@ class Dispatcher:
             code=outcome.code if isinstance(outcome, ActionFailure) else "OK",
             ms=round((time.monotonic() - started) * 1000),
         )
-        await self._store_outcome(record, outcome, entry)
+        if not await self._store_outcome(record, outcome, entry):
+            return None
         _log.info(
             "action",
             gateway=self._gateway,
@@ -223,27 +259,32 @@ class Dispatcher:
         return outcome
 
     async def _renew_lease(self, record: ActionRecord) -> None:
-        """Renew the lease while the handler runs."""
+        """Renew the lease until it is cancelled; returns if another process has the claim."""
         while True:
             await asyncio.sleep(self._limits.lease / 3)
             try:
-                await self._commit(lambda commit: renew(commit, record, self._wall(), self._limits))
-            except StagingUnavailableError:
+                if not await self._commit(lambda commit: renew(commit, record, self._wall(), self._limits)):
+                    return
+            except Exception:
                 _log.warning("lease not renewed", gateway=self._gateway, action_id=record.action_id, exc_info=True)
 
-    async def _store_outcome(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> None:
-        """Store an outcome, with retries. If all fail, the client still gets it, but a repeated action runs again."""
+    async def _store_outcome(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> bool:
+        """Store an outcome, with retries. If all fail, the client still gets it, but a repeated action runs again.
+
+        Returns:
+            False if another process has claimed the action meanwhile.
+        """
         for pause in (*_STORE_RETRY_SECONDS, None):
             try:
-                await self._commit(
+                return await self._commit(
                     lambda commit: record_outcome(commit, record, outcome, entry, self._wall(), self._limits)
                 )
-                return
             except StagingUnavailableError:
                 if pause is None:
                     _log.exception("outcome not stored", gateway=self._gateway, action_id=record.action_id)
-                    return
+                    break
                 await asyncio.sleep(pause)
+        return True
 
     def _log_rejection(self, action: Action, rejection: ActionFailure) -> ActionFailure:
         _log.info(
@@ -261,14 +302,6 @@ class Dispatcher:
 
     async def _commit(self, work: Callable[[ActionCommit], T]) -> T:
         return await asyncio.wrap_future(self._store.submit(self._gateway, work))
-
-
-def _by_id(action: Action) -> tuple[str, str, str]:
-    return ("id", action.client_id, action.action_id)
-
-
-def _by_key(action: Action) -> tuple[str, str, str]:
-    return ("key", action.client_id, action.idempotency_key or "")
 
 
 def _pending(action: Action) -> ActionFailure:
@@ -313,13 +346,16 @@ def _validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Act
 
 def _validate_action_id(action: Action) -> str | None:
     """Check that an action's id is the hash of its content. Returns the error message, or None."""
-    expected = action_id(
-        client_id=action.client_id,
-        hlc=action.hlc,
-        connector=action.connector,
-        action_type=action.action_type,
-        params=action.params,
-    )
+    try:
+        expected = action_id(
+            client_id=action.client_id,
+            hlc=action.hlc,
+            connector=action.connector,
+            action_type=action.action_type,
+            params=action.params,
+        )
+    except ValidationError as error:  # JSON with a number out of range has no canonical form
+        return f"params have no canonical JSON: {error}"
     if action.action_id == expected:
         return None
     return f"actionId is not the SHA-256 of the action's canonical JSON, expected {expected}"

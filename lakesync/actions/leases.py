@@ -73,24 +73,29 @@ def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) 
     return record.lease_ms > now_ms
 
 
-def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> None:
-    """Extend the lease of an action that is still running.
+def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> bool:
+    """Extend the lease of an action that is still running. That of one whose outcome was stored stays ended.
 
     Args:
         commit: the store's transaction.
         record: the action's record, as `claim` returned it.
         now_ms: the server's time, in milliseconds since 1970.
         limits: the gateway's limits.
+
+    Returns:
+        False if another attempt has the claim.
     """
-    if _has_claim(commit, record):
+    known = commit.action(record.client_id, record.action_id, record.idempotency_key)
+    if known is not None and known.claim == record.claim and known.lease_ms:
         lease_ms = now_ms + round(limits.lease * 1000)
         commit.put_action(msgspec.structs.replace(record, lease_ms=lease_ms, touched_ms=now_ms))
+    return not _is_taken_over(known, record)
 
 
 def record_outcome(
     commit: ActionCommit, record: ActionRecord, outcome: Outcome, entry: ActionEntry, now_ms: int, limits: ActionLimits
-) -> None:
-    """Store an action's outcome and a log entry. A retryable failure only releases the claim.
+) -> bool:
+    """Store an action's outcome and a log entry, and end the lease. A retryable failure is not stored.
 
     If another process has taken over the claim, or if it was erased, the action's record is left unchanged.
 
@@ -101,13 +106,18 @@ def record_outcome(
         entry: the log entry for admins.
         now_ms: the server's time, in milliseconds since 1970.
         limits: the gateway's limits.
+
+    Returns:
+        False if another attempt has the claim, whose outcome is the action's.
     """
-    if _has_claim(commit, record):
+    known = commit.action(record.client_id, record.action_id, record.idempotency_key)
+    if known is not None and known.claim == record.claim:
         is_retryable = isinstance(outcome, ActionFailure) and outcome.retryable
         stored = None if is_retryable else encode(outcome)
         commit.put_action(msgspec.structs.replace(record, lease_ms=0, touched_ms=now_ms, outcome=stored))
     commit.note_action(entry, limits.kept_entries)
     commit.drop_actions(now_ms - limits.retention_ms)
+    return not _is_taken_over(known, record)
 
 
 def encode(outcome: Outcome) -> bytes:
@@ -130,7 +140,6 @@ def decode(stored: bytes, action_id: str) -> Outcome:
     return ActionResult(action_id, found.data, found.hlc)
 
 
-def _has_claim(commit: ActionCommit, record: ActionRecord) -> bool:
-    """Return whether a record's attempt still has the claim."""
-    known = commit.action(record.client_id, record.action_id)
-    return known is not None and known.claim == record.claim
+def _is_taken_over(known: ActionRecord | None, record: ActionRecord) -> bool:
+    """Return whether another attempt has the claim; an erased action has none, and is not executed again."""
+    return known is not None and known.claim != record.claim

@@ -19,7 +19,7 @@ from lakesync.model.errors import (
     StagingUnavailableError,
     ValidationError,
 )
-from lakesync.model.types import ActionFailure, ActionPush, ActionResult, SyncPush
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPush
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 from tests.integration.action_support import AsyncDesk, Desk, ask, data_of, make_action
@@ -152,6 +152,14 @@ def test_an_invalid_request_executes_nothing(gateway, desk):
         refused(ValidationError, ActionPush("alice", (good, odd)), r"actions\[1\]\.")
     assert desk.asked == []
     assert ask(gateway, make_action(NOW + (5000 << 16)))[0].action_id
+
+
+def test_params_without_a_canonical_form_are_rejected_alone(gateway, desk):
+    bad = Action("alice", NOW + 1, "desk", "plain", msgspec.Raw(b'{"n":1e999}'), "0" * 64)
+    first, second = ask(gateway, make_action(NOW), bad)
+    assert isinstance(first, ActionResult)
+    assert (second.code, second.retryable) == ("ACTION_VALIDATION_ERROR", False)
+    assert "1e999" in second.message
 
 
 def test_a_repeat_returns_the_first_outcome_also_after_a_restart(gateway, desk, reopen, clock):
@@ -287,12 +295,14 @@ def test_a_slow_action_delays_neither_pushes_nor_its_request(gateway, desk, reop
     assert len(desk.asked) == 1
 
 
-def test_running_and_waiting_actions_are_limited(gateway, desk, reopen):
+@pytest.mark.parametrize("has_key", [False, True])
+def test_running_and_waiting_actions_are_limited(gateway, desk, reopen, has_key):
     gateway = reopen(msgspec.structs.replace(LIMITS, max_running=2, max_waiting=3))
     gateway.register_action_handler("desk", desk)
     free = threading.Event()
     desk.reaction = holding(desk, free)
-    waiting = [gateway.submit_action(ActionPush("alice", (make_action(NOW + n),)), {"sub": "alice"}) for n in range(3)]
+    actions = [make_action(NOW + n, key=f"k{n}" if has_key else None) for n in range(3)]
+    waiting = [gateway.submit_action(ActionPush("alice", (each,)), {"sub": "alice"}) for each in actions]
     until(lambda: len(desk.asked) == 2, "two to begin")
     (busy,) = ask(gateway, make_action(NOW + 9))
     assert (busy.code, busy.retryable, len(desk.asked)) == ("ACTION_BUSY", True, 2)

@@ -30,6 +30,8 @@ class Leases(RuleBasedStateMachine):
         self.engine.gateway("g")
         self.holding = []
         """Records of processes that are at work: alive, or only seemingly dead."""
+        self.ended = []
+        """Records of processes whose outcome was stored, or whose claim was taken over."""
         self.told = {}
         """(client, id or key) → outcome, and when."""
         self.attempts = 0
@@ -83,7 +85,9 @@ class Leases(RuleBasedStateMachine):
         )
         entry = ActionEntry(0, 0, record.client_id, record.action_id, "desk", "do", record.attempts, kind, 0)
         now = self.clock.now_ms
-        self.run(lambda commit: record_outcome(commit, record, outcome, entry, now, LIMITS))
+        kept = self.run(lambda commit: record_outcome(commit, record, outcome, entry, now, LIMITS))
+        assert kept or not mine
+        self.ended.append(record)
         if mine and kind != "again":
             final = msgspec.structs.replace(outcome, action_id="")
             self.told[record.client_id, "id", record.action_id] = (final, now)
@@ -96,6 +100,19 @@ class Leases(RuleBasedStateMachine):
         record = data.draw(st.sampled_from(self.holding))
         now = self.clock.now_ms
         self.run(lambda commit: renew(commit, record, now, LIMITS))
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def stay_too_long(self, data):
+        record = data.draw(st.sampled_from(self.ended))
+        now = self.clock.now_ms
+
+        def stored():
+            return self.engine.store.read("g", lambda view: view.action(record.client_id, record.action_id)).result()
+
+        before = stored()
+        self.run(lambda commit: renew(commit, record, now, LIMITS))
+        assert stored() == before
 
     @precondition(lambda self: self.holding)
     @rule(data=st.data())
