@@ -1,4 +1,8 @@
-"""`scripts/other-reader`: compares figures of every table of a lake between LakeSync's reader and ClickHouse."""
+"""`scripts/other-reader`: checks that ClickHouse reads the same from a lake's Iceberg tables as LakeSync's own reader.
+
+Both readers compute figures of every table, such as counts, sums and extremes of its columns (`figures.py`). ClickHouse
+runs in an interpreter of its own (`clickhouse.py`), because its package is not one of LakeSync's dependencies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import duckdb
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DoubleType, IcebergType, IntegerType, LongType, StringType
 from rich.console import Console
-from rich.table import Table as Shown
+from rich.table import Table as RichTable
 
 from examples.other_reader.figures import figures
 from lakesync.analysis.catalogue import LakeReader
@@ -23,13 +27,14 @@ KINDS: dict[type[IcebergType], str] = {
     DoubleType: "number",
     LongType: "whole",
     IntegerType: "whole",
-    BooleanType: "truth",
+    BooleanType: "boolean",
 }
+"""Iceberg type → the kind of column for `figures`; columns of other types are not compared."""
 
 
 def main() -> int:
-    """Compare, and print the result."""
-    parser = argparse.ArgumentParser(prog="scripts/other-reader", description=__doc__)
+    """Compare, and print the result. Return 0 if all figures agree, 1 if not, and 2 if ClickHouse could not run."""
+    parser = argparse.ArgumentParser(prog="scripts/other-reader", description=__doc__.partition("\n")[0])
     parser.add_argument("--python", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help="the folder of a `lakesync up`")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end")
@@ -39,13 +44,13 @@ def main() -> int:
         tables = {name: table for name in lake.state_tables if (table := lake.state_table(name)) is not None}
         if lake.deltas is not None:
             tables["deltas"] = lake.deltas
-        places = {name: {"folder": _folder(table), "columns": _columns(table)} for name, table in tables.items()}
-        ours = {name: _ours(table) for name, table in tables.items() if table.current_snapshot() is not None}
-    places = {name: place for name, place in places.items() if name in ours}
+        tables = {name: table for name, table in tables.items() if table.current_snapshot() is not None}
+        queries = {name: {"folder": _folder(table), "columns": _columns(table)} for name, table in tables.items()}
+        ours = {name: _figures(table) for name, table in tables.items()}
     child = subprocess.run(
         [given.python, str(Path(__file__).with_name("clickhouse.py"))],
-        input=json.dumps(places),
-        cwd="/",  # ClickHouse reads files below its folder alone
+        input=json.dumps(queries),
+        cwd="/",  # ClickHouse only reads files below its working folder
         capture_output=True,
         text=True,
         check=False,
@@ -55,16 +60,17 @@ def main() -> int:
         return 2
     theirs: dict[str, list[object]] = dict(map(json.loads, child.stdout.splitlines()))
     agree = {name: _same(values, theirs.get(name)) for name, values in ours.items()}
-    shown = Shown("table", "rows", "figures compared", "agree", box=None)
+    summary = RichTable("table", "rows", "figures compared", "agree", box=None)
     for name, values in ours.items():
-        shown.add_row(name, f"{values[0]:,}", str(len(values)), "[green]yes[/]" if agree[name] else "[red]no[/]")
-    Console(stderr=given.json).print(shown)
+        summary.add_row(name, f"{values[0]:,}", str(len(values)), "[green]yes[/]" if agree[name] else "[red]no[/]")
+    Console(stderr=given.json).print(summary)
     if given.json:
         print(json.dumps({"tables": agree, "agree": all(agree.values())}))
     return 0 if agree and all(agree.values()) else 1
 
 
-def _ours(table: Table) -> list[object]:
+def _figures(table: Table) -> list[object]:
+    """Return the figures of a table as LakeSync's reader, pyiceberg with DuckDB, computes them."""
     columns = _columns(table)
     with duckdb.connect() as database:
         database.register("read", table.scan(selected_fields=tuple(columns)).to_arrow())
@@ -79,10 +85,12 @@ def _columns(table: Table) -> dict[str, str]:
 
 
 def _folder(table: Table) -> str:
+    """Return the path of a table's folder, as Iceberg names it: without the scheme of its URI, and not decoded."""
     return table.location().removeprefix("file://")
 
 
 def _same(ours: list[object], theirs: list[object] | None) -> bool:
+    """Return whether both readers have the same figures; None if ClickHouse returned none."""
     return theirs is not None and [_plain(value) for value in ours] == [_plain(value) for value in theirs]
 
 

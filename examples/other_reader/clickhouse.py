@@ -1,4 +1,4 @@
-"""Run by an interpreter with ClickHouse: prints figures of the tables on stdin, one JSON line each."""
+"""Computes figures of tables with ClickHouse. `__main__.py` runs it with an interpreter that has ClickHouse's package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from figures import figures  # type: ignore[import-not-found]  # beside this fil
 
 
 def main() -> None:
-    """Read `{table: {"folder": …, "columns": {…}}}` and answer table by table."""
-    for table, place in json.load(sys.stdin).items():
-        source = f"icebergLocal('{place['folder'].replace(chr(39), chr(39) * 2)}')"
-        answer = chdb.query(figures(place["columns"], source, dialect="clickhouse"), "JSONCompactEachRow")
-        print(json.dumps([table, json.loads(str(answer))]), flush=True)
+    """Read `{table: {"folder": …, "columns": {column: kind}}}` from stdin, and print `[table, figures]` per table."""
+    for table, query in json.load(sys.stdin).items():
+        source = f"icebergLocal('{query['folder'].replace(chr(39), chr(39) * 2)}')"
+        response = chdb.query(figures(query["columns"], source, dialect="clickhouse"), "JSONCompactEachRow")
+        print(json.dumps([table, json.loads(str(response))]), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""Figures of a table on which any two readers must agree, as one SELECT.
+"""Figures of a table that must be equal for any two readers of it, as one SELECT.
 
-Imports nothing, because both environments run it.
+`__main__.py` and `clickhouse.py` run in different environments and both import this module, so it imports nothing else.
 """
 
 from __future__ import annotations
 
 MODULUS = 1_000_003
+"""Whole numbers are summed modulo this number, so that no sum overflows."""
 
 
 def figures(columns: dict[str, str], source: str, *, dialect: str) -> str:
-    """Return the query for a table's plain columns, name → `text`, `number`, `whole` or `truth`.
+    """Return the query: the number of rows, then figures of each column.
 
     Args:
-        columns: the columns to aggregate.
-        source: for FROM.
+        columns: column → its kind: `text`, `number`, `whole` or `boolean`. A `number` is a float; it is not summed, as
+            such a sum depends on the order of the rows.
+        source: SQL for the table, after FROM.
         dialect: `duckdb` or `clickhouse`.
     """
     length = "strlen" if dialect == "duckdb" else "length"
@@ -33,6 +35,6 @@ def figures(columns: dict[str, str], source: str, *, dialect: str) -> str:
                 parts += [f"min({column})", f"max({column})"]
             case "whole":
                 parts += [f"coalesce(sum({column} % {MODULUS}), 0)", f"min({column})", f"max({column})"]
-            case "truth":
+            case "boolean":
                 parts.append(f"coalesce(sum(CASE WHEN {column} THEN 1 ELSE 0 END), 0)")
     return f"SELECT {', '.join(parts)} FROM {source}"

@@ -142,6 +142,7 @@ class TokenChecks:
     # Each check returns a finding's detail, or raises TokenRejectedError.
 
     def _check_algorithm(self) -> str:
+        """Check that the issuer signs with the header's `alg`, so that the token cannot choose how it is verified."""
         algorithm = self._parts.header.get("alg")
         if algorithm not in self._issuer.algorithms:
             what = f"its alg is {quote(algorithm)}" if algorithm in ALGORITHMS else "its alg is not supported"
@@ -172,6 +173,7 @@ class TokenChecks:
         return kid is not None and any(key.kid == kid for key in self._candidates)
 
     def _check_signature(self) -> str:
+        """Check that one of the keys that may have signed the token has, and remember it."""
         signatures = jwt.PyJWS(algorithms=[self._parts.header["alg"]])
         for key in self._candidates:
             try:
@@ -204,6 +206,7 @@ class TokenChecks:
         return quote(audiences[0]) if audiences else "none is required"
 
     def _check_exp(self) -> str:
+        """Check that the token has an expiry time, and that it is in the future."""
         expires = self._time("exp")
         if expires is None:
             raise TokenRejectedError("exp", "it has no exp; issue tokens that expire")
@@ -212,9 +215,11 @@ class TokenChecks:
         return f"expires in {expires - self._now:.0f} s"
 
     def _check_nbf(self) -> str:
+        """Check that the time before which the token is not valid, if it has one, has passed."""
         return self._check_start("nbf")
 
     def _check_iat(self) -> str:
+        """Check that the time of issue, if there is one, is not in the future."""
         return self._check_start("iat")
 
     def _check_start(self, name: str) -> str:

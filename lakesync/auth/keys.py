@@ -118,6 +118,7 @@ def parse_keys(content: bytes) -> tuple[Key, ...]:
 
 
 def _parse_pem(content: bytes) -> list[Key]:
+    """Parse one or more public keys in PEM."""
     found = []
     for part in content.split(_PEM)[1:]:
         block = _PEM + part.partition(_PEM_END)[0] + _PEM_END
@@ -130,6 +131,7 @@ def _parse_pem(content: bytes) -> list[Key]:
 
 
 def _parse_key_set(content: bytes) -> list[Key]:
+    """Parse a JSON Web Key Set."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -205,6 +207,7 @@ class KeySet:
         self._loading = None
 
     async def _refresh(self) -> bool:
+        """Fetch the keys again, and return whether that succeeded. If not, the known keys remain in use."""
         try:
             found = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
         except Exception as error:  # the next refresh may succeed

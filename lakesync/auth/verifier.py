@@ -185,6 +185,7 @@ class TokenVerifier:
 
 
 def _skipped(prerequisite: str, checks: Sequence[str]) -> list[Finding]:
+    """Return the findings of checks that cannot run because an earlier one failed."""
     return [Finding(check, "skipped", f"needs the check '{prerequisite}'") for check in checks]
 
 

@@ -345,6 +345,7 @@ class Client:
         return [edit.number for edit in self.coordinator.outbox.all("refused")]
 
     def _read_columns(self, sql: str, params: Any) -> dataframes.Columns:
+        """Read the result of a query, or a table that is named instead of it, column by column."""
         self.db.check_open()
         return dataframes.read_columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
 

@@ -158,6 +158,7 @@ class EventListeners:
             listener(*arguments)
 
     def _listeners_of(self, event: str) -> list[Callable[..., Any]]:
+        """Return the listeners of an event."""
         if event not in self._listeners:
             raise ValidationError(f"event {event!r} is unknown: choose one of {', '.join(_EVENT_NAMES)}")
         return self._listeners[event]

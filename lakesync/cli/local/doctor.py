@@ -22,6 +22,7 @@ app = command_app()
 
 
 def _completed_checks(incomplete: str) -> list[str]:
+    """Return the checks whose name begins with a text, for the shell's completion."""
     from lakesync.cli.local.doctor_checks import CHECKS
 
     return [name for name in CHECKS if name.startswith(incomplete)]

@@ -145,6 +145,7 @@ class LakeHistory:
 
 
 def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an Arrow table as dicts, without converting all of them at once."""
     for batch in rows.to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 

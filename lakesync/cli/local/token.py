@@ -18,6 +18,7 @@ ROLES = ("client", "admin")
 
 
 def _completed_roles(incomplete: str) -> list[str]:
+    """Return the roles that begin with a text, for the shell's completion."""
     return [name for name in ROLES if name.startswith(incomplete)]
 
 

@@ -178,6 +178,7 @@ def _runs(config: Config) -> list[dict[str, Any]] | None:
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
+    """Print the summary as text: the fields, then tables of the last runs, the synced tables and the clients."""
     output.fields(dict(_fields(summary)), as_json=False)
     if summary["runs"]:
         print()
@@ -304,6 +305,7 @@ def _client_row(client: dict[str, Any]) -> dict[str, Any]:
 
 
 def _display_lag(client: dict[str, Any]) -> str | None:
+    """Return a client's lag as text."""
     lag = client["lagSeconds"]
     if lag is None:
         return "never pulled" if client["pulledMs"] is None else "not measured yet"

@@ -147,6 +147,7 @@ class Supervisor:
         return all(self._services[name].was_ready for name in service.after)
 
     def _start(self, supervised: _SupervisedService) -> None:
+        """Start a service's process."""
         service = supervised.service
         supervised.process = Process(
             service.name, service.command, service.environment, self._logs / f"{service.name}.log"
@@ -206,6 +207,7 @@ class Supervisor:
 
 
 def _exit_reason(process: Process) -> str:
+    """Return how a process ended, as the end of a sentence."""
     code = process.exit_code or 0
     return f"was terminated by signal {-code}" if code < 0 else f"exited with code {code}"
 
@@ -283,5 +285,6 @@ class Display:
         )
 
     def _event(self, **fields: object) -> None:
+        """Print an event as a JSON line, if the supervisor was asked to."""
         if self._json:
             print(json.dumps(fields), file=sys.stdout, flush=True)

@@ -180,6 +180,7 @@ class ClientCore:
         return self._state.commit(Changes(edits={edit.number: replace(edit, status="waiting") for edit in edits}))
 
     def _edits_with(self, ids: Collection[str], *statuses: EditStatus) -> list[Edit]:
+        """Return the edits with some ids whose status is one of `statuses`."""
         return [edit for edit in self._state.store.edits() if edit.id in ids and edit.status in statuses]
 
     def next_hlc(self) -> int:
@@ -296,6 +297,7 @@ class ClientCore:
             raise
 
     def _check_no_pending_request(self) -> None:
+        """Check that the last request has a response: the core has at most one request in progress."""
         if self._pending is not None:
             raise RuntimeError(
                 f"{type(self._pending).__name__} has no response yet: pass one, or NoResponse, to receive() first"

@@ -369,6 +369,7 @@ def _trigger_name(table: str, trigger: str) -> str:
 
 
 def _row(types: Mapping[str, ColumnType], cells: list[SqlValue]) -> dict[str, object]:
+    """Return a row's SQLite values as Python values by column."""
     return {name: python_value(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
 
 

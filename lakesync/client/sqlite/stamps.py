@@ -238,6 +238,7 @@ class StampCodec:
         return result
 
     def _client_numbers(self, clients: Sequence[str]) -> list[int]:
+        """Return the number that stands for each client id in records."""
         numbers = {client: self._number(f"={client}") for client in set(clients)}
         return [numbers[client] for client in clients]
 
@@ -249,6 +250,7 @@ class StampCodec:
         return number
 
     def _stored_number(self, name: str) -> int:
+        """Return the number of a client id or layout in the database; a new one gets the next number."""
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO _lakesync_names (name) VALUES (?)", (name,))
             return int(self._db.execute("SELECT number FROM _lakesync_names WHERE name = ?", (name,)).fetchone()[0])
@@ -268,6 +270,7 @@ class StampCodec:
         return client
 
     def _name(self, number: int) -> str:
+        """Return the client id or layout that has a number."""
         return str(self._db.execute("SELECT name FROM _lakesync_names WHERE number = ?", (number,)).fetchone()[0])
 
 
@@ -299,6 +302,7 @@ def _unpack_columns(records: Sequence[bytes]) -> list[list[int]]:
 
 
 def _layout_name(layout: Layout) -> str:
+    """Return the name under which a layout gets a number: its JSON."""
     return _encode(layout).decode()
 
 

@@ -239,6 +239,7 @@ class Table:
         return count
 
     def _execute(self, statement: str, cells: list[Any]) -> int:
+        """Execute a statement, and return the number of rows that it wrote."""
         try:
             return self._db.conn.execute(statement, cells).rowcount
         except sqlite3.OperationalError as error:
@@ -374,6 +375,7 @@ def _json_text(value: Any) -> str:
 
 
 def _check_text(text: str) -> None:
+    """Check that a text has no lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

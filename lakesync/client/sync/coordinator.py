@@ -364,5 +364,6 @@ class SyncCoordinator:
         return report
 
     def _oldest_pending(self) -> datetime | None:
+        """Return the time of the oldest change that the gateway has not acknowledged; None if it has all."""
         oldest_ms = self.replica.oldest_unacknowledged_at()
         return None if oldest_ms is None else datetime.fromtimestamp(oldest_ms / 1000, UTC)

@@ -180,6 +180,7 @@ class _PrefetchThread:
             return not self._stopped
 
     def _has_room(self) -> bool:
+        """Return whether another page may be requested before those that were received are written."""
         return len(self._pages) < MAX_PAGES and self._bytes_being_written + self._bytes_waiting <= MAX_BYTES
 
 

@@ -335,6 +335,7 @@ class _FullReads(io.RawIOBase):
         return self._calls.run(partial(self._read, size))
 
     def _read(self, size: int) -> bytes:
+        """Read exactly `size` bytes; fewer only if the response ends."""
         parts: list[bytes] = []
         while size > 0 and (part := self._raw.read(size)):
             parts.append(part)
