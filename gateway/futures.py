@@ -1,4 +1,8 @@
-"""Awaits the futures of the engine's worker threads on the event loop, for routes and WebSocket connections."""
+"""Awaits the futures of the engine's worker threads on the event loop, for routes and WebSocket connections.
+
+It replaces `asyncio.wrap_future`, which wakes up the event loop for each future, and cancels the work of a cancelled
+request.
+"""
 
 from __future__ import annotations
 

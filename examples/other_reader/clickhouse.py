@@ -1,4 +1,4 @@
-"""Computes figures of tables with ClickHouse. `__main__.py` runs it with an interpreter that has ClickHouse's package."""
+"""Computes figures of tables with ClickHouse. `__main__.py` runs it with an interpreter that has its package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The route `GET /sync/{gateway}/checkpoint`: it streams the newest checkpoint to a client that was not seen before."""
+"""The route `GET /sync/{gateway}/checkpoint`: it streams the newest checkpoint to a client that was not seen before.
+
+A checkpoint is all rows of a gateway at some arrival, which the pipeline stores in files of frames. A new client reads
+it instead of pulling the whole log, and then pulls from its arrival. Each frame is reduced to the rows that the client
+may see by the sync rules, so a checkpoint that was made for other rules is not served.
+"""
 
 from __future__ import annotations
 

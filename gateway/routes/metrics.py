@@ -1,4 +1,8 @@
-"""The routes of metrics: those of one gateway as JSON, those of the whole server for Prometheus."""
+"""The routes of metrics: those of one gateway as JSON, those of the whole server for Prometheus.
+
+The console and `lakesync status` read the JSON. It has the sizes of the log, the lags of clients, dead letters, and the
+report of the pipeline's lags that Dagster's sensors store.
+"""
 
 from __future__ import annotations
 

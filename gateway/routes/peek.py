@@ -1,4 +1,8 @@
-"""The route `GET /sync/{gateway}/peek`: it returns what a client may see, to a reader that is not the client's app."""
+"""The route `GET /sync/{gateway}/peek`: it returns what a client may see, to a reader that is not the client's app.
+
+Unlike a pull it records nothing about the client. A pull records the client's cursor, so a pull by another reader would
+change what the app receives next.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Parses adapter URIs, such as `mysql://USER:PASSWORD@HOST/DATABASE`. Backends call it."""
+"""Parses adapter URIs, such as `mysql://USER:PASSWORD@HOST/DATABASE`.
+
+The adapters for MySQL, BigQuery and S3 call it; the drivers of the others parse their URIs themselves. Errors name the
+URI without its password.
+"""
 
 from __future__ import annotations
 

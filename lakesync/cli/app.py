@@ -1,4 +1,7 @@
-"""The `lakesync` command: the list of its commands. A command's module is imported when the command runs."""
+"""The `lakesync` command: the list of its commands.
+
+A command's module is imported when the command runs, since importing all of them would take longer than most commands.
+"""
 
 from __future__ import annotations
 

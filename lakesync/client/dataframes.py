@@ -1,4 +1,8 @@
-"""Results of queries as pandas, polars or Arrow frames, for `Client.to_pandas`, `to_polars` and `to_arrow`."""
+"""Results of queries as pandas, polars or Arrow frames, for `Client.to_pandas`, `to_polars` and `to_arrow`.
+
+The queries run in a connection of their own that cannot write. The type of a column follows from its values. If a whole
+table is read, its schema gives the types of columns without values.
+"""
 
 from __future__ import annotations
 

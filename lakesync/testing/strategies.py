@@ -1,6 +1,7 @@
 """Hypothesis strategies for what clients and gateways exchange: values, deltas, claims and sync rules.
 
-Tests of this project and of apps import them. Only this module needs Hypothesis.
+Tests of this project and of apps import them. A strategy generates random examples for property tests. Only this module
+needs the package Hypothesis.
 """
 
 from __future__ import annotations

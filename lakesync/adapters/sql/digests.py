@@ -1,4 +1,8 @@
-"""Digests of a SQL destination: its deltas and rows, summed by queries. `SqlAdapter` calls it."""
+"""Digests of a SQL destination: its deltas and rows, summed by queries. `SqlAdapter` calls it.
+
+A digest has a number and a sum of checksums of one table and day. The same digests are computed of the lake's history,
+so a comparison of both finds deltas that the destination lacks and rows that others have changed, without reading them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`lakesync doctor`: checks everything that LakeSync needs, and suggests a remedy for each problem."""
+"""`lakesync doctor`: checks everything that LakeSync needs, and suggests a remedy for each problem.
+
+It runs the checks of `doctor_checks` and prints their results. Its exit code says whether there is a problem.
+"""
 
 from __future__ import annotations
 

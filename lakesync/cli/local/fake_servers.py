@@ -1,4 +1,8 @@
-"""`lakesync fake`: fake Jira and Salesforce servers on this machine, to try connectors without an account."""
+"""`lakesync fake`: fake Jira and Salesforce servers on this machine, to try connectors without an account.
+
+The servers are those of `lakesync.testing.servers`, which the tests use too. With `--every` their data changes by
+itself, so that polls find changes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The state that `ClientCore`, `Puller` and `Pusher` share. All of their commits go through it."""
+"""The state that `ClientCore`, `Puller` and `Pusher` share. All of their commits go through it.
+
+It has the store of rows and edits, the client's clock (HLC), and the position: the cursor and everything else that a
+restarted client must know. One commit writes changes of rows and the position together, so that after a crash they
+agree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Jira actions: create an issue, add a comment, change an issue's status."""
+"""Jira actions: create an issue, add a comment, change an issue's status.
+
+The gateway executes an action again if the first attempt's response was lost. Each issue or comment that an action
+creates therefore has the action's id as a property, by which the next attempt finds it instead of creating another one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`SqlSource`: polls SQL databases. Each table is a query, read from a cursor column's last value or completely."""
+"""`SqlSource`: polls SQL databases. Each table is a query, read from a cursor column's last value or completely.
+
+A cursor column grows with each change of a row, such as an update time. A transaction may commit a row whose value is
+below one that was polled already; so each poll reads some values again (the lookback), and does not record values that
+transactions which are still open may go below (the horizon).
+"""
 
 from __future__ import annotations
 
