@@ -1,4 +1,9 @@
-"""`python -m examples.flights`."""
+"""The demo's options and exit code: `python -m examples.flights`, which `scripts/demo` and `lakesync demo` run.
+
+The demo syncs the flights that left New York in 2013: nineteen clients (carriers and airports) write them to a gateway,
+and the pipeline carries them into the lake. At the end the lake and all clients are compared with an independent merge
+of what the clients wrote. `docs/demo.md` describes it.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = demo.run()
     except KeyboardInterrupt:
-        demo.teller.line("interrupted")
+        demo.reporter.line("interrupted")
     except Exception as error:
         result.ok = False
-        demo.teller.line(f"[red]✗ {type(error).__name__}[/red]: {error}")
+        demo.reporter.line(f"[red]✗ {type(error).__name__}[/red]: {error}")
         if not options.json:
             raise
     if options.json:

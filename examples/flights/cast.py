@@ -1,4 +1,8 @@
-"""The participants: nineteen clients, their clock skew, and when they are offline."""
+"""The participants: nineteen clients, their clock skew, and when they are offline.
+
+Time passes in steps of six hours. A client's clock skew is how far its clock is ahead of the server's. Everything is
+chosen by random generators with fixed seeds, so that each run of the demo makes the same writes.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ MINUTE = 60_000
 """Milliseconds."""
 HOUR = 60 * MINUTE
 STEP = 6 * HOUR
+"""Simulated milliseconds between two steps."""
 STEPS_PER_DAY = 4
 START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp() * 1000)
 """Simulated start of day 0, in milliseconds since 1970. New York's local time is treated as UTC."""
 
-FASTEST = 4 * MINUTE
+MAX_SKEW = 4 * MINUTE
 """Maximum clock skew, ahead or behind."""
 LEAD = 5 * MINUTE
 """A client pushes events at least this old, so that even the fastest clock is not ahead of the server's."""
@@ -54,7 +59,8 @@ class Client:
 
 
 def _client(kind: str, code: str, every: int) -> Client:
-    skew = chance("skew", code).randrange(-FASTEST, FASTEST)
+    """Create a client whose token has the claim `kind` with the code, and whose clock has a skew of its own."""
+    skew = chance("skew", code).randrange(-MAX_SKEW, MAX_SKEW)
     return Client(f"{kind}-{code}", code, {kind: code}, skew, every)
 
 
@@ -62,10 +68,14 @@ CARRIERS = {
     row["carrier"]: _client("carrier", row["carrier"], 2 if place % 2 else 1)
     for place, row in enumerate(sorted(airlines(), key=lambda row: str(row["carrier"])))
 }
+"""Code → the client of a carrier's operations office. Every other one syncs at every second step only."""
 TOWERS = {code: _client("airport", code, 1) for code in AIRPORTS}
+"""Code → the client of an airport's tower."""
 CAST = (*CARRIERS.values(), *TOWERS.values())
+"""All clients."""
 
 OFFLINE_CARRIERS = 4
+"""Number of carriers that are offline for a day, on each day."""
 LONGEST_OFFLINE = "B6"
 """A carrier that is offline for the first two days."""
 

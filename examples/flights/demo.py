@@ -1,4 +1,8 @@
-"""The demo from start to end: start, push, flush, verify and report."""
+"""The demo from start to end: start, push, flush, verify and report.
+
+The clients write each push into a journal too. `truth.py` merges the journal with code of its own, so that its result,
+the truth, can be compared with the lake and with the clients' rows.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,19 @@ from examples.flights.client import BATCH, first_sync
 from examples.flights.journal import Journal
 from examples.flights.pipeline import Dagster
 from examples.flights.play import Play, Played
-from examples.flights.report import Result, Teller
+from examples.flights.report import Reporter, Result
 from examples.flights.schemas import COLUMNS
 from examples.flights.story import Step, Story
 from examples.flights.system import System
 from examples.flights.truth import Truth, replica_mismatches, state_mismatches, visible_rows
 
 CARRY_SECONDS = 600.0
-SHORT = 31
+"""Seconds without progress after which the pipeline has failed."""
+MAX_DAYS_IN_MEMORY = 31
 """Maximum number of days for which all writes are held in memory."""
-NEWCOMER = "B6"
+NEW_DEVICE_CARRIER = "B6"
 """The carrier whose new device syncs at the end."""
-CROSSED_SHARE = 0.05
+MIN_CROSSED_SHARE = 0.05
 """Minimum share of cells whose stamps arrive out of order."""
 
 
@@ -41,8 +46,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Told:
-    """The steps to play: prepared for a short run, generated during a long one."""
+class PlannedSteps:
+    """The steps to play: prepared before a short run, and generated during a long one, to save memory."""
 
     steps: Iterable[Step]
     deltas: int
@@ -51,10 +56,10 @@ class Told:
     """The minimum number of pushes."""
 
     @classmethod
-    def of(cls, story: Story) -> Told:
+    def of(cls, story: Story) -> PlannedSteps:
         """Prepare the steps."""
-        if story.days > SHORT:
-            return cls(story.steps(), 2950 * story.days, 25 * SHORT)
+        if story.days > MAX_DAYS_IN_MEMORY:
+            return cls(story.steps(), 2950 * story.days, 25 * MAX_DAYS_IN_MEMORY)
         steps = list(story.steps())
         outboxes = [outbox for step in steps for outbox in step.outboxes.values()]
         return cls(steps, sum(map(len, outboxes)), sum(-(-len(outbox) // BATCH) for outbox in outboxes))
@@ -65,8 +70,8 @@ class Demo:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.teller = Teller(as_json=options.json)
-        self.system = System(options.data, brief=options.days <= SHORT)
+        self.reporter = Reporter(as_json=options.json)
+        self.system = System(options.data, brief=options.days <= MAX_DAYS_IN_MEMORY)
         self.result = Result(days=options.days)
 
     def run(self) -> Result:
@@ -75,35 +80,36 @@ class Demo:
         Raises:
             SystemFailedError, RefusedError, NotCarriedError, RunFailedError: the run could not be completed.
         """
-        teller = self.teller
+        reporter = self.reporter
         try:
-            with teller.stage("start", "Starting lakesync up; the gateway first"):
+            with reporter.stage("start", "Starting lakesync up; the gateway first"):
                 self.system.start()
-                told = Told.of(Story(self.options.days))
+                planned = PlannedSteps.of(Story(self.options.days))
                 self.system.wait_gateway()
                 self.system.register()
             journal = Journal(self.system.data / "journal")
             with closing(Play(self.system.gateway, self.system.secret, journal, self.system.clock)) as play:
-                self._everything(told, play)
+                self._run_stages(planned, play)
         finally:
             if self.system.running and self.options.keep:
-                teller.line(f"lakesync up goes on as process {self.system.pid}; end it with: kill {self.system.pid}")
+                reporter.line(f"lakesync up goes on as process {self.system.pid}; end it with: kill {self.system.pid}")
             elif self.system.running:
-                with teller.stage("stop", "Stopping"):
+                with reporter.stage("stop", "Stopping"):
                     self.system.stop()
-        self.result.seconds = {**teller.seconds, "total": round(teller.elapsed, 2)}
+        self.result.seconds = {**reporter.seconds, "total": round(reporter.elapsed, 2)}
         return self.result
 
-    def _everything(self, story: Told, play: Play) -> None:
+    def _run_stages(self, planned: PlannedSteps, play: Play) -> None:
+        """Run all stages on the started system, and fill the result."""
         killer = None
         if self.options.prove:
-            killer = prove.Killer(self.system, play.journal, story.pushes)
+            killer = prove.Killer(self.system, play.journal, planned.pushes)
             killer.start(play)
-        played = self._push(play, story)
-        with self.teller.stage("ready", "Waiting for Spark and Dagster"):
+        played = self._push(play, planned)
+        with self.reporter.stage("ready", "Waiting for Spark and Dagster"):
             self.system.wait_all()
         self.system.request_flush()
-        with self.teller.stage("truth", "Computing the truth from the journal"):
+        with self.reporter.stage("truth", "Computing the truth from the journal"):
             truth = Truth(play.journal)
             truth.reduce("final", played.last_step)
             truth.reduce("middle", played.middle[0])
@@ -117,17 +123,18 @@ class Demo:
             self._prove(truth)
         if self.options.connectors:
             self._poll()
-        self._tell(truth)
+        self._report(truth)
 
-    def _push(self, play: Play, story: Told) -> Played:
-        with self.teller.stage("push", f"{len(play.clients)} clients push their changes") as stage:
-            stage.of(story.deltas)
+    def _push(self, play: Play, planned: PlannedSteps) -> Played:
+        """Let the clients push everything."""
+        with self.reporter.stage("push", f"{len(play.clients)} clients push their changes") as stage:
+            stage.set_total(planned.deltas)
 
-            def told(step: Step) -> None:
-                stage.at(play.done.deltas)
-                stage.says(day_of(step.number))
+            def report(step: Step) -> None:
+                stage.set_done(play.done.deltas)
+                stage.set_note(day_of(step.number))
 
-            played = play.perform(story.steps, told)
+            played = play.perform(planned.steps, report)
         self.result.rates["push"] = round(played.deltas / played.push_seconds, 1)
         self.result.rates["pull"] = round(played.pulled / max(played.pull_seconds, 1e-9), 1)
         self.result.pulled, self.result.repeats = played.pulled, played.repeats
@@ -135,37 +142,41 @@ class Demo:
         return played
 
     def _carry(self, played: Played) -> None:
+        """Wait until the pipeline has everything in the lake."""
         with (
-            self.teller.stage("carry", "Dagster carries it into the lake, on Spark") as stage,
+            self.reporter.stage("carry", "Dagster carries it into the lake, on Spark") as stage,
             pipeline.staging(self.system.configuration()) as store,
         ):
-            stage.of(played.deltas)
+            stage.set_total(played.deltas)
             dagster = Dagster(self.system.dagster)
 
-            def told(waiting: int) -> None:
-                stage.at(played.deltas - waiting)
-                stage.says(", ".join(f"{run.job} {run.status.lower()}" for run in dagster.runs(1)))
+            def report(waiting: int) -> None:
+                stage.set_done(played.deltas - waiting)
+                stage.set_note(", ".join(f"{run.job} {run.status.lower()}" for run in dagster.runs(1)))
 
-            pipeline.wait_until_carried(store, CARRY_SECONDS, told)
+            pipeline.wait_until_carried(store, CARRY_SECONDS, report)
 
     def _check(self, truth: Truth, play: Play, played: Played) -> None:
+        """Compare the lake, the clients and a new client with the truth, at the end and as of the middle of the run."""
         wrong = self.result.wrong
-        with self.teller.stage("check", "Comparing lake and clients with the truth"):
+        with self.reporter.stage("check", "Comparing lake and clients with the truth"):
             self._tables(truth, "lake")
             counts, (deltas, distinct) = truth.counts, self.system.lake.count()
             wrong["deltas in the lake"] = abs(deltas - counts.distinct)
             wrong["deltas doubled in the lake"] = deltas - distinct
             wrong["deltas acknowledged"] = abs(counts.distinct - played.deltas) + counts.deltas - counts.distinct
-            wrong["too few crossing cells"] = int(counts.crossed < CROSSED_SHARE * counts.cells)
+            wrong["too few crossing cells"] = int(counts.crossed < MIN_CROSSED_SHARE * counts.cells)
             expected = visible_rows(truth, "final")
             wrong["rows of the clients"] = sum(
                 replica_mismatches(expected, client.claims.get("carrier"), play.clients[client.id].replica)
                 for client in CAST
             )
-            newcomer = first_sync(self.system.gateway, self.system.secret, NEWCOMER, self.system.data / "new-device.db")
-            wrong["rows of the new client"] = replica_mismatches(expected, NEWCOMER, newcomer.replica)
+            new_device = first_sync(
+                self.system.gateway, self.system.secret, NEW_DEVICE_CARRIER, self.system.data / "new-device.db"
+            )
+            wrong["rows of the new client"] = replica_mismatches(expected, NEW_DEVICE_CARRIER, new_device.replica)
         with (
-            self.teller.stage("as_of", "Comparing the state of the middle of the run"),
+            self.reporter.stage("as_of", "Comparing the state of the middle of the run"),
             pipeline.staging(self.system.configuration()) as store,
         ):
             states = pipeline.states_as_of(self.system.configuration(), store, played.middle[1])
@@ -174,30 +185,35 @@ class Demo:
             )
 
     def _tables(self, truth: Truth, what: str) -> None:
+        """Compare each state table with the truth; `what` names the comparison in the result."""
         for table in COLUMNS:
             found = state_mismatches(truth, "final", table, self.system.lake.state(table))
             self.result.wrong[f"{what}: {table}"] = found
 
     def _prove(self, truth: Truth) -> None:
+        """Repeat all merges, and check that no table changes."""
         dagster = Dagster(self.system.dagster)
         steps = truth.database.execute("select distinct step from journal").fetchall()
         days = {day_of(step) for (step,) in steps}
-        with self.teller.stage("prove", f"Merging {len(days)} days again in random order, then from nothing") as stage:
+        with self.reporter.stage(
+            "prove", f"Merging {len(days)} days again in random order, then from nothing"
+        ) as stage:
             pipeline.erase_marks(self.system.configuration())
-            changed = prove.run_again(dagster, self.system.lake, days, stage.says)
+            changed = prove.run_again(dagster, self.system.lake, days, stage.set_note)
             self.result.wrong["contents changed by a repeat"] = changed
             self._tables(truth, "after the repeats")
 
     def _poll(self) -> None:
+        """Poll fake vendors, and compare what a client and the lake have of them."""
         system, lake = self.system, self.system.lake
         with connectors.vendors() as vendors:
-            with self.teller.stage("poll", "Dagster polls a Jira site and a Salesforce organisation"):
+            with self.reporter.stage("poll", "Dagster polls a Jira site and a Salesforce organisation"):
                 connectors.register(system, vendors.connectors)
                 connectors.wait_for("a client", lambda: connectors.at_a_client(system), vendors.truth())
                 connectors.change(vendors)
                 truth = vendors.truth()
                 connectors.wait_for("a client", lambda: connectors.at_a_client(system), truth)
-            with self.teller.stage("poll_carry", "Waiting for the lake to show the same"):
+            with self.reporter.stage("poll_carry", "Waiting for the lake to show the same"):
                 connectors.request_flush(system)
                 connectors.wait_for("the lake", lambda: connectors.in_the_lake(lake), truth)
             client, carried = connectors.at_a_client(system), connectors.in_the_lake(lake)
@@ -208,10 +224,11 @@ class Demo:
             rows = [
                 (row_id, *(str(row[column]) for column in columns)) for row_id, row in sorted(carried[table].items())
             ]
-            self.teller.table(f"{table}, in the lake as at a client (5 of {len(rows)})", ("id", *columns), rows[:5])
+            self.reporter.table(f"{table}, in the lake as at a client (5 of {len(rows)})", ("id", *columns), rows[:5])
 
-    def _tell(self, truth: Truth) -> None:
-        counts, result, teller = truth.counts, self.result, self.teller
+    def _report(self, truth: Truth) -> None:
+        """Complete the result, and print it."""
+        counts, result, reporter = truth.counts, self.result, self.reporter
         result.deltas, result.cells, result.conflicts, result.crossed = (
             counts.deltas,
             counts.cells,
@@ -220,18 +237,18 @@ class Demo:
         )
         result.losers, result.late, result.rows = counts.losers, counts.late, truth.visible("final")
         runs = Dagster(self.system.dagster).runs()
-        result.runs = [run.told() for run in runs]
+        result.runs = [run.as_json() for run in runs]
         if not any(run.requested_by == "flush_sensor" and run.status == "SUCCESS" for run in runs):
             result.wrong["runs that the flush sensor requested"] = 1
         result.mismatches = sum(result.wrong.values())
         result.ok = not result.mismatches and not result.asof_mismatches
-        result.rates["carry"] = round(counts.deltas / max(teller.seconds["carry"], 1e-9), 1)
-        teller.table(
+        result.rates["carry"] = round(counts.deltas / max(reporter.seconds["carry"], 1e-9), 1)
+        reporter.table(
             "Delays by carrier, from the lake",
             ("carrier", "name", "flights", "departure", "arrival"),
             self.system.lake.delays(),
         )
-        teller.table(
+        reporter.table(
             "What happened",
             ("", "count"),
             [
@@ -250,10 +267,10 @@ class Demo:
                 ("mismatches as of the middle", result.asof_mismatches),
             ],
         )
-        teller.table("How fast", ("stage", "seconds"), list(teller.seconds.items()))
-        teller.table("How much", ("stage", "deltas a second"), list(result.rates.items()))
+        reporter.table("How fast", ("stage", "seconds"), list(reporter.seconds.items()))
+        reporter.table("How much", ("stage", "deltas a second"), list(result.rates.items()))
         for what, count in result.wrong.items():
             if count:
-                teller.says(f"[red]✗ {what}: {count:,}[/red]")
-        teller.says(f"Dagster {self.system.dagster}   gateway {self.system.gateway}   data {self.system.data}")
-        teller.says("[green]everything agrees[/green]" if result.ok else "[red]not everything agrees[/red]")
+                reporter.paragraph(f"[red]✗ {what}: {count:,}[/red]")
+        reporter.paragraph(f"Dagster {self.system.dagster}   gateway {self.system.gateway}   data {self.system.data}")
+        reporter.paragraph("[green]everything agrees[/green]" if result.ok else "[red]not everything agrees[/red]")

@@ -1,4 +1,7 @@
-"""Reads the lake with public tools: pyiceberg for tables, DuckDB for queries."""
+"""Reads the lake with public tools: pyiceberg for tables, DuckDB for queries.
+
+It shares no code with LakeSync, so the demo's comparisons do not depend on LakeSync's own reader.
+"""
 
 from __future__ import annotations
 

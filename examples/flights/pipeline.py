@@ -25,6 +25,7 @@ from lakesync.config import Config
 from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
 
 POLL = 0.5
+"""Seconds between two checks."""
 
 
 class NotCarriedError(Exception):
@@ -38,10 +39,10 @@ def staging(config: Config) -> Iterator[PipelineStore]:
         yield store
 
 
-def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[int], None]) -> None:
+def wait_until_carried(store: PipelineStore, patience: float, on_progress: Callable[[int], None]) -> None:
     """Return once nothing is unflushed and the newest checkpoint covers the last arrival.
 
-    `told` is called with the number of unflushed deltas.
+    `on_progress` is called with the number of unflushed deltas.
 
     Raises:
         NotCarriedError: there was no progress for `patience` seconds.
@@ -50,7 +51,7 @@ def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[in
     while True:
         shards = [shard for shard in store.backlog() if shard.gateway == GATEWAY]
         waiting = sum(shard.deltas for shard in shards)
-        told(waiting)
+        on_progress(waiting)
         checkpoint = store.newest_checkpoint(GATEWAY)
         last = max((shard.last_arrival for shard in shards), default=0)
         if not waiting and checkpoint is not None and checkpoint.arrival >= last:
@@ -93,6 +94,7 @@ def erase_marks(config: Config) -> None:
 SENSOR_TAG = "lakesync/requested_by"
 REASON_TAG = "lakesync/reason"
 LOCATION = "lakesync"
+"""Name of the code location."""
 FINISHED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
@@ -102,7 +104,7 @@ class RunFailedError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """One run."""
+    """One run of a Dagster job."""
 
     id: str
     job: str
@@ -112,7 +114,7 @@ class Run:
     reason: str | None
     seconds: float | None
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the run as JSON."""
         return asdict(self)
 
@@ -157,6 +159,7 @@ class Dagster:
 
 
 def _run(found: Mapping[str, Any]) -> Run:
+    """Convert Dagster's record of a run."""
     tags = {tag["key"]: tag["value"] for tag in found["tags"]}
     lasted = found["endTime"] - found["startTime"] if found["endTime"] and found["startTime"] else None
     return Run(

@@ -1,4 +1,7 @@
-"""Plays the writes: the server's clock advances step by step, and at each step all online clients push."""
+"""Plays the writes: the server's clock advances step by step, and at each step all online clients push.
+
+The demo sets the gateway's clock by a file, so that a simulated year passes in minutes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from examples.flights.client import SyncingClient
 from examples.flights.journal import Journal
 from examples.flights.story import Step
 
-AT_ONCE = 8
+MAX_PUSHING_CLIENTS = 8
 """Clients that push concurrently."""
-NOTICED = 0.03
+CLOCK_READ_SECONDS = 0.03
 """Seconds until the gateway has read its clock's file again."""
 
 
@@ -31,7 +34,7 @@ class ServerClock:
         draft = self.path.with_suffix(".next")
         draft.write_text(str(milliseconds - time.time_ns() // 1_000_000), "ascii")
         draft.replace(self.path)
-        time.sleep(NOTICED)
+        time.sleep(CLOCK_READ_SECONDS)
 
 
 @dataclass
@@ -39,8 +42,11 @@ class Played:
     """The result of playing all steps."""
 
     deltas: int = 0
+    """Acknowledged deltas."""
     pulled: int = 0
+    """Pulled deltas, of all clients."""
     repeats: int = 0
+    """Requests that were sent again because no response came."""
     push_seconds: float = 0.0
     """Seconds spent in pushes, without generating writes and pulling."""
     pull_seconds: float = 0.0
@@ -73,10 +79,10 @@ class Play:
         self.done = Played()
         self.busy = threading.Event()
         """Set while clients push."""
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="client")
+        self._threads = ThreadPoolExecutor(MAX_PUSHING_CLIENTS, thread_name_prefix="client")
 
-    def perform(self, steps: Iterable[Step], told: Callable[[Step], None]) -> Played:
-        """Play every step. `told` is called for each once all of its pushes are acknowledged.
+    def perform(self, steps: Iterable[Step], on_progress: Callable[[Step], None]) -> Played:
+        """Play every step. `on_progress` is called for each once all of its pushes are acknowledged.
 
         Raises:
             RefusedError: the gateway rejected a request, or did not recover.
@@ -87,7 +93,7 @@ class Play:
             if step.number % STEPS_PER_DAY == 0:
                 self._pull(client for client in CAST if client.id in step.outboxes)
             self.done.timeline.append((step.number, self.done.deltas))
-            told(step)
+            on_progress(step)
         self.clock.set(push_time(self.done.last_step) + STEP)
         self._pull(CAST)
         self.done.repeats = sum(client.connection.repeats for client in self.clients.values())
@@ -111,6 +117,7 @@ class Play:
         return Step(first.number, {client: first.outboxes[client] for client in others})
 
     def _push(self, step: Step) -> None:
+        """Push the writes of a step, and wait until all are acknowledged."""
         began = time.perf_counter()
         self.busy.set()
         pushes = [
@@ -122,6 +129,7 @@ class Play:
         self.done.push_seconds += time.perf_counter() - began
 
     def _pull(self, who: Iterable[Client]) -> None:
+        """Let some clients pull everything that is new."""
         began = time.perf_counter()
         self.done.pulled += sum(self._threads.map(lambda client: self.clients[client.id].pull(), who))
         self.done.pull_seconds += time.perf_counter() - began

@@ -1,4 +1,7 @@
-"""`--prove`: killed processes recover, and repeated work changes nothing."""
+"""`--prove`: killed processes recover, and repeated work changes nothing. `Demo` (`demo.py`) calls it.
+
+Processes are killed with SIGKILL while they work; `lakesync up` starts them again.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from examples.flights.schemas import COLUMNS
 from examples.flights.system import System
 
 GATEWAY_KILLS = 20
+"""How often the gateway is killed during the pushes."""
 RUN_SECONDS = 300.0
+"""Seconds after which a repeated merge has failed."""
 TABLES_JOB = "tables"
 FLUSH_JOB = "flush"
-WATCH = 0.005
+CHECK_SECONDS = 0.005
 """Seconds between two checks."""
 
 
@@ -29,7 +34,9 @@ class Killer:
         """Choose the times.
 
         Args:
-            pushes: the minimum number of pushes.
+            system: the processes.
+            journal: counts the acknowledged pushes.
+            pushes: the minimum number of pushes. The gateway is killed after randomly chosen ones.
         """
         self.gateway_kills = 0
         self.spark_kills = 0
@@ -53,24 +60,27 @@ class Killer:
             thread.join()
 
     def _kill_gateways(self, play: Play) -> None:
+        """Kill the gateway at the chosen times, and each time wait until it is ready again."""
         for moment in self._moments:
             while self._journal.pushes < moment or not play.busy.is_set():
-                if self._over.wait(WATCH):
+                if self._over.wait(CHECK_SECONDS):
                     return
             time.sleep(random.uniform(0, 0.02))  # noqa: S311
-            before = self._system.told()["gateway"]["pid"]
+            before = self._system.up_info()["gateway"]["pid"]
             self._system.kill("gateway")
             self.gateway_kills += 1
             while not self._came_back(before):
-                if self._over.wait(WATCH):
+                if self._over.wait(CHECK_SECONDS):
                     return
 
     def _came_back(self, before: int) -> bool:
-        gateway = self._system.told()["gateway"]
+        """Return whether another process than `before` serves the gateway."""
+        gateway = self._system.up_info()["gateway"]
         return bool(gateway["pid"] != before and gateway["state"] == "ready")
 
     def _kill_spark(self) -> None:
-        while not self._system.told().get("ready"):
+        """Kill Spark some seconds after a flush has begun, if it still runs then; else wait for the next one."""
+        while not self._system.up_info().get("ready"):
             if self._over.wait(0.1):
                 return
         dagster = Dagster(self._system.dagster)
@@ -84,7 +94,7 @@ class Killer:
                 return
 
 
-def run_again(dagster: Dagster, lake: Lake, days: Iterable[str], told: Callable[[str], None]) -> int:
+def run_again(dagster: Dagster, lake: Lake, days: Iterable[str], on_progress: Callable[[str], None]) -> int:
     """Merge every day of arrival again, one run per day in random order, then rebuild all tables.
 
     Returns the number of tables whose content changed, compared after each run.
@@ -99,7 +109,7 @@ def run_again(dagster: Dagster, lake: Lake, days: Iterable[str], told: Callable[
     wanted = [(day, day, None) for day in order] + [("a rebuild from nothing", max(order), rebuild)]
     changed = 0
     for name, day, config in wanted:
-        told(name)
+        on_progress(name)
         run = dagster.launch(TABLES_JOB, {"dagster/partition": day, "demo": name}, config)
         dagster.finished([run], RUN_SECONDS)
         after = lake.hashes()

@@ -1,4 +1,7 @@
-"""The demo's output: progress of each stage, and the result at the end."""
+"""The demo's output: progress of each stage on stderr, and the result at the end, as tables or as a line of JSON.
+
+`Demo` (`demo.py`) calls it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-EVERY = 5.0
+LINE_SECONDS = 5.0
 """Seconds between two progress lines without a terminal."""
 
 
@@ -29,30 +32,30 @@ class Stage:
     _total: int = 0
     _done: int = 0
 
-    def of(self, total: int) -> None:
-        """The amount of work."""
+    def set_total(self, total: int) -> None:
+        """Set the amount of the stage's work."""
         self._total = total
         self._progress.update(self._task, total=total)
 
-    def at(self, done: int) -> None:
-        """The work done."""
+    def set_done(self, done: int) -> None:
+        """Set how much of it is done."""
         self._done = done
         self._show()
 
-    def says(self, what: str) -> None:
-        """What is happening now."""
+    def set_note(self, what: str) -> None:
+        """Set the text that says what is happening now."""
         self._note = what
         self._show()
 
     def _show(self) -> None:
         self._progress.update(self._task, completed=self._done, note=self._note)
-        if self._line is not None and time.monotonic() - self._said > EVERY:
+        if self._line is not None and time.monotonic() - self._said > LINE_SECONDS:
             self._said = time.monotonic()
             count = f"{self._done:,} of {self._total:,}" if self._total else ""
             self._line("  " + " · ".join(filter(None, (count, self._note))))
 
 
-class Teller:
+class Reporter:
     """Writes progress to stderr, and the report there too if stdout is for JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -93,14 +96,14 @@ class Teller:
 
     def table(self, title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
         """Print a table of the report."""
-        shown = Table(title=title, title_justify="left", title_style="bold")
+        table = Table(title=title, title_justify="left", title_style="bold")
         for place, name in enumerate(header):
-            shown.add_column(name, justify="right" if rows and isinstance(rows[0][place], int | float) else "left")
+            table.add_column(name, justify="right" if rows and isinstance(rows[0][place], int | float) else "left")
         for row in rows:
-            shown.add_row(*(_spelled(value) for value in row))
-        self._report.print(shown)
+            table.add_row(*(_cell_text(value) for value in row))
+        self._report.print(table)
 
-    def says(self, text: str) -> None:
+    def paragraph(self, text: str) -> None:
         """Print a paragraph of the report."""
         self._report.print(text)
 
@@ -114,11 +117,17 @@ class Result:
     deltas: int = 0
     """Acknowledged deltas."""
     cells: int = 0
+    """Distinct (row, column)."""
     conflicts: int = 0
+    """Cells written by two or more clients."""
     crossed: int = 0
+    """Cells of which a client's greater stamp arrived before another client's smaller one."""
     losers: int = 0
+    """Deltas of which at least one value lost against another client's."""
     late: int = 0
+    """Deltas that arrived at a later step than a greater stamp of the same row."""
     kills: int = 0
+    """Killed processes, with `--prove`."""
     rows: int = 0
     """Visible rows at the end."""
     mismatches: int = 0
@@ -141,7 +150,8 @@ class Result:
         return msgspec.json.encode(self).decode()
 
 
-def _spelled(value: Any) -> str:
+def _cell_text(value: Any) -> str:
+    """Return a value as the text of a table's cell."""
     if isinstance(value, float):
         return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

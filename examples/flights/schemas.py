@@ -1,4 +1,7 @@
-"""The tables and sync rules of the demo, as an application would register them."""
+"""The tables and sync rules of the demo, as an application would register them.
+
+By the rules a carrier sees its own flights, and every client the airlines, airports and planes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ GATEWAY = "flights"
 
 
 def _table(name: str, /, **columns: str) -> dict[str, Any]:
+    """Return the schema of a table, given the type of each column."""
     return {"table": name, "columns": [{"name": column, "type": kind} for column, kind in columns.items()]}
 
 

@@ -1,4 +1,7 @@
-"""The demonstrated system: `lakesync up` as a separate process with its own data folder."""
+"""The demonstrated system: `lakesync up` as a separate process with its own data folder.
+
+`lakesync up` starts the gateway, Spark and Dagster, and writes their addresses and process ids to a file in the folder.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class System:
         """Choose a data folder.
 
         Args:
-            folder: the data folder.
+            data: the data folder.
             brief: Spark runs for a minute or two only, so Java's second compiler is not worth its time.
         """
         self.data = data.absolute()
@@ -107,10 +110,10 @@ class System:
     def _check_mine(self) -> None:
         if not (self.data / MARKER).exists():
             raise SystemFailedError(f"{self.data} was not made by the demo and is left alone; name another with --data")
-        if self.told() and _alive(int(self.told().get("pid", 0))):
-            raise SystemFailedError(f"a demo still runs on {self.data}: end process {self.told()['pid']} first")
+        if self.up_info() and _alive(int(self.up_info().get("pid", 0))):
+            raise SystemFailedError(f"a demo still runs on {self.data}: end process {self.up_info()['pid']} first")
 
-    def told(self) -> dict[str, Any]:
+    def up_info(self) -> dict[str, Any]:
         """Return the content of `up.json`; empty before it is written."""
         try:
             found: dict[str, Any] = json.loads((self.data / "up.json").read_text("utf-8"))
@@ -120,25 +123,25 @@ class System:
 
     def configuration(self) -> config.Config:
         """Return the configuration with which the pipeline reaches the running system."""
-        told = self.told()
+        info = self.up_info()
         return config.load(
             {
                 "data_dir": self.data,
                 "service_token": self._service,
-                "gateway": {"url": told["gateway"]["url"]},
-                "spark": {"remote": told["spark"]["remote"], "token": self._spark},
+                "gateway": {"url": info["gateway"]["url"]},
+                "spark": {"remote": info["spark"]["remote"], "token": self._spark},
             }
         )
 
     @property
     def gateway(self) -> str:
         """The gateway's address."""
-        return str(self.told()["gateway"]["url"])
+        return str(self.up_info()["gateway"]["url"])
 
     @property
     def dagster(self) -> str:
         """The address of Dagster's web pages."""
-        return str(self.told()["dagster"]["url"])
+        return str(self.up_info()["dagster"]["url"])
 
     def wait_gateway(self) -> None:
         """Return once the gateway is ready.
@@ -151,11 +154,11 @@ class System:
     def wait_all(self) -> None:
         """Return once Spark and Dagster are ready too. Raises the errors of `wait_gateway`."""
         self._wait(
-            "Spark and Dagster", lambda: bool(self.told().get("ready")) and self._serves("dagster", "/server_info")
+            "Spark and Dagster", lambda: bool(self.up_info().get("ready")) and self._serves("dagster", "/server_info")
         )
 
     def _serves(self, name: str, path: str) -> bool:
-        url = self.told().get(name, {}).get("url")
+        url = self.up_info().get(name, {}).get("url")
         if not url:
             return False
         try:
@@ -195,7 +198,7 @@ class System:
 
     def kill(self, name: str) -> None:
         """Kill one process with SIGKILL; `lakesync up` restarts it."""
-        os.kill(int(self.told()[name]["pid"]), signal.SIGKILL)
+        os.kill(int(self.up_info()[name]["pid"]), signal.SIGKILL)
 
     def stop(self) -> None:
         """Stop everything like Ctrl-C.
