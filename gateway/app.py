@@ -1,6 +1,7 @@
 """Builds the FastAPI application of the gateway: routers, middleware, exception handlers and shared services.
 
-`python -m gateway` and tests call `create_app`.
+`python -m gateway` and tests call `create_app`. The shared services (`gateway.services`) are the engine and everything
+else of which a server has one, such as rate limiters and metrics.
 """
 
 from __future__ import annotations

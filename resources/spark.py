@@ -1,4 +1,8 @@
-"""The Dagster resource `pyspark`: a Spark Connect session, and the figures of the jobs that a step runs in it."""
+"""The Dagster resource `pyspark`: a Spark Connect session, and the figures of the jobs that a step runs in it.
+
+The figures, such as rows and bytes read, come from the REST API of Spark's UI, because Spark Connect does not report
+them. `assets.run_metrics` adds them to the metadata of a step's result.
+"""
 
 import time
 import uuid
@@ -16,7 +20,7 @@ _TIMEOUT = (1.0, 15.0)
 """Seconds to connect and to read. The first response of Spark's REST API takes three seconds or more."""
 _SETTLE_SECONDS = 2.0
 """How long to wait until Spark reports the end of a job whose result has arrived already."""
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 """Seconds between two requests meanwhile."""
 
 
@@ -69,7 +73,7 @@ class SparkStatus:
             mine = [job for job in jobs if _is_of(job, tag)]
             if all(job["status"] != "RUNNING" for job in mine) or time.monotonic() > deadline:
                 break
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
         # each stage is requested separately, because the list of all stages has megabytes
         wanted = sorted({stage for job in mine for stage in job["stageIds"]})
         attempts = [attempt for stage in wanted for attempt in self._get(f"stages/{stage}?details=false") or ()]

@@ -1,4 +1,7 @@
-"""Journal of acknowledged pushes: one append-only file per client, one line per push, written after its answer."""
+"""Journal of acknowledged pushes: one append-only file per client, one line per push, written after its response.
+
+`truth.py` computes from it what every client and the lake must have.
+"""
 
 from __future__ import annotations
 

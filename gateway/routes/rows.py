@@ -1,6 +1,7 @@
 """The routes by which an admin inspects rows: reads those of a table, and learns why a client has a row or lacks it.
 
-`lakesync rules try` and `lakesync explain` call them.
+`lakesync rules test`, `explain` and `trace` call them. Why a client has a row follows from the sync rules, the claims
+of its last pull, and how far it has pulled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reads a planned flush batch from staging's log and decodes it into rows of the history `deltas`, in Spark tasks.
 
-`lakehouse.history.flush` calls it.
+A batch is a part of the log that the store has reserved for one flush. Each task reads a part of the batch directly
+from the store's database, so the driver never holds the deltas. `lakehouse.history.flush` calls it.
 """
 
 from __future__ import annotations

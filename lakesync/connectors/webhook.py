@@ -1,4 +1,7 @@
-"""The webhook connector: its action posts a signed event to a URL. Sensors sign their alerts with `sign` too."""
+"""The webhook connector: its action posts a signed event to a URL. Sensors sign their alerts with `sign` too.
+
+The signature (HMAC-SHA256 with the connector's secret) lets the receiver check that the event comes from this server.
+"""
 
 from __future__ import annotations
 

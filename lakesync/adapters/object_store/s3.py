@@ -1,6 +1,6 @@
 """Object store in S3, or in a compatible service such as R2, MinIO or Ceph.
 
-Needs boto3: `pip install 'lakesync[s3]'`.
+`open_adapter` opens it for `s3://` URIs; `ObjectDeltas` stores deltas in it. Needs boto3: `pip install 'lakesync[s3]'`.
 """
 
 from __future__ import annotations

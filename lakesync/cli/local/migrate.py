@@ -1,4 +1,8 @@
-"""`lakesync migrate`: copies deltas from one adapter to another and verifies the copy."""
+"""`lakesync migrate`: copies deltas from one adapter to another and verifies the copy.
+
+The progress is stored in a file of the data folder, named by a hash of the source, the target and the selected deltas,
+so that the same command continues an interrupted copy.
+"""
 
 from __future__ import annotations
 

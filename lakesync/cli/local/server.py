@@ -1,4 +1,7 @@
-"""Commands that start LakeSync, or a part of it: `lakesync up`, `gateway`, `pipeline` and `demo`."""
+"""Commands that start LakeSync, or a part of it: `lakesync up`, `gateway`, `pipeline` and `demo`.
+
+The pipeline is Spark and Dagster, which carry deltas from the gateway's log into the lake.
+"""
 
 from __future__ import annotations
 

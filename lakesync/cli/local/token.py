@@ -1,4 +1,8 @@
-"""`lakesync token`: creates, shows and inspects the tokens (JWTs) that authenticate clients and admins."""
+"""`lakesync token`: creates, shows and inspects the tokens (JWTs) that authenticate clients and admins.
+
+It creates tokens with the gateway's own secret (HS256), for development and scripts. Apps usually get theirs from a
+login vendor, an issuer of `[[gateway.issuers]]`. `inspect` runs the gateway's checks of a token and lists the results.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Requests that the core returns to its driver, and responses that the driver passes to it.
 
-`SyncPush`, `SyncPull` and their results are the wire's own types; the others are defined here.
+The core is the client's state machine, which does no input or output; its driver sends the requests. `SyncPush`,
+`SyncPull` and their results are the wire's own types; the others are defined here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The state machine: which request to send next, and what a response changes.
 
-`Replica` runs it over the app's database; tests run it over a `MemoryStore`.
+`Replica` runs it over the app's database; tests run it over a `MemoryStore`. It does no input or output besides its
+store and takes its clocks as parameters, so that tests can run every order of events. An edit is a write of the app
+that the gateway has not confirmed yet.
 """
 
 from __future__ import annotations

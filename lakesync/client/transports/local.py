@@ -1,4 +1,7 @@
-"""The transport to a gateway in the same process, for tests and for apps that embed a gateway."""
+"""The transport to a gateway in the same process, for tests and for apps that embed a gateway.
+
+It depends on a protocol, `LocalGateway`, because the client and the engine must not import each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The parts of Jira Cloud's REST API v3, and of its query language JQL, that the Jira source and actions use."""
+"""The parts of Jira Cloud's REST API v3, and of its query language JQL, that the Jira source and actions use.
+
+Failed calls raise the errors of `lakesync.model.errors`, so that callers need not know Jira's status codes.
+"""
 
 from __future__ import annotations
 
