@@ -183,6 +183,7 @@ class SeenRows(msgspec.Struct):
             self.rows, self.claims, self.columns = {}, {}, self.columns | watched
         if cannot_compare:
             return page
+        # First: which rows and claims of the page differ from what is remembered?
         changed_ids = {each for each, digest in digests.items() if self.rows.get(each, _UNSEEN).digest != digest}
         claimed = {
             claim: sorted(row.row_id for row in page.rows if row.columns.get(claim[0]) == claim[1])
@@ -194,7 +195,8 @@ class SeenRows(msgspec.Struct):
             for claim, ids in claimed.items()
             if self.claims.get(_name(*claim)) != claims[claim] or not changed_ids.isdisjoint(ids)
         ]
-        # return a changed claim with all of its rows, and a changed row with all rows of the same identity
+        # A changed claim is returned with all of its rows, and a changed row with all rows of the same identity: each
+        # means that known rows which the page does not have are deleted, so the page must have all others.
         changed_ids |= {each for claim in changed_claims for each in claimed[claim]}
         identities = (
             {row.columns.get(identity) for row in page.rows if row.row_id in changed_ids} if identity else set()
@@ -208,6 +210,7 @@ class SeenRows(msgspec.Struct):
             each for each in page.deleted if each not in digests and self.rows.get(each, _UNSEEN).digest != _DELETED
         ]
 
+        # Then: remember the page as written, and forget rows that it deletes or replaces.
         replaced = [*changed_claims, *((identity, value) for value in identities if identity)]
         self.forget(each for each in self._rows_with(replaced) if each not in digests)
         for row in rows:
@@ -240,6 +243,7 @@ class SeenRows(msgspec.Struct):
 
 
 def _newest(remembered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows or claims that were remembered last, at most `MAX_REMEMBERED`."""
     return dict(list(remembered.items())[-MAX_REMEMBERED:])
 
 

@@ -164,6 +164,7 @@ def _value_range(task: FileScanTask, field_id: int) -> tuple[int, int]:
 
 
 def _read_file(table: Table, task: FileScanTask) -> pa.Table:
+    """Read the deltas of one data file."""
     import pyarrow as pa
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan

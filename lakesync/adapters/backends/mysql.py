@@ -195,6 +195,7 @@ class MySqlExecutor:
         self._pool.close()
 
     def _connect(self) -> Driver[Any]:
+        """Open a connection in UTC, with time limits for statements and locks, and with the SQL mode that they need."""
         address = self._address
         connection = self._driver.connect(
             host=address.host,
@@ -225,6 +226,7 @@ class MySqlExecutor:
         return connection
 
     def _alive(self, connection: Driver[Any]) -> bool:
+        """Return whether the server still answers on a connection."""
         try:
             connection.ping(reconnect=False)
         except (self._driver.Error, OSError):
@@ -291,6 +293,7 @@ class _MySqlConnection:
 
     @property
     def _errors(self) -> type[pymysql.Error]:
+        """Return the class of the driver's errors, which is imported when it is needed."""
         import pymysql
 
         return pymysql.Error
@@ -306,6 +309,7 @@ class _MySqlConnection:
             )
 
     def _insert(self, table: str, rows: pa.Table) -> None:
+        """Insert rows with ordinary statements, for servers that do not allow LOAD DATA LOCAL."""
         placeholders = ", ".join(["%s"] * rows.num_columns)
         values = [
             [_naive(value) for value in row] for row in zip(*(each.to_pylist() for each in rows.columns), strict=True)

@@ -208,6 +208,7 @@ class _PostgresConnection:
         return True
 
     def _copy(self, table: str, columns: Sequence[str], form: str, parts: Iterable[memoryview | bytes]) -> None:
+        """Write data to a table with COPY, in one of its formats."""
         names = ", ".join(f'"{name}"' for name in columns)
         with (
             self._sql.cursor() as cursor,
@@ -236,6 +237,7 @@ def _with_placeholders(statement: str) -> bytes:
 
 
 def _alive(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the server still answers on a connection."""
     import psycopg
 
     try:
@@ -246,4 +248,5 @@ def _alive(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _message(error: psycopg.Error) -> str:
+    """Return an error's message without its details."""
     return (error.diag.message_primary or str(error)).strip()

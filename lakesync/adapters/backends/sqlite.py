@@ -108,6 +108,7 @@ class SqliteExecutor:
         self._pool.close()
 
     def _open(self) -> sqlite3.Connection:
+        """Open the file and create it if it does not exist."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as on_failure:
             sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
