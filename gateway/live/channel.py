@@ -280,6 +280,7 @@ class Channel:
         pulls = []
         for connection, follower in members:
             unchanged = connection.follower is follower and follower.state is before and connection.is_ready
+            # Did the read know that the client has other connections, over which it may have been sent other changes?
             known = follower.client_id in group.multi_connected or follower.client_id not in self._multi_connected
             if not (unchanged and same_index and known) or follower.has_own_changes:  # the read may be too old
                 self._requeue((connection,))
