@@ -26,7 +26,8 @@ def held(store):
     go_on.set()
 
 
-def test_pushes_that_wait_together_share_a_commit(store, book, held):
+def test_pushes_that_wait_together_share_a_commit(store, book, held, monkeypatch):
+    monkeypatch.setattr("lakesync.staging.sqlite.group._GROUP_SECONDS", 60)  # a busy machine starts no group in between
     commits: list[str] = []
     if isinstance(store, SqliteStore):
         journal = store._opened.journal.sql
@@ -51,8 +52,14 @@ def test_a_gateway_with_many_jobs_does_not_delay_another(store, ask):
         pytest.skip("gateways write in threads of their own, in no order")
     store.ensure_gateway("h")
     order: list[str] = []
-    release = threading.Event()
-    blocking = [store.read("g", lambda _: release.wait(60)) for _ in range(POOL_SIZE)]
+    begun, release = threading.Event(), threading.Event()
+
+    def block(_):
+        begun.set()
+        release.wait(60)
+
+    blocking = [store.read("g", block) for _ in range(POOL_SIZE)]
+    assert begun.wait(60), "what is asked from now on waits for a later round"
     flood = [getattr(store, ask)("g", lambda _: order.append("g")) for _ in range(PUSHES)]
     other = getattr(store, ask)("h", lambda _: order.append("h"))
     release.set()
