@@ -28,22 +28,51 @@ os.environ.setdefault(
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-STRICT = ("tests/unit/", "tests/property/")
-"""Folders whose tests, unless they need Spark, must close every file, socket, store and process that they open.
+STRICT = (
+    "tests/unit/",
+    "tests/property/",
+    "tests/conformance/",
+    "tests/attacks/",
+    "tests/integration/embedded/",
+)
+"""Folders whose tests must close every file, socket, store and process that they open, but for `LENIENT`.
 
-Not conformance tests: servers that a test kills are started again, and the collector meets their earlier processes."""
+The others have not run under it yet: the rest of `tests/integration`, `tests/blackbox`, and `tests/e2e`, whose tests
+start whole systems.
+"""
+LENIENT = (
+    "tests/conformance/test_adapter_compositions.py",
+    "tests/conformance/test_adapter_failures.py",
+    "tests/conformance/test_adapters.py",
+    "tests/conformance/test_adapters_crash.py",
+    "tests/conformance/test_adapters_iceberg.py",
+    "tests/conformance/test_destination_failures.py",
+    "tests/conformance/test_destination_rows.py",
+    "tests/conformance/test_followers.py",
+    "tests/integration/embedded/test_sources.py",
+)
+"""Files of these folders that have not run under it yet. Most need MariaDB, BigQuery, S3 and Postgres."""
+SQLITE = ("tests/unit/", "tests/property/")
+"""Folders whose tests must close SQLite connections too, which Python reports from 3.13 on.
+
+The other folders of `STRICT` have run under it with 3.11 only."""
 
 
 def is_strict(nodeid):
-    """Whether a test or a module of tests must close everything."""
-    return nodeid.startswith(STRICT) and not needs_spark(nodeid.partition("::")[0])
+    """Whether a test or a module of tests must close everything.
+
+    Not one that needs Spark: pyspark's Connect client leaves gRPC channels to the collector.
+    """
+    file = nodeid.partition("::")[0]
+    return file.startswith(STRICT) and file not in LENIENT and not needs_spark(file)
 
 
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: turn(item.nodeid))
     for item in items:
         if is_strict(item.nodeid):
-            item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
+            open_databases = [] if item.nodeid.startswith(SQLITE) else ["ignore:unclosed database:ResourceWarning"]
+            item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning", *open_databases))
     if config.getoption("--hypothesis-profile") == "soak":
         for item in items:
             deepen(item)
