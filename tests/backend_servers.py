@@ -39,7 +39,9 @@ class Server:
     def start(
         self, command: Sequence[str], ready: Callable[[], bool], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start it and wait until it is ready; one that is not in time is ended."""
+        """Start it and wait until it is ready; one that is not in time is ended, as is one that is dying."""
+        if self._process is not None and self._process.exit_code is None:
+            self.kill()
         self._process = Process(self.name, command, environment or {}, self.folder / f"{self.name}.log")
         try:
             self._process.wait_ready(ready, timeout=_READY_SECONDS)
