@@ -86,6 +86,10 @@ def _path(uri: str) -> Path:
         ConfigurationError: the URI has a host, or no absolute path.
     """
     parts, _ = split_uri(uri)
+    if parts.query:
+        raise ConfigurationError(
+            f"the adapter URI {without_password(uri)!r} has an option, but there is none: write ? in a path as %3F"
+        )
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(
             f"the adapter URI {without_password(uri)!r} has no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"

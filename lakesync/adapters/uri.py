@@ -60,13 +60,16 @@ def split_uri(uri: str) -> tuple[SplitResult, int | None]:
     """Return the parts of a URI, and its port.
 
     Raises:
-        ConfigurationError: the URI is invalid. The message contains no password.
+        ConfigurationError: the URI is invalid, or has a fragment. The message contains no password.
     """
     try:
         parts = urlsplit(uri)
-        return parts, parts.port
+        port = parts.port
     except ValueError:  # its message may contain a part of the password
         raise ConfigurationError(
             f"{without_password(uri)!r} is not a valid URI: check its host and port, and write /, ?, #, @ and the"
             " like in the password as %2F, %3F, %23, %40"
         ) from None
+    if parts.fragment:
+        raise ConfigurationError(f"the adapter URI {without_password(uri)!r} ends at its #: write # as %23")
+    return parts, port

@@ -51,3 +51,18 @@ def test_an_invalid_uri_is_reported(installed):
     for uri in ("file://", "file:///", "file://host/path", "sqlite:relative"):
         with pytest.raises(ConfigurationError, match="absolute path"):
             open_adapter(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("file:///a#b", "write # as %23"),
+        ("mysql://u:hush@host/db#1", "write # as %23"),
+        ("file:///a?b", "write [?] in a path as %3F"),
+        ("sqlite:///a.db?mode=ro", "write [?] in a path as %3F"),
+    ],
+)
+def test_a_uri_that_would_name_another_place_is_rejected(uri, why):
+    with pytest.raises(ConfigurationError, match=why) as raised:
+        open_adapter(uri)
+    assert "hush" not in str(raised.value)
