@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal, NamedTuple
+from urllib.parse import quote
 
 import typer
 
@@ -261,7 +262,7 @@ def _settings_text(
         settings = section.settings + _EXAMPLE_LINES.get(name, "") if is_enabled else _disabled(section.settings)
         parts.append(about + settings)
     values = {
-        "folder": folder.resolve().as_posix(),
+        "folder": quote(folder.resolve().as_posix()),
         "gateway": gateway,
         "today": today.isoformat(),
         "issuer": json.dumps(issuer),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from gateway.bootstrap import Declarations
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
+from lakesync.adapters import open_adapter
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
@@ -31,6 +33,17 @@ def test_up_reads_the_files_that_init_writes(run):
     assert loaded.gateways["shop"].write_scope == "rules"
     Declarations(loaded.gateways)
     assert run("rules", "validate", "rules.json", "--schemas", "schemas").exit_code == 0
+
+
+def test_the_backends_of_a_project_in_a_folder_with_any_name_are_in_it(run):
+    run("init", 'a #1 100%41 "x"?')
+    written = COMMENTED_OUT.sub("", Path('a #1 100%41 "x"?/lakesync.toml').read_text())
+    uris = re.findall(r'= "((?:file|sqlite)://.*)"', written)
+    assert len(uris) == 5
+    for uri in uris:
+        with closing(open_adapter(uri)) as adapter:
+            where = Path(getattr(adapter, "folder", None) or adapter.path)
+        assert where.parent == Path('a #1 100%41 "x"?/lakesync-data').resolve()
 
 
 COMMENTED_OUT = re.compile(r"^#(?=\S)", re.MULTILINE)
