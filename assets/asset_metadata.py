@@ -1,4 +1,4 @@
-"""What assets, sensors and jobs share: asset keys, pools and run tags, days of partitions, and metadata on columns.
+"""Names and metadata that assets, sensors and jobs share: asset keys, pools, run tags, partitions' days, and columns.
 
 Of the steps in a pool, and of the runs with the same tag `SLOT`, Dagster runs only so many at once. A partition is a
 UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata describes the columns of

@@ -1,4 +1,4 @@
-"""When a sensor's tick requests no run: during an outage of staging or the catalogue, and during a part's backoff.
+"""Skips ticks of sensors: while staging or the catalogue cannot be reached, and during a part's backoff.
 
 A part is what a run updates: a table, checkpoint, destination, connector and so on. Its mark says how far it is. A
 sensor requests runs for parts that are behind. While a part's mark does not move, the pauses between the requests for
