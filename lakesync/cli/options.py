@@ -199,17 +199,17 @@ def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
     if text is None:
         return None
     if text.startswith("@"):
-        text = read_text(Path(text[1:]))
+        text = read_text(Path(text[1:])).strip()  # an editor ends the file with a newline
     if text.lstrip().startswith("{"):
         return _parse_json_claims(text)
     claims: dict[str, str | list[str]] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
-        if not name or not equals:
+        if not name.strip() or not equals:
             raise typer.BadParameter(
                 f"{part!r} in the claims {text!r} is not NAME=VALUE; write JSON, @FILE or NAME=VALUE,NAME=VALUE"
             )
-        _add_claim(claims, name.strip(), value)
+        _add_claim(claims, name, value)
     return claims
 
 
@@ -222,14 +222,15 @@ def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]
     claims: dict[str, str | list[str]] = {}
     for option in options or []:
         name, equals, value = option.partition("=")
-        if not name or not equals:
+        if not name.strip() or not equals:
             raise typer.BadParameter(f"--claim is {option!r}; it must be NAME=VALUE")
         _add_claim(claims, name, value)
     return claims
 
 
 def _add_claim(claims: dict[str, str | list[str]], name: str, value: str) -> None:
-    """Add a claim; a repeated name makes a list."""
+    """Add a claim, whose name may be between spaces; a repeated name makes a list."""
+    name = name.strip()
     earlier = claims.get(name)
     claims[name] = value if earlier is None else [*([earlier] if isinstance(earlier, str) else earlier), value]
 

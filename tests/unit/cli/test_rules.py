@@ -58,6 +58,13 @@ def test_visible_rows_of_a_client_are_counted(files):
     ]
 
 
+def test_claims_in_a_file_end_before_its_newline(files):
+    Path("bob").write_text("team=red,sub=bob\n")
+    words = ("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", "@bob", "--list", "--json")
+    result = [json.loads(line) for line in files(*words).stdout.splitlines()]
+    assert [each["rowIds"] for each in result if each["table"] == "todos"] == [["t2"]]
+
+
 def test_rows_gained_and_lost_are_counted_for_each_client(files):
     words = ["rules", "diff", "team.json", "--from", "mine.json", "--rows", "rows.jsonl", "--list", "--json"]
     result = files(*words, "--as", "sub=alice,team=red,team=blue", "--as", "sub=bob", "--as", "sub=carol")
@@ -72,7 +79,7 @@ def test_a_change_without_effect_is_reported(files):
     assert "no client would see a difference" in result.stderr
 
 
-@pytest.mark.parametrize("claims", ["team=red", "alice", '{"sub": 1}', '{"sub"', "@nowhere.json"])
+@pytest.mark.parametrize("claims", ["team=red", "alice", " =x", '{"sub": 1}', '{"sub"', "@nowhere.json"])
 def test_invalid_claims_are_a_usage_error(files, claims):
     result = files("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", claims)
     assert result.exit_code == ExitCode.USAGE
