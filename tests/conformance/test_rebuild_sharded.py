@@ -184,7 +184,9 @@ def test_the_commands_apply_to_every_shard(tmp_path, clock, lost, monkeypatch):
     assert "99" in refused.output + str(refused.exception)
     with closing(sqlite3.connect(old)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (1,), "none is upgraded where any is refused"
-    assert told("rebuild", "--from-lake", "--shard", "shard-orders", "--staging", "sqlite:///elsewhere").exit_code == 2
+    for words in (["--shard", "shard-orders"], []):
+        refused = told("rebuild", "--from-lake", *words, "--staging", f"sqlite://{tmp_path / 'elsewhere'}")
+        assert (refused.exit_code, "leave out --staging" in refused.output) == (2, True)
 
 
 def test_pages_of_a_store_that_was_rebuilt_from_several_shards_lose_no_row(tmp_path, clock):

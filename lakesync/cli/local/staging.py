@@ -115,9 +115,11 @@ def rebuild(
     """
     if not from_lake:
         raise typer.BadParameter("--from-lake is required; the lake is the only source")
-    shards = _shards_of(staging, data)
+    shards = _shards_of(None, data)
     if shard is not None and shards is None:
         raise typer.BadParameter("--shard needs [shard_config] in the settings, which has none; leave out --shard")
+    if staging and shards is not None:  # the lake's tables belong to several stores
+        raise typer.BadParameter("--staging names one store, but the settings have [shard_config]; leave out --staging")
     _rebuild(
         load_settings(data),
         next(iter(_urls(staging, data).values())),
