@@ -63,7 +63,7 @@ query Materialisations($key: AssetKeyInput!, $partitions: [String!]!) {
         runId
         metadataEntries {
           label
-          ... on IntMetadataEntry { intValue }
+          ... on IntMetadataEntry { intRepr }
           ... on FloatMetadataEntry { floatValue }
           ... on BoolMetadataEntry { boolValue }
           ... on TextMetadataEntry { text }
@@ -203,7 +203,7 @@ class DagsterClient:
             The run id.
 
         Raises:
-            NotFoundError: there is no such asset.
+            NotFoundError: there is no such asset, or it has no partition yet.
             UnreachableError: Dagster does not answer.
         """
         nodes = self.assets()
@@ -220,7 +220,12 @@ class DagsterClient:
         }
         tags = {"lakesync/requested_by": requested_by}
         if nodes[asset]["isPartitioned"]:
-            tags["dagster/partition"] = self._node(asset)["partitionKeys"][-1]
+            keys = self._node(asset)["partitionKeys"]
+            if not keys:
+                raise NotFoundError(
+                    f"asset {asset!r} has no partition yet; Dagster at {self.url} runs it when it has one"
+                )
+            tags["dagster/partition"] = keys[-1]
         return self.launch(selector, tags, {})
 
     def runs(self, limit: int = 5) -> list[dict[str, Any]]:
@@ -243,9 +248,10 @@ class DagsterClient:
         return {"/".join(node["assetKey"]["path"]): node for node in nodes if node["isMaterializable"]}
 
     def partitions(self, asset: str) -> list[Partition]:
-        """Return the partitions of an asset, in order."""
+        """Return the partitions of an asset, in order; none for an asset that is not partitioned."""
         node = self._node(asset)
-        return partitions_of(node["partitionKeys"], node["partitionDefinition"]["dimensionTypes"])
+        definition = node["partitionDefinition"]
+        return partitions_of(node["partitionKeys"], definition["dimensionTypes"]) if definition is not None else []
 
     def backfill(self, assets: list[str], partitions: list[str], title: str, *, rebuild: bool = False) -> str:
         """Launch a backfill and return its id.
@@ -328,15 +334,21 @@ class DagsterClient:
             decoded = response.json()
         except (requests.RequestException, ValueError) as error:
             raise UnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error
-        if decoded.get("errors"):
+        if isinstance(decoded, dict) and decoded.get("errors"):
             raise ValidationError(f"Dagster at {self.url} rejected the request: {decoded['errors'][0]['message']}")
+        if not isinstance(decoded, dict) or not isinstance(decoded.get("data"), dict):
+            raise UnreachableError(
+                f"{self.url} answered {response.status_code} without GraphQL data; check that it is Dagster's URL"
+            )
         data: dict[str, Any] = decoded["data"]
         return data
 
 
 def _value(entry: Mapping[str, Any]) -> Any:
     """Return the value of a metadata entry; None for types that only Dagster's web UI displays."""
-    return next((entry[name] for name in ("intValue", "floatValue", "boolValue", "text") if name in entry), None)
+    if "intRepr" in entry:  # GraphQL's integers have 32 bits
+        return int(entry["intRepr"])
+    return next((entry[name] for name in ("floatValue", "boolValue", "text") if name in entry), None)
 
 
 def dagster_url(config: Config) -> str | None:

@@ -1,0 +1,94 @@
+"""The client of Dagster's GraphQL API against a webserver of the installed Dagster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import requests
+
+from lakesync.cli.dagster_client import DagsterClient
+from lakesync.cli.up.process import free_ports
+from lakesync.client.errors import UnreachableError
+from lakesync.model.errors import NotFoundError
+from lakesync.testing.servers.http import Response, serve
+from tests.integration.gateway_support import until
+
+CODE = """
+import dagster as dg
+
+@dg.asset(partitions_def=dg.DailyPartitionsDefinition("2100-01-01"))
+def later(): ...
+
+@dg.asset
+def plain(): ...
+
+@dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
+def large(): ...
+
+defs = dg.Definitions(assets=[later, plain, large], jobs=[dg.define_asset_job("all", [later])])
+"""
+
+
+@pytest.fixture(scope="module")
+def dagster(tmp_path_factory):
+    """A client of a webserver, and the instance that the webserver shows."""
+    folder = tmp_path_factory.mktemp("dagster")
+    code = folder / "code.py"
+    code.write_text(CODE)
+    (folder / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    (port,) = free_ports(1)
+    webserver = Path(sys.executable).with_name("dagster-webserver")
+    words = [webserver, "--python-file", code, "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(words, env={**os.environ, "DAGSTER_HOME": str(folder)}, stdout=log, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        with dg.DagsterInstance.from_config(str(folder)) as instance:
+            until(lambda: answers(url), "the webserver")
+            yield DagsterClient(url), instance
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/server_info", timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def test_integers_of_any_size_are_reported(dagster):
+    client, instance = dagster
+    metadata = {"bytes": 5_000_000_000, "rows": 3, "seconds": 1.5, "empty": False, "note": "done"}
+    instance.report_runless_asset_event(dg.AssetMaterialization("large", partition="a", metadata=metadata))
+    assert client.materialisations("large", ["a", "b"], {""}) == {"a": {"run": "", **metadata}}
+
+
+def test_an_asset_without_partitions_has_none(dagster):
+    client, _ = dagster
+    assert [each.key for each in client.partitions("large")] == ["a", "b"]
+    assert client.partitions("plain") == client.partitions("later") == []
+    with pytest.raises(NotFoundError, match="'later' has no partition yet"):
+        client.materialise("later", "all", "a test")
+
+
+@pytest.mark.parametrize("body", [{"detail": "log in"}, ["data"], {"data": None}, "text"])
+def test_a_server_that_is_not_dagster_is_reported(body):
+    class Proxy:
+        def respond(self, _request):
+            return Response(401, body)
+
+        def now(self):
+            return 0
+
+    with (
+        serve(Proxy()) as served,
+        pytest.raises(UnreachableError, match=r"check that it is Dagster's URL|JSONDecodeError"),
+    ):
+        DagsterClient(served.url).runs()
