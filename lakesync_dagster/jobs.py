@@ -35,9 +35,12 @@ from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
+from sensors.lags import is_under_way
 
 _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same pool, the one with the greater priority starts first."""
+_PARTITION = "dagster/partition"
+"""The tag in which Dagster stores a run's partition."""
 
 
 def pipeline_jobs(
@@ -90,7 +93,7 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
 
     A part is a table of the lake, the log, or Dagster's records of runs. A run occupies the pool that flushes need too.
     One run for all parts would delay flushes until the last table is done. So each part has its own run, one runs at a
-    time, and a waiting flush starts before the next one.
+    time, and a waiting flush starts before the next one. A part whose run has not ended is not requested again.
 
     Args:
         config: the project's configuration, with the cron schedule.
@@ -124,11 +127,14 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         except LakeUnavailableError as error:
             yield dg.SkipReason(str(error))
             return
-        for part in due:
+        ready = [part for part in due if not is_under_way(context.instance, {_PARTITION: part}, job.name)]
+        for part in ready:
             run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
             yield dg.RunRequest(run_key=run_key, partition_key=part)
         if not due:
             yield dg.SkipReason("the maintenance of every part is less than a day old, and none has changed since")
+        elif not ready:
+            yield dg.SkipReason(f"runs that were requested before have not ended: {', '.join(due)}")
 
     return dg.Definitions(jobs=[job], schedules=[request_maintenance])
 
@@ -158,12 +164,14 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Checks everything at 03:10 UTC; the checks of a flush look at its days only.",
     )
-    def request_audit() -> dg.RunRequest | dg.SkipReason:
+    def request_audit(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         try:
             with open_staging() as store:
                 due = assets_to_audit(config, snapshot, store)
         except LakeUnavailableError as error:
             return dg.SkipReason(str(error))
+        if due and is_under_way(context.instance, {}, job.name):
+            return dg.SkipReason("the audit that was requested before has not ended")
         if due:
             return dg.RunRequest(
                 tags={REASON: f"changed since the last audit, or not audited for a week: {', '.join(due)}"}

@@ -233,17 +233,19 @@ def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
     return found
 
 
-def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
+def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str], job_name: str | None = None) -> bool:
     """Return whether a run with some tags is queued or in progress, so that another would do the same work.
 
-    Sensors decide by marks what is due; they use the status of runs only here, to delay a request. A run whose process
-    is gone does not delay requests for long, because the run host marks it as ended within a second.
+    Sensors and schedules decide by marks what is due; they use the status of runs only here, to delay a request. A run
+    whose process is gone does not delay requests for long, because the run host marks it as ended within a second.
 
     Args:
         instance: Dagster's instance.
         tags: the tags that the run must have.
+        job_name: the job of the run; None for any.
     """
-    return bool(instance.get_run_records(dg.RunsFilter(tags=tags, statuses=list(UNFINISHED)), limit=1))
+    wanted = dg.RunsFilter(job_name=job_name, tags=tags, statuses=list(UNFINISHED))
+    return bool(instance.get_run_records(wanted, limit=1))
 
 
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import dagster as dg
 import msgspec
 
+from assets.maintenance import maintenance
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, checkpoint_state
 from lakesync.config import load
@@ -13,7 +14,8 @@ from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync_dagster.jobs import audit_job
+from lakesync_dagster.jobs import audit_job, maintenance_job
+from tests.run_support import resources_of
 
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
 WEEK_MS = 7 * 86_400_000
@@ -27,9 +29,10 @@ def test_unchanged_assets_are_not_audited_every_night(tmp_path):
     repository = audit_job(config, snapshot, lambda: nullcontext(store)).get_repository_def()
 
     def asked():
-        with dg.build_schedule_context(
-            scheduled_execution_time=datetime.now(UTC), repository_def=repository
-        ) as context:
+        with (
+            dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+            dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context,
+        ):
             told = repository.get_schedule_def("nightly_audit").evaluate_tick(context)
         return (
             told.run_requests[0].tags["lakesync/reason"].partition(": ")[2] if told.run_requests else told.skip_message
@@ -47,4 +50,39 @@ def test_unchanged_assets_are_not_audited_every_night(tmp_path):
     assert asked() == "tables/flights", "which has another snapshot now"
     audited("tables/flights", "None", wall_clock() - WEEK_MS)
     assert asked() == "tables/flights", "after a week in any case"
+    engine.close()
+
+
+def test_work_whose_run_has_not_ended_is_not_requested_again(tmp_path):
+    config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot((FLIGHTS,))
+    store = open_store("memory://", wall_clock)
+    engine = Engine(store, wall_clock)
+    engine.open()
+    repository = dg.Definitions.merge(
+        dg.Definitions([maintenance(snapshot, config.maintenance)], resources=resources_of(config, store)),
+        maintenance_job(config, snapshot, lambda: nullcontext(store)),
+        audit_job(config, snapshot, lambda: nullcontext(store)),
+    ).get_repository_def()
+
+    def asked(schedule):
+        with dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context:
+            told = repository.get_schedule_def(schedule).evaluate_tick(context)
+        return [request.partition_key for request in told.run_requests] or told.skip_message
+
+    def request(job, **tags):
+        return instance.create_run_for_job(repository.get_job(job), status=dg.DagsterRunStatus.NOT_STARTED, tags=tags)
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        parts = ["deltas", "tables/flights", "staging", "runs"]
+        assert asked("maintenance") == parts
+        first = request("maintenance", **{"dagster/partition": "tables/flights"})
+        assert asked("maintenance") == ["deltas", "staging", "runs"]
+        instance.report_run_canceled(first)
+        assert asked("maintenance") == parts
+        for part in parts:
+            request("maintenance", **{"dagster/partition": part})
+        assert asked("maintenance").startswith("runs that were requested before have not ended: deltas, ")
+        assert asked("nightly_audit") == [None]
+        request("audit")
+        assert asked("nightly_audit") == "the audit that was requested before has not ended"
     engine.close()
