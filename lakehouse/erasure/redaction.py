@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, SparkSession
 
+    from lakehouse.erasure.conditions import Condition
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
 
@@ -236,7 +237,7 @@ def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):
-    """Number of rows that were erased in `landing` and in `known`."""
+    """Number of rows that one call erased in `landing` and in `known`, without those of a call before that crashed."""
 
     landed: int = 0
     known: int = 0
@@ -258,21 +259,32 @@ def erase_landed(
         LakeUnavailableError: Spark cannot be reached.
     """
     landed = known = 0
+    # `known` may have been deleted; until the next poll creates it again, there is only `landing`
+    has_landing, has_known = map(spark.catalog.tableExists, (landing_name(names), known_name(names)))
     for each in (one for mine in requests.values() for one in mine):
         covered = landed_by(each, connector)
-        if covered is None or not spark.catalog.tableExists(known_name(names)):
+        if covered is None:
             continue
-        in_landing = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
-        landed_rows = in_landing.select(spark, landing_name(names)).count()
-        if landed_rows:
-            in_landing.execute(spark, f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL")
+        if has_landing:
+            in_landing = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
+            update = f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL"
+            landed += _execute(spark, in_landing, landing_name(names), update)
         crash_point("erasure.landing")
-        in_known = covered.narrowed("row_id <> {}", OLD_MARK)
-        known_rows = in_known.select(spark, known_name(names)).count()
-        if known_rows:
-            in_known.execute(spark, f"DELETE FROM {known_name(names)}")
-        landed, known = landed + landed_rows, known + known_rows
+        if has_known:
+            in_known = covered.narrowed("row_id <> {}", OLD_MARK)
+            known += _execute(spark, in_known, known_name(names), f"DELETE FROM {known_name(names)}")
     return ErasedLandings(landed, known)
+
+
+def _execute(spark: SparkSession, covered: Condition, name: str, statement: str) -> int:
+    """Run an UPDATE or DELETE on the rows of a table that meet a condition, and return their number.
+
+    If there are none, the statement is not run: it would create a snapshot all the same.
+    """
+    rows = covered.select(spark, name).count()
+    if rows:
+        covered.execute(spark, statement)
+    return rows
 
 
 @lake_errors

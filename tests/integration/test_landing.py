@@ -310,7 +310,11 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
     assert len(holding("the-erased-text")) == 2
     asked = {"table": "issues", "row_id": "a", "client_id": None, "arrival": 0, "requested_ms": 0}
     requests = {gateway: [Erasure(gateway, 1, hlc=landing._newest + 1, **asked)] for gateway in ("gw", "another")}
-    assert erase_landed(spark, requests, names, "desk") == ErasedLandings(1, 1)
+    known, away = known_name(names), known_name(names).replace("`known`", "`away`")
+    spark.sql(f"ALTER TABLE {known} RENAME TO {away.partition('.')[2]}")
+    assert erase_landed(spark, requests, names, "desk") == ErasedLandings(1, 0), "one table is erased without the other"
+    spark.sql(f"ALTER TABLE {away} RENAME TO {known.partition('.')[2]}")
+    assert erase_landed(spark, requests, names, "desk") == ErasedLandings(0, 1)
     assert [drop_old_landings(spark, name, names) for name in (landing_name(names), known_name(names))] == [True, True]
     assert holding("the-erased-text") == []
     assert len(holding("kept")) == 2
