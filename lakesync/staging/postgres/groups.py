@@ -11,9 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+import structlog
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
@@ -23,6 +26,8 @@ from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
 from lakesync.staging.postgres.listening import Listening
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -113,22 +118,35 @@ class Groups:
         Afterwards the gateway is queued again, behind others that wait for a thread, until it has no jobs.
         """
         while group := self._next(gateway):
-            jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
-            notices: list[Notice] = []
-            try:
-                outcomes = self._run(gateway, jobs, notices)
-            except BaseException as exc:
-                outcomes = [Outcome(job.future, error=exc) for job in jobs]
-            for outcome in outcomes:
-                outcome.tell()
-            self._listening.notices.tell(notices)
-            if self._yields(gateway):
+            self._run_group(gateway, group)
+            if self._requeue(gateway):
                 return
 
-    def _yields(self, gateway: str) -> bool:
-        """Queue a gateway behind those that wait for a thread; return False if the store is closed.
+    def _run_group(self, gateway: str, group: list[Job]) -> None:
+        """Run a group of jobs, complete their futures, and deliver the notices of the transaction.
 
-        The thread of a closed store runs all jobs of its gateway instead, because nothing can be queued then.
+        It raises nothing: after an error, later jobs of the gateway would wait forever, because `submit` starts no
+        thread for a gateway that has one.
+        """
+        jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
+        notices: list[Notice] = []
+        try:
+            outcomes = self._run(gateway, jobs, notices)
+        except BaseException as exc:
+            outcomes = [Outcome(job.future, error=exc) for job in jobs]
+        calls: list[Callable[[], None]] = [outcome.tell for outcome in outcomes]
+        calls.append(partial(self._listening.notices.tell, notices))
+        for call in calls:
+            try:
+                call()
+            except BaseException:  # of a function that waits for a future, of a listener, or of their log
+                with suppress(Exception):
+                    log.exception("a function that was notified of a commit failed", gateway=gateway)
+
+    def _requeue(self, gateway: str) -> bool:
+        """Queue a gateway behind those that wait for a thread; return whether it was queued.
+
+        In a closed store nothing can be queued. The thread then runs all jobs of its gateway.
         """
         with self._lock:
             if not self._closed:
