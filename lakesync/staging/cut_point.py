@@ -4,9 +4,13 @@ A *checkpoint* is a snapshot of all rows at one arrival, from which new clients 
 timestamp of a commit (a hybrid logical clock). The pipeline requests a *cut point*, waits until the lake contains all
 deltas up to it, and makes the checkpoint there.
 
-The arrival of the newest push cannot be the cut point, for two reasons. A change of the sync rules moves rows at
-arrivals of its own: the feed would send these rows again to a client that starts from a checkpoint below. And if tables
-are in several stores (shards), each counts its own arrivals, so all shards must be brought to one.
+The cut point of one store is its newest arrival of any kind, which may be above that of the newest push: a change of
+the sync rules moves rows at arrivals of its own. Below these, the feed would send the rows again to a client that
+starts from the checkpoint. If tables are in several stores (shards), each store counts its own arrivals. So all shards
+first advance to one arrival.
+
+`PipelineStore.cut_point` is the entry: `SqliteStore` and `PostgresStore` inherit it from `CutPointStore`, and
+`ShardedStore` calls `common_cut_point`.
 """
 
 from __future__ import annotations
@@ -25,8 +29,11 @@ from lakesync.staging.store.push import RowCommit
 T = TypeVar("T")
 
 LEAD = 500 << 16
-"""How far ahead of the clock the shards' common arrival is chosen, as a difference of arrivals: half a second. Pushes
-that arrive while shards advance to it then do not exceed it."""
+"""How far ahead of the clock the shards' common arrival is chosen at first, as a difference of arrivals: half a second.
+The shards meet if all commit within this time, as no push then gets a later arrival before its shard has advanced."""
+
+MAX_LEAD = 4000 << 16
+"""The most that the lead grows to, with each attempt that failed: four seconds."""
 
 MAX_ATTEMPTS = 20
 """The most attempts to bring all shards to one arrival."""
@@ -56,18 +63,21 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
         stores: the store of each shard, by shard name, the default shard first.
 
     Raises:
-        StagingUnavailableError: in `MAX_ATTEMPTS` attempts, pushes always arrived in between, or a shard cannot be
-            reached; a repeat may succeed.
+        StagingUnavailableError: a shard cannot be reached, or in each of `MAX_ATTEMPTS` attempts a shard took longer
+            than the lead or had pushes beyond it; a repeat may succeed.
     """
     points = {name: store.cut_point(gateway) for name, store in stores.items()}
+    default = next(iter(stores.values()))
+    lead = LEAD
     for _ in range(MAX_ATTEMPTS):
         arrivals = {point.arrival for point in points.values()}
         if len(arrivals) == 1:
             return _joined(gateway, points)
-        first = next(iter(stores.values()))
-        now = first.submit(gateway, lambda commit: commit.next_arrivals(1)[-1]).result()
-        target = max(now, *arrivals) + LEAD
-        points = {name: store.submit(gateway, _advance_to(target)).result() for name, store in stores.items()}
+        now = default.submit(gateway, lambda commit: commit.next_arrivals(1)[-1]).result()  # the clock, as an arrival
+        target = max(now, *arrivals) + lead
+        advances = {name: store.submit(gateway, _advance_to(target)) for name, store in stores.items()}
+        points = {name: advance.result() for name, advance in advances.items()}
+        lead = min(2 * lead, MAX_LEAD)
     raise StagingUnavailableError(
         f"the {len(stores)} shards of gateway {gateway!r} did not meet at one arrival in {MAX_ATTEMPTS} attempts, as "
         "pushes arrived in between: repeat the call"
@@ -75,7 +85,11 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
 
 
 def _cut_point(view: ClientView) -> CutPoint:
-    """Return the cut point of one store; without a rules version while its rows are re-indexed."""
+    """Return the cut point of one store.
+
+    Its rules version is None while rows are re-indexed under new rules, so that no checkpoint is made there; 0 if the
+    gateway has no rules.
+    """
     config, progress = view.config, view.reindexing()
     done = progress is not None and progress.done and progress.rules_version == config.rules_version
     rules_version = config.rules_version if done or config.rules_version == 0 else None
@@ -86,9 +100,10 @@ def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
     """Return a function for `submit` that raises a store's arrival to at least `target` and returns its cut point."""
 
     def advance(commit: RowCommit) -> CutPoint:
-        if (target - commit.arrival) // ARRIVAL_STEP > 0:
-            now = commit.next_arrivals(1)[-1]  # the first new arrival is at least the wall time
-            commit.next_arrivals(max(0, target - now) // ARRIVAL_STEP)  # unused arrivals raise the head to the target
+        # Arrivals, and so the target, are multiples of `ARRIVAL_STEP`. Unused ones raise the newest one to the target.
+        if commit.arrival < target:
+            now = commit.next_arrivals(1)[-1]  # at least the wall time
+            commit.next_arrivals(max(0, target - now) // ARRIVAL_STEP)
         return _cut_point(commit)
 
     return advance

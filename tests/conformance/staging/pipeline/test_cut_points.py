@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from lakesync.engine import Engine
@@ -69,6 +71,22 @@ def test_the_common_cut_point_of_two_stores_is_kept(place, store, book, clock):
             assert push(each, book, make_delta("a", 2, "r2", x=1)).arrival > hold.arrival
     finally:
         with_other.close()
+
+
+def test_shards_that_are_slower_than_the_first_lead_meet(clock, book):
+    def slow_wall() -> int:
+        clock.advance(150)  # each reading: a commit of each of the shards takes longer than the lead in sum
+        return clock.now_ms
+
+    stores = {name: open_store("memory://", slow_wall) for name in ("one", "two", "three", "four")}
+    with ExitStack() as closing:
+        for number, store in enumerate(stores.values(), 1):
+            store.open(book)
+            closing.callback(store.close)
+            store.ensure_gateway("g")
+            push(store, book, make_delta("a", number, "r1", x=1))
+        hold = common_cut_point("g", stores)
+        assert {store.cut_point("g").arrival for store in stores.values()} == {hold.arrival}
 
 
 @pytest.fixture
