@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,7 +21,7 @@ import structlog
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.group_commit import Outcome, Turns
-from lakesync.staging.notices import Notice
+from lakesync.staging.notices import Announcement, Notice
 from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
@@ -167,32 +167,43 @@ class Groups:
         Args:
             gateway: the gateway's id.
             jobs: the jobs, in order of submission.
-            notices: an empty list, to which this method adds the notices that the caller must deliver, also if it is
-                unknown whether the transaction committed.
+            notices: an empty list, to which this method adds the notices that the caller must deliver. They must be
+                delivered even if this method raises, because the transaction may have been committed.
 
         Raises:
             StagingUnavailableError: the transaction failed, or its outcome is unknown.
         """
-        numbers: list[int] = []
+        announced: list[int] = []  # notices' numbers, which `doubt` needs if the outcome is unknown
         try:
             with self._database.writing() as connection:
                 head = load_head(connection, gateway, self._configs, lock=True)
                 journal = Journal(connection, head, self._wall)
-                outcomes = [self._attempt(journal, job) for job in jobs]
-                if journal.head is not head:
+                of_jobs: list[Notice] = []
+                outcomes = [self._attempt(journal, job, of_jobs) for job in jobs]
+                if journal.head is not head:  # heads are immutable: a job that changed anything replaced it
                     save_head(connection, journal.head)
-                notices += journal.announcement.take()
-                numbers += [self._listening.announce(connection, notice) for notice in notices]
+                notices += _merged(of_jobs)
+                # from a generator: if a call raises, the numbers of the calls before it are in the list
+                announced.extend(self._listening.announce(connection, notice) for notice in notices)
                 crash_point("staging.before_commit")
         except BaseException:
-            for number in numbers:
+            for number in announced:
                 self._listening.doubt(number)
             raise
         crash_point("staging.after_commit")
         return outcomes
 
-    def _attempt(self, journal: Journal, job: Job) -> Outcome:
-        """Run one job within a savepoint, and return its outcome if the transaction commits."""
+    def _attempt(self, journal: Journal, job: Job, notices: list[Notice]) -> Outcome:
+        """Run one job within a savepoint.
+
+        Args:
+            journal: the gateway's log in the transaction.
+            job: the job.
+            notices: a list to which the job's notices are added, unless it is rolled back.
+
+        Returns:
+            The job's outcome if the transaction commits.
+        """
         head = journal.head
         connection = journal.connection
         connection.execute("SAVEPOINT work")
@@ -200,12 +211,27 @@ class Groups:
             result = job.work(PostgresCommit(journal))
         except BaseException as exc:
             journal.head = head
+            journal.announcement.take()
             connection.execute("ROLLBACK TO work")
             connection.execute("RELEASE work")
             if not isinstance(exc, psycopg.Error):
                 return Outcome(job.future, error=exc)
-            error = unavailable(self._database.address, "a work", exc)
+            error = unavailable(self._database.address, "a job", exc)
             error.__cause__ = exc
             return Outcome(job.future, error=error)
         connection.execute("RELEASE work")
+        notices += journal.announcement.take()
         return Outcome(job.future, result)
+
+
+def _merged(notices: Iterable[Notice]) -> list[Notice]:
+    """Join the notices of several jobs: one for each gateway's changed rows, and as few as possible for presence."""
+    announcement = Announcement()
+    for notice in notices:
+        if notice.presence:
+            announcement.announce_presence(notice.gateway, notice.presence)
+        elif notice.buckets is None:
+            announcement.everything(notice.gateway)
+        else:
+            announcement.moved(notice.gateway, notice.buckets)
+    return announcement.take()

@@ -185,6 +185,21 @@ class TestOnPostgres:
                 listening[place].wait_for("g", f'"t{n}"')
                 assert read(pair[place], lambda view: view.arrival) >= entry.arrival
 
+    def test_a_failed_job_sends_no_notice(self, pair, listening):
+        def failing(commit):
+            Book().push([make_delta("c", 10, "r1", team="failed")])(commit)
+            raise ValueError("on purpose")
+
+        notices: list[Notice] = []
+        for store in pair:
+            store.watch(notices.append)
+        with pytest.raises(ValueError, match="on purpose"):
+            pair[0].submit("g", failing).result()
+        push(pair[0], Book(), make_delta("c", 11, "r2", team="kept"))
+        for told in listening:
+            told.wait(lambda notice: '"kept"' in (notice.buckets or ()))
+        assert '"failed"' not in {bucket for notice in notices for bucket in notice.buckets or ()}
+
     def test_too_many_buckets_for_a_notice_count_as_every_bucket(self, pair, listening):
         deltas = [make_delta("c", 10 + n, f"r{n}", team="x" * 100 + str(n)) for n in range(100)]
         push(pair[0], Book(), *deltas)
