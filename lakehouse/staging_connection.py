@@ -44,8 +44,8 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         return
     wall = WallClock(config.clock_offset_file).now_ms
     engine = Engine(configured_store(config, wall), wall)
-    engine.open()
     try:
+        engine.open()  # if it fails, the store may have connections already
         yield engine.store
     finally:
         engine.close()

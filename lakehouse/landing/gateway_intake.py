@@ -1,7 +1,8 @@
 """Pushes deltas of connectors and flows into gateways, for the pipeline and its Spark tasks.
 
-It uses an engine in this process if staging is on Postgres. A store on SQLite is open in the gateway server, so pushes
-go there over HTTP.
+A *flow* copies deltas from a backend, such as a database, into a gateway, in the name of the clients that wrote them.
+`open_intake` uses an engine in this process if staging is on Postgres. A store on SQLite is open in the gateway server,
+so pushes go there over HTTP. Pushes on both ways are trusted: the write scope does not apply to them.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT = (5.0, 60.0)
 """Seconds to connect, and to wait for a response."""
-_RETRY_SECONDS = 30.0
-"""Seconds for which a push is repeated while the server cannot be reached."""
+_RETRY_SECONDS = 90.0
+"""Seconds after the first attempt in which a request without a response is repeated. They are more than the wait for
+one response, so that a request that timed out is repeated."""
 
 
 class Intake(Protocol):
@@ -84,8 +86,8 @@ def open_intake(config: Config) -> Iterator[Intake]:
     wall = WallClock(config.clock_offset_file).now_ms
     limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
     engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
-    engine.open()
     try:
+        engine.open()  # if it fails, the store may have connections already
         yield EngineIntake(engine)
     finally:
         engine.close()
@@ -109,7 +111,7 @@ class EngineIntake:
             gateway: the gateway's id.
             body: a `SyncPush` as JSON.
         """
-        self._engine.gateway(gateway).handle_push(decode_push(body))
+        self._engine.gateway(gateway).handle_push(decode_push(body))  # trusted, because there are no claims
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
         """Register a table's schema, unless the table has one.
@@ -122,7 +124,7 @@ class EngineIntake:
 
 
 class RemoteIntake:
-    """Pushes over HTTP to the server that owns the store. A request whose response was lost is repeated."""
+    """Pushes over HTTP to the server that owns the store. A request without a response is repeated."""
 
     def __init__(self, session: requests.Session, url: str) -> None:
         """Store the server's address.
@@ -153,7 +155,12 @@ class RemoteIntake:
         self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
 
     def _post(self, url: str, body: bytes) -> None:
-        """Send a request, and repeat it while the server cannot be reached."""
+        """Send a request, and repeat it while there is no response, or the server's store is unavailable.
+
+        Raises:
+            StagingUnavailableError: that is so for `_RETRY_SECONDS`.
+            LakeSyncError: the server rejected the request.
+        """
         for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=_RETRY_SECONDS):
             with attempt:
                 try:

@@ -1,0 +1,80 @@
+"""The pipeline's way into gateways: `lakehouse.landing.gateway_intake`."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import psycopg
+import pytest
+import requests
+
+from lakehouse.landing import gateway_intake
+from lakehouse.landing.gateway_intake import RemoteIntake, open_intake
+from lakehouse.staging_connection import pipeline_store
+from lakesync.config import Config
+from lakesync.model.hlc import WallClock
+from lakesync.model.schema import Column, TableSchema
+from lakesync.staging import open_store
+from lakesync.staging.postgres.connection import APPLICATION
+from tests.conformance.book import Book
+from tests.integration.gateway_support import until
+
+FASTER = 20
+"""By how much the waits are shorter than they are in production."""
+
+
+class _SlowOnce(BaseHTTPRequestHandler):
+    """Gives no response to the first request."""
+
+    paths: list[str]
+    ended: threading.Event
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.paths.append(self.path)
+        if len(self.paths) == 1:
+            self.ended.wait(60)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Log nothing."""
+
+
+def test_a_push_that_timed_out_is_repeated(monkeypatch):
+    connect, read = gateway_intake._TIMEOUT
+    monkeypatch.setattr(gateway_intake, "_TIMEOUT", (connect, read / FASTER))
+    monkeypatch.setattr(gateway_intake, "_RETRY_SECONDS", gateway_intake._RETRY_SECONDS / FASTER)
+    handler = type("Handler", (_SlowOnce,), {"paths": [], "ended": threading.Event()})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, requests.Session() as session:
+        session.trust_env = False
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            RemoteIntake(session, f"http://127.0.0.1:{server.server_port}").push("g", b"{}")
+        finally:
+            handler.ended.set()
+            server.shutdown()
+            thread.join()
+    assert handler.paths == ["/internal/push/g"] * 2
+
+
+@pytest.mark.parametrize("opened", [open_intake, pipeline_store])
+def test_no_connection_is_left_when_an_engine_cannot_open(own_database, tmp_path, opened):
+    store = open_store(own_database, WallClock().now_ms)
+    store.open(Book())
+    store.ensure_gateway("g")
+    schema = TableSchema("notes", (Column("x", "number"),))
+    store.submit("g", lambda commit: commit.put_schema(schema)).result()
+    store.close()
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        connection.execute("UPDATE lakesync.table_schema SET body = 'damaged'")
+        config = Config(data_dir=tmp_path, staging={"url": own_database})
+        with pytest.raises(Exception, match="JSON") as failure, opened(config):
+            pass
+        assert failure.type.__module__  # holds the failed engine, so that nothing closes it by chance
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+        until(lambda: connection.execute(query, (APPLICATION,)).fetchone() == (0,), "the connections to end")
