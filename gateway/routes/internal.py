@@ -1,7 +1,8 @@
 """The internal routes, for processes on the same machine with the service token: the pipeline and its connectors.
 
 Only the gateway's process may open a staging store on SQLite, so the pipeline calls the store's methods through it
-(`lakesync.staging.remote`), and pushes polled rows.
+(`lakesync.staging.remote`). It also pushes through it: polled rows as a connector, and the deltas of a flow (a copy
+from a backend) in the name of the clients that wrote them.
 """
 
 from __future__ import annotations
@@ -70,9 +71,13 @@ async def call_staging(
     openapi_extra=request_body(SyncPush),
 )
 async def push_as_connector(request: Request, services: ServicesDependency, gateway: GatewayId) -> Response:
-    """Commit the deltas of a connector. Sync rules and a client's limits do not apply to them."""
+    """Commit the deltas of a connector or a flow. The write scope does not apply to them.
+
+    Any client id is accepted: a flow pushes in the name of other clients.
+    """
     found = await run_in_threadpool(services.engine.gateway, gateway)
     message = await decode_push(request, await read_body(request, MAX_BODY_BYTES))
+    # the claims only name the client: no token is behind them
     result = await result_of(found.submit_push(message, {"sub": message.client_id}, trusted=True))
     return push_response(request, result)
 
@@ -85,7 +90,10 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
     openapi_extra=request_body(TableSchema),
 )
 async def ensure_table_schema(request: Request, services: ServicesDependency, gateway: GatewayId) -> Response:
-    """Register a schema unless the table has one, and return whether it was registered."""
+    """Register a schema unless the table has one, and return whether it was registered.
+
+    A schema that the table has, or had before it was retired, is kept, even if it differs.
+    """
     found = await run_in_threadpool(services.engine.gateway, gateway)
     schema = parse_schema(parse_json(await read_body(request, MAX_BODY_BYTES)))
     return json_response(await run_in_threadpool(found.ensure_schema, schema))

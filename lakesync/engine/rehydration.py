@@ -25,9 +25,9 @@ from lakesync.staging.store.push import PushCommit
 _CHUNK = 1000
 """Deltas that are committed before the next ones are read."""
 _LIMITS = EngineLimits()
-"""A parameter of `push_work`; no limit is checked either."""
+"""A parameter of `push_work` that is not used: deltas that were accepted once are not checked against limits."""
 _NAMES = Names().of_push()
-"""A parameter of `push_work` that is not used: these deltas were accepted once, so no name is checked again."""
+"""A parameter of `push_work` that is not used: names of deltas that were accepted once are not checked."""
 
 
 def rehydrate(
@@ -49,7 +49,7 @@ def rehydrate(
         The number of deltas that were read, known ones included.
 
     Raises:
-        StagingUnavailableError: the store does not respond; a repeat continues.
+        StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.
     """
     total = 0
     for chunk in _chunks(deltas):

@@ -1,8 +1,10 @@
-"""Feed entries in `state.db`, and the numbers of their bucket keys. `StateFile` creates both classes.
+"""Feed entries in `state.db`, and the numbers of their bucket keys. `StateFile` creates one object of each class.
 
 A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
-one bucket key: when it joined the bucket, left it, and last changed in it (`records.Entry`). The feed of a key is its
-entries in the order of that last change. In the file, bucket keys and rows are numbers, to keep entries small.
+one bucket key, in four arrivals (see `records.Entry`): when the row joined the bucket first (`first`) and last
+(`since`), when it left before that (`left_at`), and when it last changed in it or left it (`changed`). The feed of a
+key is its entries ordered by `changed`. Each row of a commit has an arrival of its own, so no two entries of a key have
+the same `changed`. In the file, bucket keys and rows are numbers, to keep entries small.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _MAX_CACHED = 100_000
 
 
 class BucketNumbers:
-    """Finds and creates the numbers of bucket keys, with a cache. Only the owner thread calls its methods."""
+    """Finds and creates the numbers of bucket keys, with a cache. Only the thread that owns the store calls it."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
@@ -85,6 +87,7 @@ class BucketNumbers:
 _COLUMNS = 7
 """Number of columns of table `entry`."""
 _PUT = f"ON CONFLICT (bucket, number) DO UPDATE SET {ENTRY_UPSERT}"
+# Every entry has a row. LEFT JOIN keeps SQLite from reading `row_state` first.
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
 _IN_FEED = (
     "FROM entry e LEFT JOIN row_state r ON r.number = e.number"
@@ -108,7 +111,7 @@ entries of a key by a range of row numbers, instead of naming every row in every
 
 
 class EntryFile:
-    """Reads and writes entries of the file. Only the owner thread calls its methods."""
+    """Reads and writes entries of the file. Only the thread that owns the store calls its methods."""
 
     def __init__(self, sql: sqlite3.Connection, buckets: BucketNumbers, rows: RowFile) -> None:
         self._sql = sql
@@ -130,7 +133,7 @@ class EntryFile:
         bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
-        """Return entries ordered by `changed`.
+        """Return entries ordered by `changed`, and those with the same `changed` by bucket key.
 
         One range of the index is read for each bucket key, and the ranges are merged, only as far as the caller reads.
 
@@ -152,7 +155,7 @@ class EntryFile:
                 yield _entry(bucket, row)
 
     def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket key ordered by `changed`, with their rows as the file has them.
+        """Return entries of one bucket key ordered by `changed`, with their rows as they are sent (see `FullRow`).
 
         Args:
             gateway: the gateway's id.
@@ -223,4 +226,5 @@ def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:
 
 
 def _feed_order(entry: Entry) -> tuple[int, str, str, str]:
+    # entries with the same `changed` are of one row, under several bucket keys
     return (entry.changed, entry.table, entry.row_id, entry.bucket)
