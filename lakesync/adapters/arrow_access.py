@@ -15,14 +15,12 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow, table_checksum, to_arrow
 from lakesync.adapters.base import ArrowAdapter, ConcurrentWriters, DatabaseAdapter, Prunable, Splittable
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaQuery
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaQuery, queries_of_rows
 from lakesync.adapters.row_content import RowContent, RowId, contents_of
 from lakesync.model.errors import ConfigurationError, IntegrityError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_ROW_IDS_PER_QUERY = 500
 
 PAGE_DELTAS = 10_000
 """Deltas per page: the limit of the queries whose pages are copied."""
@@ -48,17 +46,10 @@ def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -
         table: the rows' table.
         rows: the rows to read, of any gateways.
     """
-    by_gateway: dict[str, list[str]] = {}
-    for gateway, row_id in rows:
-        by_gateway.setdefault(gateway, []).append(row_id)
     found: dict[RowId, RowContent] = {}
-    for gateway, row_ids in by_gateway.items():
-        for start in range(0, len(row_ids), _ROW_IDS_PER_QUERY):
-            query = DeltaQuery(
-                gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROW_IDS_PER_QUERY])
-            )
-            pages = read_pages(partial(read_arrow, adapter), query)
-            found |= contents_of(stored for page in pages for stored in from_arrow(page.deltas))
+    for query in queries_of_rows(table, rows):
+        pages = read_pages(partial(read_arrow, adapter), query)
+        found |= contents_of(stored for page in pages for stored in from_arrow(page.deltas))
     return found
 
 

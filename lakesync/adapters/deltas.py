@@ -8,7 +8,7 @@ among locks (`sql/row_tables.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 from zlib import crc32
 
@@ -21,6 +21,8 @@ from lakesync.model.types import Position, RowDelta
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ROWS_PER_QUERY = 500
+"""Rows that one query selects, at most."""
 _DEFAULT_PAGE = 10_000
 """Deltas per page, unless a query sets a limit."""
 
@@ -99,6 +101,21 @@ class DeltaQuery(msgspec.Struct, frozen=True):
     """Row ids; empty selects every row."""
     limit: int = _DEFAULT_PAGE
     """Deltas per page, at most."""
+
+
+def queries_of_rows(table: str, rows: Iterable[tuple[str | None, str]]) -> Iterator[DeltaQuery]:
+    """Yield queries that together select all deltas of some rows. The deltas of one row are never in two of them.
+
+    Args:
+        table: the rows' table.
+        rows: gateway and id of each row; None as the gateway selects the row ids of every gateway.
+    """
+    by_gateway: dict[str | None, list[str]] = {}
+    for gateway, row_id in rows:
+        by_gateway.setdefault(gateway, []).append(row_id)
+    for gateway, row_ids in by_gateway.items():
+        for start in range(0, len(row_ids), _ROWS_PER_QUERY):
+            yield DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_PER_QUERY]))
 
 
 class DeltaPage(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from lakesync.adapters.arrow import columns_as_text, from_arrow, to_arrow
 from lakesync.adapters.arrow_access import delete_arrow, max_writers, read_arrow, read_pages, split_points, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, Splittable, StateWriter
 from lakesync.adapters.batch_scan import last_position, sort_unique
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, queries_of_rows
 from lakesync.adapters.row_content import RowContent, RowId, states_of
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.merge import RowState
@@ -24,8 +24,6 @@ from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_ROW_IDS_PER_QUERY = 500
 
 
 class CompositeBase:
@@ -51,11 +49,8 @@ class CompositeBase:
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return each row's merged state over all adapters."""
-        ids = list(row_ids)
         states: dict[str, RowState] = {}
-        for start in range(0, len(ids), _ROW_IDS_PER_QUERY):
-            rows = tuple(ids[start : start + _ROW_IDS_PER_QUERY])
-            query = DeltaQuery(gateway=gateway, tables=(table,), rows=rows)
+        for query in queries_of_rows(table, ((gateway, row_id) for row_id in row_ids)):
             states |= states_of(
                 stored.delta for page in read_pages(self.query_arrow, query) for stored in from_arrow(page.deltas)
             )

@@ -6,14 +6,14 @@ a place in that order; the next page starts there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
 from lakesync.adapters.batch_scan import last_position, sort_unique
-from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order, position_of
+from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order, position_of, queries_of_rows
 from lakesync.adapters.row_content import RowContent, RowId, contents_of, states_of
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
 from lakesync.adapters.sql.executor import Connection, Value
@@ -78,7 +78,6 @@ def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
 _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else name for name in DELTA_COLUMNS)
 _MAX_EQUAL_VALUES = 10_001
 """Deltas with the same arrival that are sorted in memory; more than one push can contain."""
-_ROW_IDS_PER_QUERY = 500
 
 
 def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
@@ -134,8 +133,8 @@ def read_states(connection: Connection, gateway: str | None, table: str, row_ids
         row_ids: the rows to read.
     """
     found: dict[str, RowState] = {}
-    for deltas in _deltas_of(connection, gateway, table, row_ids):
-        found |= states_of(stored.delta for stored in from_arrow(deltas))
+    for query in queries_of_rows(table, ((gateway, row_id) for row_id in row_ids)):
+        found |= states_of(stored.delta for stored in from_arrow(_all_deltas(connection, query)))
     return found
 
 
@@ -147,22 +146,16 @@ def read_contents(connection: Connection, table: str, rows: Sequence[RowId]) -> 
         table: the rows' table.
         rows: the rows to read, of any gateways.
     """
-    by_gateway: dict[str, list[str]] = {}
-    for gateway, row_id in rows:
-        by_gateway.setdefault(gateway, []).append(row_id)
     found: dict[RowId, RowContent] = {}
-    for gateway, row_ids in by_gateway.items():
-        for deltas in _deltas_of(connection, gateway, table, row_ids):
-            found |= contents_of(from_arrow(deltas))
+    for query in queries_of_rows(table, rows):
+        found |= contents_of(from_arrow(_all_deltas(connection, query)))
     return found
 
 
-def _deltas_of(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield all deltas of some rows, in Arrow tables. One row's deltas are never in two of them."""
-    for start in range(0, len(row_ids), _ROW_IDS_PER_QUERY):
-        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROW_IDS_PER_QUERY]))
-        where, values = conditions(query)
-        yield connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
+def _all_deltas(connection: Connection, query: DeltaQuery) -> pa.Table:
+    """Return all deltas that a query selects, in any order, ignoring the limit."""
+    where, values = conditions(query)
+    return connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
 
 
 def newest_position(connection: Connection) -> Position | None:

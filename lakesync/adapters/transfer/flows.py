@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import columns_as_text, select_deltas, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_pages
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore
-from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
+from lakesync.adapters.deltas import DeltaQuery, MarkUpdate, queries_of_rows
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.adapters.transfer.follower import ColdTierContents, count_by_day
@@ -40,7 +40,6 @@ PAGE_DELTAS = 10_000
 """Deltas read at once."""
 LOOK_BACK_MS = 3_600_000
 """By how much a gateway's deltas may lag behind those of another gateway in the same backend."""
-_ROW_IDS_PER_QUERY = 500
 _ID_COLUMNS = ("gateway", "client_id", "delta_id")
 
 
@@ -311,10 +310,7 @@ def _deltas_of_matching_rows(
         known = stored_rows(gateway, table, rows)
         yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(known), pa.string())))
         new_rows = sorted(matching - known)
-        for start in range(0, len(new_rows), _ROW_IDS_PER_QUERY):
-            query = DeltaQuery(
-                gateway=gateway, tables=(table,), rows=tuple(new_rows[start : start + _ROW_IDS_PER_QUERY])
-            )
+        for query in queries_of_rows(table, ((gateway, row_id) for row_id in new_rows)):
             for page in read_pages(partial(read_arrow, source), query):
                 yield columns_as_text(row_filter.select_deltas(page.deltas))
 
