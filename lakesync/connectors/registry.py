@@ -60,7 +60,8 @@ class Connectors:
         """Create a registry of installed types with the secret keys, allowed references and hosts of a configuration.
 
         Raises:
-            ConfigurationError: a key is too short, or an installed type cannot be loaded.
+            ConfigurationError: a key is too short, a pattern of allowed references does not separate gateways, or an
+                installed type cannot be loaded.
         """
         keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
         registry = cls(

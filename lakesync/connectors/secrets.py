@@ -27,6 +27,8 @@ _SEALED = "sealed"
 """The field of a stored secret with its ciphertext."""
 _GATEWAY = "{gateway}"
 """Stands for the gateway id in patterns of allowed references."""
+_IDENTITY = "google:"
+"""Prefix of the patterns that allow the use of the server's Google identity."""
 
 
 class Secrets:
@@ -41,7 +43,8 @@ class Secrets:
 
         Args:
             keys: the current key, then older ones; without keys, literal secrets are rejected.
-            references: patterns of allowed references; `{gateway}` stands for the gateway id.
+            references: patterns of allowed references, `env:NAME` and `file:/PATH` with the wildcards of `fnmatch`, and
+                `google:GATEWAY` (see `lends_identity`). `{gateway}` stands for the gateway id.
 
         Raises:
             ConfigurationError: a key is shorter than MIN_KEY_CHARS, or a pattern does not separate gateways.
@@ -59,7 +62,7 @@ class Secrets:
         self._references = tuple(references)
 
     def seal(self, gateway: str, connector: str, setting: str, value: str) -> Any:
-        """Return what to store for a secret: a reference unchanged, or the sealed text.
+        """Return what to store for a secret: a reference unchanged, or `{"sealed": TOKEN}` for a literal secret.
 
         Args:
             gateway: the gateway id.
@@ -100,8 +103,15 @@ class Secrets:
             raise ConfigurationError(str(error)) from None
 
     def lends_identity(self, gateway: str) -> bool:
-        """Return whether the operator allows a gateway's connectors to use this server's cloud identity."""
-        return any(_matches(f"google:{gateway}", pattern, gateway) for pattern in self._references)
+        """Return whether the operator allows a gateway's connectors to use this server's Google identity.
+
+        A pattern that starts with `google:` and matches `google:GATEWAY` allows it. More general patterns do not,
+        because the identity is not a secret that a connector refers to.
+        """
+        return any(
+            pattern.startswith(_IDENTITY) and _matches(f"{_IDENTITY}{gateway}", pattern, gateway)
+            for pattern in self._references
+        )
 
     def reveal(self, gateway: str, connector: str, setting: str, stored: Any) -> str:
         """Return the secret in plain text.
@@ -167,7 +177,7 @@ class Secrets:
             ValidationError: no pattern allows it, or it is a file whose path is not normalised.
         """
         is_plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
-        patterns = [pattern.replace("{gateway}", gateway) for pattern in self._references]
+        patterns = [pattern.replace(_GATEWAY, gateway) for pattern in self._references]
         if not is_plain or not any(_matches(reference, pattern, gateway) for pattern in self._references):
             allowed = ", ".join(patterns) or "none"
             raise ValidationError(
@@ -194,17 +204,30 @@ def _matches(reference: str, pattern: str, gateway: str) -> bool:
 def _check_pattern(pattern: str) -> None:
     """Check that with a pattern, no variable or file can belong to two gateways.
 
+    The text on both sides of the first `{gateway}` must show where the id starts and ends. Gateway ids consist of
+    letters, digits, `_` and `-`.
+
+    - In a pattern for variables, `*` does not match `_`, so the number of `_` on each side is known. The id must be
+      followed by `_` or the end, and a `*` before the id must be separated from it by `_`.
+    - In other patterns, `*` matches every character. There must be no wildcard before the id, and the next character
+      must be one that ids do not contain.
+
     Raises:
-        ConfigurationError: `{gateway}` is not followed by `_`, or there are wildcards other than `*`.
+        ConfigurationError: the pattern does not separate gateways.
     """
-    _, gateway, rest = pattern.partition(_GATEWAY)
+    before, gateway, after = pattern.partition(_GATEWAY)
     if not gateway:
         return
     if pattern.startswith("env:"):
-        is_ambiguous = rest[:1] not in ("", "_") or rest.count("*") > 1 or any(sign in pattern for sign in "?[]")
+        is_separate = (
+            after[:1] in ("", "_")
+            and after.count("*") <= 1
+            and "*" not in before.rpartition("_")[2]
+            and not any(sign in pattern for sign in "?[]")
+        )
     else:
-        is_ambiguous = re.match(r"[A-Za-z0-9_*?\[-]", rest) is not None
-    if is_ambiguous:
+        is_separate = not any(sign in before for sign in "*?[") and not re.match(r"[A-Za-z0-9_*?\[{-]", after)
+    if not is_separate:
         raise ConfigurationError(
             f"allowed_references in [connectors] has {pattern!r}, which does not separate gateways: write "
             "env:PREFIX_{gateway}_* or file:/FOLDER/{gateway}/*"

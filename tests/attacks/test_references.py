@@ -43,7 +43,14 @@ def test_a_reference_to_a_possible_secret_of_another_gateway_is_rejected(connect
 def test_no_two_gateways_share_a_variable():
     """Every name that one gateway may refer to is refused to every other one."""
     words = ["shop", "eu", "shop_eu", "shop_", "_shop", "shop__eu", "eu_shop", "TOKEN", "_"]
-    for pattern in ("env:CONNECTOR_{gateway}_*", "env:{gateway}_*", "env:{gateway}_SECRET_*", "env:*_{gateway}"):
+    for pattern in (
+        "env:CONNECTOR_{gateway}_*",
+        "env:{gateway}_*",
+        "env:{gateway}_SECRET_*",
+        "env:*_{gateway}",
+        "env:*_OF{gateway}_*",
+        "env:{gateway}_{gateway}_*",
+    ):
         secrets = Secrets((), [pattern])
         names = {pattern.replace("{gateway}", one).replace("*", other) for one in words for other in words}
         for name in names:
@@ -64,10 +71,18 @@ def test_no_two_gateways_share_a_variable():
         "env:{gateway}?*",
         "env:C_{gateway}_[A-Z]",
         "env:C{gateway}_*_*",
+        "env:*{gateway}_X",
+        "env:C_*{gateway}",
+        "file:/run/*/{gateway}/*",
+        "file:/run/*{gateway}",
+        "file:/run/?{gateway}/*",
+        "file:/run/[a-z]{gateway}/*",
+        "file:/run/{gateway}{gateway}*",
+        "*{gateway}/*",
         "file:/run/{gateway}_*",
         "file:/run/{gateway}*",
     ],
 )
-def test_a_reference_pattern_without_the_gateway_is_rejected(pattern):
+def test_a_reference_pattern_that_does_not_separate_gateways_is_rejected(pattern):
     with pytest.raises(ConfigurationError, match="references"):
         Secrets((), [pattern])

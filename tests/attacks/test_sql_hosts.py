@@ -233,7 +233,17 @@ def test_a_bigquery_endpoint_is_neither_private_nor_redirects_to_a_private_host(
     assert inner.got == []
 
 
-@pytest.mark.parametrize(("allowed", "lent"), [((), False), (("google:other",), False), (("google:{gateway}",), True)])
+@pytest.mark.parametrize(
+    ("allowed", "lent"),
+    [
+        ((), False),
+        (("google:other",), False),
+        (("*",), False),
+        (("g*",), False),
+        (("google:{gateway}",), True),
+        (("google:*",), True),
+    ],
+)
 def test_the_servers_identity_is_used_only_if_the_operator_allows_it(allowed, lent, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "of-the-server.json"))
     stored = StoredConnector("db", "bigquery", {"projectId": "p", "dataset": "d"}, None)
