@@ -13,12 +13,22 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.deltas import checksum_of, position_of
+from lakesync.adapters.sql.delta_table import DeltaWriter
 from lakesync.model.delta import jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta
 from lakesync.testing import strategies
-from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, EXAMPLES, KEEPS_BATCHES, start_server
+from tests.conformance.adapter_places import (
+    COARSE_ARRIVALS,
+    DATABASES,
+    DEEP,
+    EXAMPLES,
+    KEEPS_BATCHES,
+    TABLES,
+    start_server,
+)
 from tests.conformance.book import make_delta
 
 
@@ -132,6 +142,24 @@ def test_a_delta_in_two_batches_is_stored_once_where_deltas_are_identified(adapt
     assert adapter.insert_deltas(again) == checksum_of(again.deltas)
     assert len(everything(adapter)) == (3 if kind in KEEPS_BATCHES else 2)
     assert texts(adapter.get_latest_state("g", "notes", ["r"])["r"]) == {"x": b"2"}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("clients", [("c",), ("c", "e")])
+@pytest.mark.parametrize(("gateway", "client"), [("h", "c"), ("g", "d")])
+def test_a_missing_delta_is_not_hidden_by_an_equal_id(request, kind, clients, gateway, client, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    mine = batch(1, *(make_delta(each, n, f"r{n}", x=n) for each in clients for n in (1, 2)))
+    theirs = [msgspec.structs.replace(stored.delta, client_id=client) for stored in mine.deltas[1:]]
+    assert adapter.insert_deltas(mine) == checksum_of(mine.deltas)
+    adapter.insert_deltas(batch(2, *theirs, gateway=gateway))
+    adapter.delete_deltas(to_arrow(mine.deltas[1:]))
+    with adapter._connect() as connection:
+        found = DeltaWriter(connection, adapter._dialect, to_arrow(mine.deltas)).stored_checksum()
+    assert found == checksum_of(mine.deltas[:1])
+    adapter.close()
 
 
 def test_two_clients_may_use_the_same_delta_id(adapter):

@@ -52,6 +52,8 @@ _SCRATCH = "lakesync_incoming"
 _FIRST_CHUNK_ROWS = 1_000
 _CHUNK_ROWS = 10_000
 """Rows per chunk of a direct append. A chunk is encoded while the previous one is sent."""
+_OTHER_ID = "0" * 64
+"""Stands for the ids of deltas of other gateways and clients."""
 _HLC_RANGE = "hlc >= ? AND hlc <= ?"
 """Lets the database skip older and newer deltas."""
 
@@ -83,7 +85,8 @@ def to_table_rows(deltas: pa.Table) -> pa.Table:
         table = table.set_column(table.schema.get_field_index("delta_id"), "delta_id", keys)
     else:
         table = table.append_column("long_id", absent)
-    return sort_unique(table.select([column.name for column in TABLE_COLUMNS]), "hlc")  # hlc order is key order
+    rows = table.select([column.name for column in TABLE_COLUMNS])
+    return sort_unique(rows, "hlc")  # by hlc, then by the rest of the key
 
 
 def _are_short(ids: pa.ChunkedArray) -> bool:
@@ -134,7 +137,7 @@ class DeltaWriter:
     def stage(self) -> None:
         """Load the batch into a scratch table, unless the connection can append directly.
 
-        Call it before the transaction starts, to keep the transaction short.
+        Call it before `insert`, and before the transaction starts, to keep the transaction short.
         """
         if not isinstance(self._connection, DirectAppend):
             self._load()
@@ -186,9 +189,12 @@ class DeltaWriter:
         self._own_hashes  # noqa: B018 computed while the last chunk is sent
 
     def _checksum_by_ids(self) -> BatchChecksum | None:
-        """Return the batch's checksum by reading all ids in its hlc range, which is faster than a join.
+        """Return the checksum of the batch if the ids stored in its hlc range show that all of its deltas are stored.
 
-        None if the range contains many other deltas, or if the ids alone do not show which deltas are stored.
+        Another gateway or client may have stored the same id in this range, so ids are compared together with both.
+
+        Returns:
+            The checksum; None if the range contains many other deltas, or not exactly one for each id of the batch.
         """
         import pyarrow.compute as pc
 
@@ -198,21 +204,37 @@ class DeltaWriter:
             return None
         if not stored.equals(own):
             stored = stored.filter(pc.is_in(stored, own))
-        if len(stored) != len(own):
-            return None  # a delta is missing, or two clients share an id
-        return ids_checksum(stored)
+            if len(stored) != len(own) or not pc.all(pc.is_in(own, stored)).as_py():
+                return None
+        return ids_checksum(self._own_hashes if self._own_hashes is not None else self._own_ids)
 
     def _stored_and_own_hashes(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
-        """Return the ids stored in the hlc range, and the batch's ids, as hashes; None if any id is not a hash."""
-        import pyarrow as pa
+        """Return the ids stored in the hlc range, and the batch's ids, as hashes.
 
-        if not isinstance(self._connection, HashReader):
+        Ids of other gateways and clients are returned as `_OTHER_ID`.
+
+        Returns:
+            Both; None if any id is not a hash, or if the batch has deltas of several gateways or clients.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not isinstance(self._connection, HashReader) or self._own_hashes is None:
             return None
-        if self._own_hashes is None:
+        writers = [self._rows.column(name).unique().to_pylist() for name in ("gateway", "client_id")]
+        if [len(names) for names in writers] != [1, 1] or pc.any(pc.equal(self._own_ids, _OTHER_ID)).as_py():
             return None
-        query = f"SELECT delta_id AS id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
-        stored = self._connection.read_hashes(query, self._bounds)
+        own_id = f"CASE WHEN gateway = ? AND client_id = ? THEN delta_id ELSE '{_OTHER_ID}' END"
+        query = f"SELECT {own_id} AS id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
+        stored = self._connection.read_hashes(query, [name for (name,) in writers] + self._bounds)
         return None if stored is None else (pa.chunked_array([stored]), self._own_hashes)
+
+    @cached_property
+    def _own_ids(self) -> pa.ChunkedArray:
+        """The batch's ids as the clients chose them."""
+        import pyarrow.compute as pc
+
+        return pc.coalesce(self._rows.column("long_id"), self._rows.column("delta_id"))
 
     @cached_property
     def _own_hashes(self) -> pa.ChunkedArray | None:
@@ -223,12 +245,18 @@ class DeltaWriter:
         return None if any(each is None for each in hashes) else pa.chunked_array(hashes)
 
     def _stored_and_own_texts(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """Return the ids stored in the hlc range, and the batch's ids, as texts."""
+        """Return the ids stored in the hlc range, and the batch's ids, as texts that start with gateway and client."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        query = f"SELECT {ID_EXPRESSION} AS delta_id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
-        stored = self._connection.query_arrow(query, self._bounds, _id_schema()).column("delta_id")
-        return stored, pc.coalesce(self._rows.column("long_id"), self._rows.column("delta_id"))
+        names = ("gateway", "client_id", "delta_id")
+        query = f"SELECT {', '.join(names)} FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
+        schema = pa.schema([pa.field(name, pa.string()) for name in names])
+        found = self._connection.query_arrow(query, self._bounds, schema)
+        stored, own = (
+            pc.binary_join_element_wise(*(table.column(name) for name in names), "\0") for table in (found, self._rows)
+        )
+        return stored, own
 
     def _checksum_by_keys(self) -> BatchChecksum:
         """Return the checksum of the stored deltas that have the key of a delta of the batch."""
