@@ -23,8 +23,10 @@ from lakesync.model.schema import Column, ColumnType, TableSchema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_UNSTORABLE_ESCAPE = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
-"""Escapes that a database's text or JSON type may reject: NUL and lone surrogates."""
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|u(0000|[dD][89a-fA-F])|.)")
+"""One escape in JSON, or two for a surrogate pair. Group 1 matches the escapes that a database's JSON type may reject:
+NUL and lone surrogates. An escaped backslash is a match of its own, so text that follows it is not taken for an escape.
+"""
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _LAST_MS = 253_402_300_799_000
 """The last second of the year 9999, the maximum of databases' timestamps."""
@@ -85,7 +87,9 @@ def rows_schema(schema: TableSchema) -> pa.Schema:
 def row_values(
     schema: TableSchema, contents: Mapping[RowId, RowContent], now_ms: int, max_json_depth: int | None = None
 ) -> RowValues:
-    """Convert contents to rows to write. A value that does not fit becomes null and a dead letter.
+    """Convert contents to rows to write.
+
+    JSON null becomes null. A value that does not fit its column becomes null and a dead letter.
 
     Args:
         schema: the table's schema.
@@ -96,6 +100,7 @@ def row_values(
     import pyarrow as pa
 
     written = {row: each for row, each in contents.items() if _is_written(schema, each)}
+    # a deleted row that is kept for soft delete has the values from before its DELETE
     cells = [(each.state if each.state.visible else each.retained).values() for each in written.values()]
     letters: list[DeadLetter] = []
     columns: list[list[Any]] = [[gateway for gateway, _ in written], [row_id for _, row_id in written]]
@@ -190,7 +195,7 @@ def _boolean(raw: bytes) -> bool | None:
 
 def _json(raw: bytes) -> str | None:
     """Convert the JSON of a value in a column of type json: its text."""
-    if _UNSTORABLE_ESCAPE.search(raw):
+    if b"\\u" in raw and any(escape[1] for escape in _ESCAPE.finditer(raw)):
         raise _Misfit("a JSON column cannot store NUL characters or lone surrogates")
     return None if raw == b"null" else raw.decode()
 
