@@ -1,8 +1,8 @@
 """Erasure at an adapter: a delta that a request covers stays stored, but loses its content.
 
-As in the lake, a covered delta becomes an UPDATE without columns, with the same hlc, client and id. Then it changes
-nothing in a merge; counts and checksums of ids stay the same; and if its batch is written again, it is recognised as
-stored. The pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
+A covered INSERT or UPDATE becomes an UPDATE without columns, which changes nothing in a merge; a DELETE stays a DELETE,
+because it deletes older values. Each keeps its hlc, client and id: counts and id sums stay the same, and a repeated
+batch recognises it as stored. The pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
-from lakesync.model.errors import ConfigurationError
+from lakesync.model.errors import ConfigurationError, ValidationError
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ TouchedRow = tuple[str, str, str]
 
 
 class RedactionRequest(msgspec.Struct, frozen=True):
-    """The deltas of one gateway to erase: those of a row, or all that a client wrote."""
+    """The deltas of one gateway to erase: those of a row, or all that a client wrote.
+
+    Raises:
+        ValidationError: it names neither one row nor one client, and so would cover a whole gateway or table.
+    """
 
     gateway: str
     hlc: int
@@ -39,12 +43,21 @@ class RedactionRequest(msgspec.Struct, frozen=True):
     tables: tuple[str, ...] = ()
     """Restricts a client's deltas to these tables; empty for every table."""
 
+    def __post_init__(self) -> None:
+        """Check that it names either a row or a client."""
+        named = (self.table is not None, self.row_id is not None, self.client_id is not None)
+        if named not in ((True, True, False), (False, False, True)):
+            raise ValidationError(
+                f"the redaction request of gateway {self.gateway!r} names table {self.table!r}, row {self.row_id!r} "
+                f"and client {self.client_id!r}: set either table and row_id, or client_id"
+            )
+
 
 class RedactionResult(msgspec.Struct, frozen=True):
     """What an adapter has erased."""
 
     deltas: int = 0
-    """Covered deltas that still had content."""
+    """Covered INSERTs, and other covered deltas that still had columns."""
     rows: int = 0
     """Destination rows that were rebuilt from the remaining content, changed or not."""
     touched: tuple[TouchedRow, ...] = ()
@@ -134,11 +147,14 @@ def redact_table(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> tupl
 
     deltas = columns_as_text(deltas)
     covered = covered_mask(deltas, requests)
-    not_empty = pc.and_(covered, pc.not_equal(deltas.column("columns"), NO_COLUMNS))
+    ops = deltas.column("op").cast(pa.string())
+    has_content = pc.or_(pc.equal(ops, "INSERT"), pc.not_equal(deltas.column("columns"), NO_COLUMNS))
+    not_empty = pc.and_(covered, has_content)
+    ops_without_content = pc.if_else(pc.equal(ops, "DELETE"), "DELETE", "UPDATE")
     row_columns = ["gateway", "table_name", "row_id"]
     rows = deltas.filter(covered).select(row_columns).group_by(row_columns).aggregate([])
     touched = tuple(zip(*(rows.column(name).to_pylist() for name in row_columns), strict=True))
-    for name, value in (("op", "UPDATE"), ("columns", NO_COLUMNS)):
-        column = pc.if_else(not_empty, pa.scalar(value, pa.string()), deltas.column(name).cast(pa.string()))
+    for name, emptied in (("op", ops_without_content), ("columns", pa.scalar(NO_COLUMNS, pa.string()))):
+        column = pc.if_else(not_empty, emptied, deltas.column(name).cast(pa.string()))
         deltas = deltas.set_column(deltas.schema.get_field_index(name), name, column)
     return deltas, RedactionResult(pc.sum(not_empty).as_py() or 0, touched=touched)

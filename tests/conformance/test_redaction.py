@@ -14,8 +14,9 @@ from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
 from lakesync.adapters.transfer.follower import ColdTierContents
 from lakesync.model.crash_points import VARIABLE
-from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.errors import AdapterError, ConfigurationError, ValidationError
 from lakesync.model.schema import parse_schema
+from lakesync.model.types import RowDelta
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
@@ -189,6 +190,35 @@ def test_a_row_with_an_erased_key_is_written_without_it(tmp_path):
     adapter.redact([ANN], [keyed])
     assert rows(adapter)["r"]["title"] is None
     adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "parquet on local disk"])
+def test_an_insert_without_columns_is_emptied_and_a_delete_stays_a_delete(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    (title,) = make_delta("ann", 2, "deleted", title=SECRET).columns
+    inserted = RowDelta("INSERT", "notes", "empty", "ann", (), 1, "an insert")
+    deleted = RowDelta("DELETE", "notes", "deleted", "ann", (title,), 3, "a delete")  # from an adapter of another kind
+    older = make_delta("bob", 2, "deleted", size=1)
+    stored = tuple(StoredDelta("g", 256 * n, delta) for n, delta in enumerate((inserted, deleted, older), 1))
+    adapter.insert_deltas(DeltaBatch("g.main.1.1-1", "g", stored))
+    assert adapter.redact([ANN]).deltas == 2
+    assert SECRET not in str(everything(adapter))
+    ops = {each.delta.delta_id: each.delta.op for each in everything(adapter)}
+    assert (ops["an insert"], ops["a delete"]) == ("UPDATE", "DELETE")
+    states = adapter.get_latest_state("g", "notes", ["empty", "deleted"])
+    assert [state.visible for state in states.values()] == [False, False]
+    assert adapter.redact([ANN]).deltas == 0
+    adapter.close()
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"table": "notes"}, {"row_id": "r"}, {"tables": ("notes",)}, {"table": "notes", "client_id": "ann"}]
+)
+def test_a_redaction_request_names_either_a_row_or_a_client(named):
+    with pytest.raises(ValidationError, match="set either table and row_id, or client_id"):
+        RedactionRequest("g", 100, **named)
 
 
 def test_an_adapter_without_redaction_is_reported():

@@ -301,8 +301,10 @@ def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) 
         where, values = _covered_condition(each)
         found = connection.query(f"SELECT DISTINCT table_name, row_id FROM {DELTAS_TABLE} WHERE {where}", values)
         touched |= dict.fromkeys((each.gateway, table, row_id) for table, row_id in found)
+        # an INSERT makes its row visible even without columns, and a DELETE must stay the row's tombstone
+        emptied = "op = CASE WHEN op = 'DELETE' THEN op ELSE 'UPDATE' END, columns = ?"
         count += connection.execute(
-            f"UPDATE {DELTAS_TABLE} SET op = 'UPDATE', columns = ? WHERE {where} AND columns <> ?",
+            f"UPDATE {DELTAS_TABLE} SET {emptied} WHERE {where} AND (op = 'INSERT' OR columns <> ?)",
             [NO_COLUMNS, *values, NO_COLUMNS],
         )
     return RedactionResult(count, touched=tuple(touched))
