@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from lakesync.model.errors import ValidationError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -62,12 +64,19 @@ class Condition(NamedTuple):
 
 
 def deltas_of(requests: Sequence[Erasure]) -> Condition:
-    """Return the condition for the deltas of the history that requests cover: one gateway's, at least one."""
+    """Return the condition for the deltas in the history that any of the requests covers.
+
+    Args:
+        requests: at least one, all of the same gateway. A request that names no shards covers all of them.
+
+    Raises:
+        ValidationError: a request names neither a client nor a row.
+    """
     covered: list[str] = []
     values: list[str | int] = []
     for each in requests:
         if each.client_id is None:
-            named, own = "table_name = {} AND row_id = {}", [each.table or "", each.row_id or ""]
+            named, own = "table_name = {} AND row_id = {}", [*_row_of(each)]
         else:
             named, own = "client_id = {}", [each.client_id]
         of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
@@ -77,7 +86,11 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
 
 
 def landed_by(request: Erasure, connector: str | None) -> Condition | None:
-    """Return the condition for the polled rows, in `landing` or `known`, that a request covers.
+    """Return the condition for the polled rows that a request covers.
+
+    It is for the tables `landing` (polled rows as received) and `known` (the last version of each polled row). It does
+    not limit the time: rows of `known` have none, and the caller limits those of `landing` by their hlc. A row that a
+    poll puts into `known` again is pushed again with a later hlc, which the request does not cover.
 
     Args:
         request: an erasure of a row or of a client.
@@ -85,12 +98,28 @@ def landed_by(request: Erasure, connector: str | None) -> Condition | None:
 
     Returns:
         The condition; None for a client that is not a connector, and so has no polled rows.
+
+    Raises:
+        ValidationError: the request names neither a client nor a row.
     """
     found = Condition().narrowed("gateway = {}", request.gateway)
     if request.client_id is None:
-        found = found.narrowed("table_name = {} AND row_id = {}", request.table or "", request.row_id or "")
+        found = found.narrowed("table_name = {} AND row_id = {}", *_row_of(request))
     elif request.client_id.startswith(_CONNECTOR):
         found = found.narrowed("connector = {}", request.client_id.removeprefix(_CONNECTOR))
     else:
         return None
     return found if connector is None else found.narrowed("connector = {}", connector)
+
+
+def _row_of(request: Erasure) -> tuple[str, str]:
+    """Return the table and the id of the row that a request without a client covers.
+
+    Raises:
+        ValidationError: it names no row, so it would match nothing and count as done.
+    """
+    if request.table is None or request.row_id is None:
+        raise ValidationError(
+            f"erasure {request.seq} of gateway {request.gateway!r} names neither a client nor a table and row"
+        )
+    return request.table, request.row_id
