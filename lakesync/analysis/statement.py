@@ -90,6 +90,7 @@ def parse_statement(sql: str, dialect: str = "duckdb") -> Statement:
         for alias, source in scope.sources.items():
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
                 found.setdefault((source.db or None, source.name), []).append(_predicates(scope, alias))
+    # Only a table that is used once has predicates. `a.t` and `t`, or `T` and `t`, may be the same table.
     uses_of_name = Counter(name.lower() for _, name in found)
     tables = tuple(
         TableReference(namespace, name, uses[0] if len(uses) == 1 and uses_of_name[name.lower()] == 1 else ())
@@ -129,12 +130,15 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
 def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
     """Return the conditions, joined by AND in WHERE, that compare a column of one source with constants.
 
+    In a subquery, a column that the source lacks may belong to an outer SELECT; scans leave out predicates on it. There
+    are no predicates if the SELECT takes a sample of the source, because it is taken before WHERE is applied.
+
     Args:
         scope: a SELECT.
         alias: the name of the source in it, a table or a subquery.
     """
     where = scope.expression.args.get("where")
-    if where is None:
+    if where is None or scope.expression.find(exp.TableSample) is not None:
         return ()
     is_only_source = len(scope.sources) == 1
     parts = where.this.flatten() if isinstance(where.this, exp.And) else [where.this]
@@ -164,7 +168,10 @@ def _predicate(part: exp.Expr, alias: str, *, is_only_source: bool) -> Predicate
 
 
 def _column(node: exp.Expr, alias: str, *, is_only_source: bool) -> str | None:
-    """Return the name of an expression that is a column of the source `alias`; None for any other expression."""
+    """Return the name of an expression that is a column of the source `alias`, in the statement's case.
+
+    None for any other expression.
+    """
     if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
         return None
     is_of_source = node.table.lower() == alias.lower() if node.table else is_only_source

@@ -82,6 +82,8 @@ def test_pushed_down_predicates_are_true_for_every_used_row():
         "SELECT a FROM t WHERE a = 1 UNION SELECT a FROM T WHERE a = 2",
         "SELECT a FROM t GROUP BY a HAVING a = 1",
         "SELECT a FROM t, u WHERE a = 1",
+        "SELECT a FROM t TABLESAMPLE (10 ROWS) WHERE a = 1",
+        "SELECT a FROM t WHERE a = 1 USING SAMPLE 10 ROWS",
     ],
 )
 def test_conditions_that_are_false_for_some_used_rows_are_not_pushed_down(sql):
