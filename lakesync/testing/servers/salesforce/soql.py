@@ -18,7 +18,6 @@ _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*')|(!=|<>|>=|<=|[=<>(),])"""
     r"""|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)|\d{4}-\d\d-\d\d)|([^\s=<>!(),']+))"""
 )
-_WORDS = {"AND", "OR", "NOT", "IN", "LIKE"}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -116,7 +115,9 @@ class _Parser:
         limit = None
         if self._word() == "LIMIT":
             self._take()
-            limit = int(self._take())
+            if not (count := self._take()).isdecimal():
+                raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{count}'")
+            limit = int(count)
         if self._at < len(self._tokens):
             raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{self._tokens[self._at]}'")
         return Query(self._kind, fields, test, order, limit)
@@ -136,6 +137,7 @@ class _Parser:
             raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{token}'")
 
     def _field(self, name: str) -> str:
+        """Return a field's name as the object spells it; that of a related object's field, unchecked, as given."""
         relation, dot, _ = name.partition(".")
         known = {each.lower(): each for each in FIELDS[self._kind]}
         if dot and RELATIONS.get(relation) in FIELDS[self._kind]:
@@ -178,21 +180,24 @@ class _Parser:
             sign = self._take().upper()
         if sign == "IN":
             values = self._list()
-            return lambda record: (self._org.field_of(record, name) in values) != negated
-        if sign == "LIKE":
+            for value in values:
+                _check_time(name, value)
+            return lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated
+        if sign == "LIKE" and not negated:
             text = str(_value(self._take()))
             pattern = re.compile(re.escape(text).replace("%", ".*").replace("_", "."), re.IGNORECASE | re.DOTALL)
             return lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None
         if sign not in _COMPARE or negated:
             raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{sign}'")
         value, compare = _value(self._take()), _COMPARE[sign]
+        _check_time(name, value)
         if name in TIMES and isinstance(value, float):
-            at = TIMES[name]  # faster than formatting and parsing the time: organisations have a million records
-            return lambda record: compare(at(record) / 1000, value)
+            time_ms = TIMES[name]  # faster than formatting and parsing the time: organisations have a million records
+            return lambda record: compare(time_ms(record) / 1000, value)
 
         def test(record: Record) -> bool:
             held = _comparable(self._org.field_of(record, name))
-            if held is None or value is None:
+            if held is None or value is None:  # as at Salesforce, null compares only with = and !=
                 return compare(held, value) if sign in ("=", "!=", "<>") else False
             try:
                 return compare(held, value)
@@ -249,6 +254,20 @@ def _value(token: str) -> Any:
     if re.match(r"\d{4}-\d\d-\d\d", token):
         return _comparable(token)
     raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{token}'")
+
+
+def _check_time(field: str, value: Any) -> None:
+    """Check that a time field is compared with a time or null, not with a date or a text.
+
+    Raises:
+        SoqlError: it is compared with another value (INVALID_FIELD).
+    """
+    if field in TIMES and not (value is None or isinstance(value, float)):
+        raise SoqlError(
+            "INVALID_FIELD",
+            f"value of filter criterion for field '{field}' must be of type dateTime and should not be enclosed in"
+            " quotes",
+        )
 
 
 def _comparable(value: Any) -> Any:
