@@ -82,6 +82,10 @@ class Database:
             configure=_configure,
             check=ConnectionPool.check_connection,
             timeout=_POOL_SECONDS,
+            # The pool waits twice as long before each new attempt to connect. By default it does so for five minutes,
+            # so a gateway would be away for as long again as its server was. A failed attempt is dropped after this
+            # time; the next transaction then makes a new one.
+            reconnect_timeout=_POOL_SECONDS,
             name="staging",
         )
 
