@@ -57,10 +57,7 @@ class Proxy:
                 server.sendall(data)
         except OSError:
             pass  # the other side is gone, as it should be
-        for side in (client, server):
-            with suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)  # closing alone tells the other end nothing while a thread still reads
-            side.close()
+        _hang_up(client, server)
 
     def _down(self, client: socket.socket, server: socket.socket) -> None:
         try:
@@ -68,10 +65,18 @@ class Proxy:
                 client.sendall(data)
         except OSError:
             pass  # cut off above
-        client.close()
+        _hang_up(client, server)
 
     def close(self) -> None:
         self._listening.close()
+
+
+def _hang_up(*sides: socket.socket) -> None:
+    """End connections. Closing alone tells the other end nothing while a thread still reads."""
+    for side in sides:
+        with suppress(OSError):
+            side.shutdown(socket.SHUT_RDWR)
+        side.close()
 
 
 def _is_idle(database: str, server: socket.socket) -> bool:
