@@ -65,7 +65,7 @@ class Proxy:
                 client.sendall(data)
         except OSError:
             pass  # cut off above
-        _hang_up(client, server)
+        _hang_up(client)  # so that `_up`, which may still ask about the server's side, ends too
 
     def close(self) -> None:
         self._listening.close()
