@@ -115,6 +115,15 @@ class Announcement:
         """
         self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
 
+    def add(self, other: Announcement) -> None:
+        """Record what another announcement has recorded, for example that of a job that joins its transaction."""
+        for gateway, buckets in other._moved.items():
+            if buckets is None:
+                self.everything(gateway)
+            else:
+                self.moved(gateway, buckets)
+        self._presence += other._presence
+
     def take(self) -> list[Notice]:
         """Return the recorded notices, one for each gateway and one for each part of the presence, and clear them."""
         notices = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -178,11 +178,10 @@ class Groups:
             with self._database.writing() as connection:
                 head = load_head(connection, gateway, self._configs, lock=True)
                 journal = Journal(connection, head, self._wall)
-                of_jobs: list[Notice] = []
-                outcomes = [self._attempt(journal, job, of_jobs) for job in jobs]
+                outcomes = [self._attempt(journal, job) for job in jobs]
                 if journal.head is not head:  # heads are immutable: a job that changed anything replaced it
                     save_head(connection, journal.head)
-                notices += _merged(of_jobs)
+                notices += journal.announcement.take()
                 # from a generator: if a call raises, the numbers of the calls before it are in the list
                 announced.extend(self._listening.announce(connection, notice) for notice in notices)
                 crash_point("staging.before_commit")
@@ -193,25 +192,25 @@ class Groups:
         crash_point("staging.after_commit")
         return outcomes
 
-    def _attempt(self, journal: Journal, job: Job, notices: list[Notice]) -> Outcome:
+    def _attempt(self, journal: Journal, job: Job) -> Outcome:
         """Run one job within a savepoint.
 
         Args:
             journal: the gateway's log in the transaction.
-            job: the job.
-            notices: a list to which the job's notices are added, unless it is rolled back.
+            job: the job; its notices are dropped if it is rolled back.
 
         Returns:
             The job's outcome if the transaction commits.
         """
-        head = journal.head
+        head, announcement = journal.head, journal.announcement
+        journal.announcement = Announcement()
         connection = journal.connection
         connection.execute("SAVEPOINT work")
         try:
             result = job.work(PostgresCommit(journal))
         except BaseException as exc:
             journal.head = head
-            journal.announcement.take()
+            journal.announcement = announcement
             connection.execute("ROLLBACK TO work")
             connection.execute("RELEASE work")
             if not isinstance(exc, psycopg.Error):
@@ -220,18 +219,6 @@ class Groups:
             error.__cause__ = exc
             return Outcome(job.future, error=error)
         connection.execute("RELEASE work")
-        notices += journal.announcement.take()
+        announcement.add(journal.announcement)
+        journal.announcement = announcement
         return Outcome(job.future, result)
-
-
-def _merged(notices: Iterable[Notice]) -> list[Notice]:
-    """Join the notices of several jobs: one for each gateway's changed rows, and as few as possible for presence."""
-    announcement = Announcement()
-    for notice in notices:
-        if notice.presence:
-            announcement.announce_presence(notice.gateway, notice.presence)
-        elif notice.buckets is None:
-            announcement.everything(notice.gateway)
-        else:
-            announcement.moved(notice.gateway, notice.buckets)
-    return announcement.take()
