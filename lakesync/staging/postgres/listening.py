@@ -120,6 +120,7 @@ class Listening:
     def close(self) -> None:
         """End the thread and its connection."""
         self._ended.set()
+        self._tried.set()  # the thread may end before its first attempt
         with self._lock:
             thread, wake, self._wake = self._thread, self._wake, None
         if thread is not None and wake is not None:
@@ -133,12 +134,14 @@ class Listening:
             selector.register(wake_file, selectors.EVENT_READ)
             while not self._ended.is_set():
                 try:
-                    with closing(self._listen()) as connection:
-                        self._tried.set()
+                    try:
+                        opened = self._listen()
+                    finally:
+                        self._tried.set()  # whatever happened: listeners wait for it
+                    with closing(opened) as connection:
                         failures = 0
                         self._deliver(connection, selector)
                 except (psycopg.Error, msgspec.MsgspecError) as error:  # a valid notice may be missing
-                    self._tried.set()
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
                     self._own.clear()  # Postgres does not send those that were missed
@@ -146,7 +149,6 @@ class Listening:
                         "no notices from Postgres", where=self._address, error=str(error).strip(), again_in=wait
                     )
                     self._ended.wait(wait)
-        self._tried.set()
 
     def _listen(self) -> psycopg.Connection[tuple[str]]:
         """Connect, and deliver a notice for every gateway, because commits may have been missed before.
