@@ -95,15 +95,12 @@ class Hub:
                 )
 
     def subscribe(self, gateway: SyncGateway, connection: LiveConnection) -> Channel:
-        """Add a connection to a gateway's channel.
+        """Add a connection to a gateway's channel. Await `start` before.
 
         Args:
             gateway: the connection's gateway.
             connection: the new connection.
         """
-        if self._stop_watching is None:
-            self._loop = asyncio.get_running_loop()
-            self._watch()
         channel = self._channels.setdefault(gateway.gateway_id, Channel(gateway, self._on_broadcast))
         channel.subscribe(connection)
         self._count += 1
@@ -111,15 +108,19 @@ class Hub:
 
     async def start(self) -> None:
         """Watch the store, before the first connection, which would miss notices otherwise; wait until that works."""
-        if self._stop_watching is not None:
-            return
         if self._start is None:
-            self._loop = asyncio.get_running_loop()
-            self._start = asyncio.ensure_future(asyncio.to_thread(self._watch))
+            self._start = asyncio.ensure_future(asyncio.to_thread(self.watch, asyncio.get_running_loop()))
         await asyncio.shield(self._start)
 
-    def _watch(self) -> None:
-        self._stop_watching = self._store.watch(self._on_commit)
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch the store, unless that was done. It may wait for the store, so `start` calls it in a worker thread.
+
+        Args:
+            loop: the event loop in which the channels work.
+        """
+        if self._stop_watching is None:
+            self._loop = loop
+            self._stop_watching = self._store.watch(self._on_commit)
 
     def unsubscribe(self, gateway: SyncGateway, connection: LiveConnection) -> None:
         """Remove a connection that has ended.

@@ -234,6 +234,7 @@ class Crowd:
         client.frames = line.frames
 
         async def live() -> None:
+            hub.watch(asyncio.get_running_loop())
             channel = hub.subscribe(self.gateway, connection)
             try:
                 await connection.run(line.receive, partial(channel.on_ready, connection))
