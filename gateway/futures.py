@@ -53,7 +53,9 @@ async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = loop.create_future()
-    completions = _completions.setdefault(loop, _Completions())
+    completions = _completions.get(loop)
+    if completions is None:
+        completions = _completions[loop] = _Completions()
     future.add_done_callback(lambda done: completions.add(loop, done, waiter))
     try:
         return await waiter
