@@ -195,7 +195,7 @@ class ShardedGateway(SyncGateway):
         parsed = parse_schema(schema)
         self._parts[self._shards.of(parsed.table)].check_names(parsed)
         version = self._main.register_schema(parsed)
-        self._level_schemas()
+        self._align_schemas()
         return version
 
     def retire_schema(self, table: str) -> int:
@@ -203,7 +203,7 @@ class ShardedGateway(SyncGateway):
         retired = self.config().retired.get(table)
         if retired is None or not any(table in part.config().schemas for part in self._others()):
             retired = self._main.retire_schema(table)
-        self._level_schemas()
+        self._align_schemas()
         return retired
 
     def add_names(self) -> None:
@@ -233,7 +233,7 @@ class ShardedGateway(SyncGateway):
 
         `Engine.open` calls it.
         """
-        self._level_schemas()
+        self._align_schemas()
         config = self.config()
         for part in self._others():
             current = part.config()
@@ -242,7 +242,7 @@ class ShardedGateway(SyncGateway):
             if config.write_scope is not None and current.write_scope != config.write_scope:
                 part.set_write_scope(config.write_scope)
 
-    def _level_schemas(self) -> None:
+    def _align_schemas(self) -> None:
         """Copy the default shard's schemas to the others, which may have missed any number of earlier changes."""
         config = self.config()
         for part in self._others():
