@@ -2,7 +2,11 @@
 
 Each answer is checked against what the gateway has acknowledged. While requests overlap, that depends on the order in
 which it served them, which nobody can see. So the answers of a group are right if one order of its requests explains
-all of them. An order in which a request comes before one that had been answered before it was sent is none.
+what all of them say of a shard. An order in which a request comes before one that had been answered before it was sent
+is none.
+
+A push is one commit in each shard that it concerns, and a page reads shard after shard, so each shard has an order of
+its own. Without sharding there is one.
 
 Exact within a group, for each order:
 - R5: a page names only rows that its client could see at some time, up to the page's place in the order.
@@ -25,7 +29,7 @@ repeats a request, also at another process, of which it then takes one answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
@@ -106,7 +110,7 @@ class OverlappingGame(Game):
         self.requests.append(f"{len(sent)} at the same time:")
         before = {client: set(client.ever_visible) for client in self.clients}
         for order in _orders(sent):  # a broadcast may be of any moment
-            outcome = _Outcome(self.ledger.copy(), before, self.clients)
+            outcome = _Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of)
             for each in order:
                 outcome.follow(each, compare=False)
             for client in self.clients:
@@ -297,27 +301,16 @@ class OverlappingGame(Game):
     # -- the verdict -------------------------------------------------------------------------------------------------
 
     def _judge(self, sent: list[_Sent], before: dict[Client, set[Key]]) -> None:
-        """Find the orders that explain the answers, and note what follows from them.
+        """Find the orders that explain the answers in each shard, and note what follows from them.
 
         Args:
             sent: the requests, answered.
             before: by client, the rows that it could see before them.
 
         Raises:
-            WrongError: there is none.
+            WrongError: there is none in one of them.
         """
-        compare = not self.reindexing and all(each.kind != "rules" for each in sent)
-        explained: list[_Outcome] = []
-        why: list[str] = []
-        for order in _orders(sent):
-            outcome = _Outcome(self.ledger.copy(), before, self.clients)
-            wrong = next((found for each in order if (found := outcome.follow(each, compare=compare))), None)
-            if wrong is None:
-                explained.append(outcome)
-            else:
-                why.append(f"{wrong} [{', then '.join(f'{each.client.name} {each.kind}' for each in order)}]")
-        if not explained:
-            raise WrongError(f"no order explains the answers: {'; '.join(why[:3])}")
+        explained = [outcome for shard in self.server.shards for outcome in self._explain(sent, before, shard)]
         for client in self.clients:
             client.ever_visible = set().union(*(outcome.visible[client] for outcome in explained))
             shown = [claims for outcome in explained for claims in outcome.shown[client]]
@@ -342,6 +335,22 @@ class OverlappingGame(Game):
                 self._follow_claims(each.client)
         self._note_visible_rows()
 
+    def _explain(self, sent: list[_Sent], before: dict[Client, set[Key]], shard: str) -> list[_Outcome]:
+        """Return the outcomes that explain what the answers say of a shard's rows."""
+        compare = not self.reindexing and all(each.kind != "rules" for each in sent)
+        explained: list[_Outcome] = []
+        why: list[str] = []
+        for order in _orders(sent):
+            outcome = _Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of, shard)
+            wrong = next((found for each in order if (found := outcome.follow(each, compare=compare))), None)
+            if wrong is None:
+                explained.append(outcome)
+            else:
+                why.append(f"{wrong} [{', then '.join(f'{each.client.name} {each.kind}' for each in order)}]")
+        if not explained:
+            raise WrongError(f"no order explains the answers in shard {shard!r}: {'; '.join(why[:3])}")
+        return explained
+
 
 def _orders(sent: list[_Sent]) -> Iterator[tuple[_Sent, ...]]:
     """The orders in which requests may have been served."""
@@ -351,11 +360,28 @@ def _orders(sent: list[_Sent]) -> Iterator[tuple[_Sent, ...]]:
 
 
 class _Outcome:
-    """What a gateway is like after requests in one order."""
+    """What the tables of a shard are like after requests in one order.
 
-    def __init__(self, ledger: Ledger, visible: dict[Client, set[Key]], clients: list[Client]) -> None:
+    Args:
+        ledger: of before the requests; it takes them.
+        visible: by client, the rows that it could see before them.
+        clients: of the history.
+        shard_of: the shard of a table.
+        shard: whose rows are looked at; None for all shards.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        visible: dict[Client, set[Key]],
+        clients: list[Client],
+        shard_of: Callable[[str], str],
+        shard: str | None = None,
+    ) -> None:
         self._ledger = ledger
         self._clients = clients
+        self._shard_of = shard_of
+        self._shard = shard
         self.visible = {client: set(visible[client]) for client in clients}
         self.shown = {client: client.shown for client in clients}
 
@@ -369,20 +395,25 @@ class _Outcome:
             self._ledger.take(each.request["deltas"])
         for client in self._clients:
             for claims in (client.claims, *self.shown[client], *client.followed):
-                self.visible[client].update(self._ledger.visible(claims))
+                self.visible[client].update(filter(self._here, self._ledger.visible(claims)))
         if each.page is None:
             return None
         client = each.client
-        found = wrong_rows(client, each.page, each.claims, self.visible[client], self._ledger)
+        page = {**each.page, "deltas": [delta for delta in each.page["deltas"] if self._here(key_of(delta))]}
+        found = wrong_rows(client, page, each.claims, self.visible[client], self._ledger)
         if found is None and compare and each.rows is not None:
             wanted = self._ledger.visible(each.claims)
             wrong = [
                 f"{key}: has {each.rows.get(key)}, should have {wanted.get(key)}"
-                for key in sorted(wanted.keys() | each.rows.keys())
+                for key in sorted(filter(self._here, wanted.keys() | each.rows.keys()))
                 if each.rows.get(key) != wanted.get(key) and key not in client.fought
             ]
             found = f"{client.name} after a complete page: {'; '.join(wrong)}" if wrong else None
         return found
+
+    def _here(self, key: Key) -> bool:
+        """Whether a row's table is in the shard."""
+        return self._shard is None or self._shard_of(key[0]) == self._shard
 
 
 def _subsets(pushes: list[_Sent]) -> Iterator[list[_Sent]]:
