@@ -91,9 +91,9 @@ class LakeReader:
         Raises:
             LakeUnavailableError: there is no catalogue.
         """
-        declared = self.namespaces
-        found = ((space, name) for space in (declared.shared, *declared.apart) for name in sorted(self._names(space)))
-        return {declared.called(space, name): (space, name) for space, name in found}
+        known = self.namespaces
+        found = ((space, name) for space in (known.shared, *known.declared) for name in sorted(self._names(space)))
+        return {known.table_name(space, name): (space, name) for space, name in found}
 
     @property
     def deltas(self) -> Table | None:
@@ -116,7 +116,7 @@ class LakeReader:
 
     def state_table_of(self, gateway: str, table: str) -> Table | None:
         """Return the state table with a gateway's rows of `table`; None if it does not exist."""
-        return self.state_table(self.namespaces.called(self.namespaces.of(gateway), table))
+        return self.state_table(self.namespaces.table_name(self.namespaces.of(gateway), table))
 
     def current_snapshot_of(self, namespace: str, name: str) -> int | None:
         """Return the id of the current snapshot of any table of the lake; None for a table without snapshots."""

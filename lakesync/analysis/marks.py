@@ -316,7 +316,7 @@ def positions(
         checkpoints[each.gateway] = min(
             each.checkpoint_arrival or 0, checkpoints.get(each.gateway, each.checkpoint_arrival or 0)
         )
-    every = {namespaces.called(table.namespace, table.name): table for table in tables}
+    every = {namespaces.table_name(table.namespace, table.name): table for table in tables}
     found = []
     for qualified in sorted(every.keys() | lake.tables.keys()):
         marks = lake.tables.get(qualified, {})

@@ -139,7 +139,7 @@ class Planner:
         self._namespaces = lake.namespaces
         self._unflushed = unflushed
         self._as_of = as_of
-        known = (None, lake.system_namespace, self._namespaces.shared, *self._namespaces.apart)
+        known = (None, lake.system_namespace, self._namespaces.shared, *self._namespaces.declared)
         self.references = [each for each in references if each.namespace in known]
         """The tables of the lake that the statement names."""
         self.snapshot_ms: int | None = None
@@ -174,7 +174,7 @@ class Planner:
             NotFoundError: there is no such table, or nothing had arrived at the requested time.
         """
         state, namespace = self._state(reference), self._namespace(reference)
-        gateways = self._namespaces.within(namespace)
+        gateways = self._namespaces.gateways_in(namespace)
         name = state.name()[-1] if state is not None else self._unmerged_name(reference.name, gateways)
         if self._as_of is None:
             parts = _newest_parts(state)
@@ -201,11 +201,11 @@ class Planner:
 
     def _namespace(self, reference: TableReference) -> str:
         """Return the namespace of the state table that a reference means."""
-        return reference.namespace if reference.namespace in self._namespaces.apart else self._namespaces.shared
+        return reference.namespace if reference.namespace in self._namespaces.declared else self._namespaces.shared
 
     def _state(self, reference: TableReference) -> Table | None:
         """Return the state table that a reference means, regardless of upper and lower case."""
-        qualified = self._namespaces.called(self._namespace(reference), reference.name)
+        qualified = self._namespaces.table_name(self._namespace(reference), reference.name)
         known = self._lake.state_tables
         return self._lake.state_table(next((name for name in known if name.lower() == qualified.lower()), qualified))
 

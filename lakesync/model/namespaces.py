@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-PATTERN = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
-"""Form of a gateway's own namespace, as a regular expression. SQL engines differ in how they treat case, and Dagster
-assets join the parts of their names by `__`, so neither upper case nor `__` is allowed."""
-
-_TAKEN = frozenset({"default", "information_schema", "main", "pg_catalog", "public", "sys", "system", "temp"})
+_PATTERN = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
+"""Form of a gateway's own namespace. SQL engines differ in how they treat case, and Dagster assets join the parts of
+their names by `__`, so neither upper case nor `__` is allowed."""
+_MAX_CHARS = 64
+_RESERVED = frozenset({"default", "information_schema", "main", "pg_catalog", "public", "sys", "system", "temp"})
 """Names that no gateway may declare, because SQL engines that read the lake give them another meaning."""
 
 
@@ -40,22 +40,22 @@ class Namespaces(NamedTuple):
     """By gateway id, the namespace that the gateway declares; several may declare the same."""
 
     @property
-    def apart(self) -> list[str]:
-        """The declared namespaces, each once, sorted."""
+    def declared(self) -> list[str]:
+        """The namespaces that gateways declare, each once, sorted; without the shared one."""
         return sorted(set(self.own.values()))
 
     def of(self, gateway: str) -> str:
         """Return a gateway's namespace."""
         return self.own.get(gateway, self.shared)
 
-    def within(self, namespace: str) -> Gateways:
+    def gateways_in(self, namespace: str) -> Gateways:
         """Return the gateways whose rows are in a namespace."""
         if namespace == self.shared:
             return Gateways(frozenset(self.own), others=True)
-        return Gateways(frozenset(name for name, where in self.own.items() if where == namespace), others=False)
+        return Gateways(frozenset(name for name, own in self.own.items() if own == namespace), others=False)
 
-    def called(self, namespace: str, table: str) -> str:
-        """Return a state table's name for people: with its namespace, unless that is the shared one.
+    def table_name(self, namespace: str, table: str) -> str:
+        """Return a state table's name in queries and output: `NAMESPACE.TABLE`, or `TABLE` in the shared namespace.
 
         Args:
             namespace: the namespace of the table.
@@ -79,14 +79,14 @@ def check_namespaces(own: Mapping[str, str], *, shared: str, system: str, catalo
     """
     for gateway, name in own.items():
         setting = f"gateways.{gateway}.namespace is {name!r}"
-        if not re.match(PATTERN, name) or len(name) > 64:
+        if not _PATTERN.fullmatch(name) or len(name) > _MAX_CHARS:
             raise ValueError(
-                f"{setting}; it must be lower-case words of letters and digits with single underscores between, 64 "
-                "characters at most, such as 'shop_eu'"
+                f"{setting}; it must be lower-case words of letters and digits with single underscores between, "
+                f"{_MAX_CHARS} characters at most, such as 'shop_eu'"
             )
         if name == shared.lower():
             raise ValueError(f"{setting}, which is lake.namespace: leave it out, and the gateway shares that one")
         if name == system.lower():
             raise ValueError(f"{setting}, which is lake.system_namespace, that of LakeSync's own tables; take another")
-        if name in _TAKEN or name == catalog.lower():
+        if name in _RESERVED or name == catalog.lower():
             raise ValueError(f"{setting}, a name that engines take for something else; take another")

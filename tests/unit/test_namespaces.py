@@ -1,5 +1,7 @@
 """Namespaces of gateways: which names they can have, and whose rows are where."""
 
+import re
+
 import pytest
 
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
@@ -16,13 +18,13 @@ WHERE = Namespaces("tables", {"eu": "shop", "us": "shop", "lab": "lab"})
 
 def test_gateways_share_one_namespace_unless_they_declare_another():
     assert [WHERE.of(name) for name in ("eu", "us", "lab", "anyone")] == ["shop", "shop", "lab", "tables"]
-    assert WHERE.apart == ["lab", "shop"]
-    assert WHERE.within("shop") == Gateways(frozenset({"eu", "us"}), others=False)
-    assert WHERE.within("tables") == Gateways(frozenset({"eu", "us", "lab"}), others=True)
+    assert WHERE.declared == ["lab", "shop"]
+    assert WHERE.gateways_in("shop") == Gateways(frozenset({"eu", "us"}), others=False)
+    assert WHERE.gateways_in("tables") == Gateways(frozenset({"eu", "us", "lab"}), others=True)
 
 
 def test_a_table_outside_the_shared_namespace_is_qualified():
-    assert (WHERE.called("tables", "orders"), WHERE.called("shop", "orders")) == ("orders", "shop.orders")
+    assert (WHERE.table_name("tables", "orders"), WHERE.table_name("shop", "orders")) == ("orders", "shop.orders")
     assert LakeNames().qualified_name("orders") == "orders"
     assert LakeNames(tables="shop", shared=False).qualified_name("orders") == "shop.orders"
     assert LakeNames(tables="shop", shared=False).state("orders") == "`lake`.`shop`.`orders`"
@@ -46,6 +48,7 @@ def test_namespaces_are_declared_in_the_file(tmp_path, monkeypatch):
         ("a__b", "must be lower-case words"),
         ("a" * 65, "64 characters at most"),
         ("shop;", "must be lower-case words"),
+        ("shop\n", "must be lower-case words"),
         ("", "must be lower-case words"),
         ("tables", "which is lake.namespace: leave it out"),
         ("lakesync", "which is lake.system_namespace"),
@@ -54,7 +57,7 @@ def test_namespaces_are_declared_in_the_file(tmp_path, monkeypatch):
     ],
 )
 def test_invalid_namespaces_are_rejected_with_the_setting(tmp_path, namespace, why):
-    with pytest.raises(ConfigurationError, match=f"gateways.eu.namespace is '{namespace}'.*{why}"):
+    with pytest.raises(ConfigurationError, match=f"gateways.eu.namespace is {re.escape(repr(namespace))}.*{why}"):
         load({"data_dir": tmp_path, "gateways": {"eu": {"namespace": namespace}}})
 
 
