@@ -19,7 +19,7 @@ from lakesync.connectors.registry import Connectors
 from lakesync.model.action_handlers import ActionDescriptor, ActionDiscovery, ActionHandler
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import Action, ActionFailure, StoredConnector
-from lakesync.model.validation import Form
+from lakesync.model.validation import JsonSchema
 from lakesync.staging.store import TransactionStore
 
 _DAY_MS = 86_400_000
@@ -66,7 +66,7 @@ class SupportedActions:
         """
         self.name = name
         self.descriptors = tuple(descriptors)
-        self._forms: dict[str, Form] = {}
+        self._schemas: dict[str, JsonSchema] = {}
         self._by_type = {each.action_type: each for each in self.descriptors}
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class SupportedActions:
                 f"connector {self.name!r} describes an action type twice: {', '.join(self._by_type)}"
             )
         for each in self.descriptors:
-            self._form(each)
+            self._params_schema(each)
 
     def reject(self, action: Action) -> ActionFailure | None:
         """Return the failure of an action that is unknown or has invalid params; None if it can be executed."""
@@ -90,19 +90,19 @@ class SupportedActions:
             return failure(
                 action, _NOT_SUPPORTED, f"connector {self.name!r} has no action {action.action_type!r}: it has {known}"
             )
-        form = self._form(descriptor)
-        problem = form.fault(msgspec.json.decode(action.params), "params") if form is not None else None
+        schema = self._params_schema(descriptor)
+        problem = schema.violation(msgspec.json.decode(action.params), "params") if schema is not None else None
         return None if problem is None else failure(action, INVALID_PARAMS, problem)
 
-    def _form(self, descriptor: ActionDescriptor) -> Form | None:
+    def _params_schema(self, descriptor: ActionDescriptor) -> JsonSchema | None:
         """Return the compiled schema of an action's params; None if the action accepts any params."""
         if descriptor.params_schema is None:
             return None
-        form = self._forms.get(descriptor.action_type)
-        if form is None:
-            form = Form(descriptor.params_schema, f"the params of {self.name!r}.{descriptor.action_type}")
-            self._forms[descriptor.action_type] = form
-        return form
+        schema = self._schemas.get(descriptor.action_type)
+        if schema is None:
+            schema = JsonSchema(descriptor.params_schema, f"the params of {self.name!r}.{descriptor.action_type}")
+            self._schemas[descriptor.action_type] = schema
+        return schema
 
 
 def unknown_connector(action: Action) -> ActionFailure:

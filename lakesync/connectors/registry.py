@@ -22,7 +22,7 @@ from lakesync.model.action_handlers import ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, ValidationError
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import StoredConnector
-from lakesync.model.validation import Form
+from lakesync.model.validation import JsonSchema
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -108,9 +108,9 @@ class Connectors:
         descriptor = known.descriptor
         settings: Any = body.get(kind)
         ingest: Any = body.get("ingest")
-        fault = Form(descriptor.config_schema, kind).fault(settings, kind)
+        fault = JsonSchema(descriptor.config_schema, kind).violation(settings, kind)
         if fault is None and ingest is not None:
-            fault = Form(descriptor.ingest_schema, "ingest").fault(ingest, "ingest") or _table_fault(ingest)
+            fault = JsonSchema(descriptor.ingest_schema, "ingest").violation(ingest, "ingest") or _table_fault(ingest)
         if fault is not None:
             raise ValidationError(fault)
         for field in sorted(descriptor.urls & settings.keys()):
@@ -202,8 +202,8 @@ def _by_name(types: Iterable[ConnectorType]) -> dict[str, ConnectorType]:
             raise ConfigurationError(f"the name {name!r} is reserved: choose another name for the connector type")
         if name in known:
             raise ConfigurationError(f"two packages define the connector type {name!r}: uninstall one")
-        Form(each.descriptor.config_schema, f"connector type {name!r}")
-        Form(each.descriptor.ingest_schema, f"the ingest of connector type {name!r}")
+        JsonSchema(each.descriptor.config_schema, f"connector type {name!r}")
+        JsonSchema(each.descriptor.ingest_schema, f"the ingest of connector type {name!r}")
         known[name] = each
     return known
 

@@ -1,6 +1,6 @@
 """Checks the form of values: ids, addresses and deltas, before anything else is checked, and JSON against JSON Schemas.
 
-Gateway, client and settings check ids and deltas (changes of rows); actions check their params by `Form`, and
+Gateway, client and settings check ids and deltas (changes of rows); actions check their params by `JsonSchema`, and
 connectors their settings.
 
 An app's client id is the `sub` of its token. A client is never sent its own changes. So data that is imported for a
@@ -101,12 +101,13 @@ def check_keys_url(name: str, value: str) -> str | None:
         return f"{shown}: {error}"
     if not host or parts.scheme not in ("http", "https") or parts.username is not None:
         return f"{shown}: it must be https://HOST/PATH, without a user"
-    if parts.scheme == "http" and not _is_near(host):
+    if parts.scheme == "http" and not _is_local(host):
         return f"{shown}: keys that come without TLS can be replaced on the way; use https://"
     return None
 
 
-def _is_near(host: str) -> bool:
+def _is_local(host: str) -> bool:
+    """Return whether a host is this machine, has a private address, or has a name without a full stop."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
@@ -123,9 +124,9 @@ def check_id(name: str, value: str) -> str | None:
     if not value:
         return f"{name} is empty: give 1 to {MAX_ID_CHARS} characters"
     if len(value) > MAX_ID_CHARS:
-        return f"{name} has {len(value)} characters, at most {MAX_ID_CHARS} are taken"
+        return f"{name} has {len(value)} characters, at most {MAX_ID_CHARS} are allowed"
     if "\0" in value:
-        return f"{name} {value!r} holds a NUL character: leave it out"
+        return f"{name} {value!r} contains a NUL character: leave it out"
     return None
 
 
@@ -150,7 +151,7 @@ def find_malformed(deltas: Sequence[RowDelta]) -> list[Rejection]:
 
 def check_shape(delta: RowDelta) -> Rejection | None:
     """Return a rejection if a delta is malformed; otherwise None."""
-    message = _fault(delta)
+    message = _shape_problem(delta)
     return None if message is None else Rejection(delta.delta_id, ValidationError.code, message)
 
 
@@ -189,7 +190,7 @@ def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
     return all(len({cell.column for cell in delta.columns}) == len(delta.columns) for delta in deltas)
 
 
-def _fault(delta: RowDelta) -> str | None:
+def _shape_problem(delta: RowDelta) -> str | None:
     """Return what is wrong with the form of a delta; None if it is valid."""
     message = (
         check_id("deltaId", delta.delta_id)
@@ -212,8 +213,8 @@ def _fault(delta: RowDelta) -> str | None:
     return None
 
 
-class Form:
-    """A JSON Schema (2020-12, unless its `$schema` names another) that checks values."""
+class JsonSchema:
+    """A compiled JSON Schema (2020-12, unless its `$schema` names another version) that checks values."""
 
     def __init__(self, schema: dict[str, Any], what: str) -> None:
         """Check and compile the schema.
@@ -230,31 +231,39 @@ class Form:
         from jsonschema.validators import validator_for
         from referencing import Registry
 
-        kind = validator_for(schema, default=Draft202012Validator)
+        validator = validator_for(schema, default=Draft202012Validator)
         try:
-            kind.check_schema(schema)
+            validator.check_schema(schema)
         except SchemaError as error:
             raise ConfigurationError(
                 f"the JSON Schema of {what} is wrong at {error.json_path}: {error.message}"
             ) from None
-        # an empty registry: schemas can refer only to themselves, and nothing is fetched
-        nothing: Registry[Any] = Registry()
-        self._faults = kind(schema, registry=nothing).iter_errors
-        self._worst = best_match
+        # An empty registry: schemas can refer only to themselves, and nothing is fetched.
+        registry: Registry[Any] = Registry()
+        self._violations = validator(schema, registry=registry).iter_errors
+        self._best_match = best_match
 
-    def fault(self, value: Any, name: str) -> str | None:
-        """Return what is wrong with a decoded JSON value; None if it fits the schema.
+    def violation(self, value: Any, name: str) -> str | None:
+        """Return what is wrong with a decoded JSON value, as a sentence; None if it fits the schema.
 
         Args:
             value: the value.
             name: the name of the value, with which the message begins.
+
+        Raises:
+            referencing.exceptions.Unresolvable: a `$ref` in the schema names anything outside of the schema.
         """
-        error = self._worst(self._faults(value))
-        return None if error is None else _words(error, name + error.json_path.removeprefix("$"))
+        error = self._best_match(self._violations(value))
+        return None if error is None else _describe(error, name + error.json_path.removeprefix("$"))
 
 
-def _words(error: SchemaViolation, place: str) -> str:
-    """Return a violation of a JSON Schema as a sentence; `place` is the name of the invalid value."""
+def _describe(error: SchemaViolation, place: str) -> str:
+    """Return a violation of a JSON Schema as a sentence.
+
+    Args:
+        error: the violation.
+        place: the name of the invalid value, for example `params.issue`.
+    """
     rule, value = error.validator, error.instance
     allowed: Any = error.validator_value
     if rule == "required" and isinstance(value, Mapping):
@@ -279,5 +288,6 @@ def _words(error: SchemaViolation, place: str) -> str:
 
 
 def _json(value: Any) -> str:
+    """Return a value as JSON for a message, shortened to `_MAX_SHOWN_CHARS`."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"

@@ -10,7 +10,7 @@ import pytest
 from lakesync.connectors import ConnectorDescriptor, Connectors, ConnectorType, Secrets
 from lakesync.connectors.built_in import DESCRIPTORS
 from lakesync.model.errors import ConfigurationError, ValidationError
-from lakesync.model.validation import Form
+from lakesync.model.validation import JsonSchema
 
 KEY = "k" * 32
 JIRA = {
@@ -204,6 +204,6 @@ def test_invalid_connector_types_are_reported(types, match):
 
 
 def test_a_schema_cannot_reference_a_remote_document():
-    form = Form({"$ref": "http://127.0.0.1:1/schema.json"}, "a test")
+    schema = JsonSchema({"$ref": "http://127.0.0.1:1/schema.json"}, "a test")
     with pytest.raises(Exception, match="Unresolvable"):
-        form.fault({}, "it")
+        schema.violation({}, "it")
