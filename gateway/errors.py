@@ -30,7 +30,7 @@ from lakesync.model import errors
 from lakesync.model.errors import (
     LakeSyncError,
     NotFoundError,
-    RefusedError,
+    RejectedError,
     Rejection,
     StagingUnavailableError,
     TransientError,
@@ -160,7 +160,7 @@ def error_response(error: Exception, request_id: str) -> Response:
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return _response(500, ErrorBody(INTERNAL, LakeSyncError.code, request_id))
     status = status_of(type(error))
-    rejected = tuple(map(_with_short_message, error.rejected)) if isinstance(error, RefusedError) else ()
+    rejected = tuple(map(_with_short_message, error.rejected)) if isinstance(error, RejectedError) else ()
     headers = {}
     if status in (429, 503):
         known = error.retry_after if isinstance(error, TransientError) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, TerminalError, TransientError
+from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, TerminalError, TransientError
 
 
 class UnreachableError(TransientError):
@@ -39,7 +39,7 @@ def error_from_code(
     kind = _CLASSES.get(code)
     if kind is None:
         kind = type("UnknownError", (TerminalError,), {"code": code, "__doc__": f"The gateway's {code}."})
-    if issubclass(kind, RefusedError):
+    if issubclass(kind, RejectedError):
         return kind(message, rejected)
     if issubclass(kind, TransientError):
         return kind(message, retry_after=retry_after)

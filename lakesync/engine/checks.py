@@ -17,7 +17,7 @@ from lakesync.model.errors import (
     BackpressureError,
     ClockDriftError,
     ForbiddenError,
-    RefusedError,
+    RejectedError,
     Rejection,
     SchemaMismatchError,
     ValidationError,
@@ -160,7 +160,7 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
         )
 
 
-def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: str) -> RefusedError:
+def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: str) -> RejectedError:
     """Return the error for a push with invalid deltas.
 
     The first kind of fault that occurs decides the class: malformed deltas, then another client's id, then the clock.

@@ -36,7 +36,7 @@ from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
 from lakesync.feed.client_state import current, is_blank
 from lakesync.flush import Outlet
-from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RefusedError
+from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RejectedError
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
@@ -141,7 +141,7 @@ class SyncGateway(ActionGateway, Embedding):
         now = self._wall()
         try:
             check_push(push, claims, now, self._limits)
-        except RefusedError as error:
+        except RejectedError as error:
             if not trusted:
                 self._record_rejection(push, claims, error)
             raise
@@ -153,7 +153,7 @@ class SyncGateway(ActionGateway, Embedding):
     def _record_if_rejected(self, push: SyncPush, claims: Claims, done: Future[PushResult]) -> None:
         """Record a push whose future ended with a rejection, for the explain route; a callback of that future."""
         error = None if done.cancelled() else done.exception()
-        if isinstance(error, RefusedError | BackpressureError):
+        if isinstance(error, RejectedError | BackpressureError):
             self._record_rejection(push, claims, error)
 
     def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from lakesync.engine.reasons import moment
-from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, shortened
+from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, shortened
 from lakesync.model.hlc import start_of
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import RowDelta
@@ -76,7 +76,7 @@ class RejectionLog:
         """
         if check_id("clientId", pusher) is not None:
             return
-        reasons = {each.delta_id: each for each in error.rejected} if isinstance(error, RefusedError) else {}
+        reasons = {each.delta_id: each for each in error.rejected} if isinstance(error, RejectedError) else {}
         named = [delta for delta in deltas if delta.delta_id in reasons]
         others = [delta for delta in deltas if delta.delta_id not in reasons]
         recordable = [delta for delta in (*named, *others) if _has_valid_ids(delta)][:_MAX_OF_A_PUSH]

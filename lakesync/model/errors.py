@@ -1,30 +1,31 @@
 """Every error that LakeSync raises on purpose, in one tree.
 
     LakeSyncError
-    ├── TerminalError                 a repeat of the same request cannot succeed
-    │   ├── ConfigurationError        CONFIGURATION_ERROR
-    │   ├── ValidationError           VALIDATION_ERROR
-    │   │   ├── PayloadTooLargeError  VALIDATION_ERROR (413 over HTTP)
-    │   │   └── DuplicateError        VALIDATION_ERROR (409 over HTTP)
-    │   ├── AuthError                 AUTH_ERROR
-    │   ├── ForbiddenError            FORBIDDEN
-    │   ├── NotFoundError             NOT_FOUND
-    │   ├── ClockDriftError           CLOCK_DRIFT
-    │   ├── ResyncRequiredError       RESYNC_REQUIRED
-    │   ├── SchemaError               SCHEMA_ERROR
-    │   │   └── SchemaMismatchError   SCHEMA_ERROR (422 over HTTP, a push that does not fit)
-    │   ├── StagingVersionError       STAGING_VERSION
-    │   ├── IntegrityError            INTEGRITY_ERROR (what must be equal is not)
-    │   └── CensusError               CENSUS_REFUSED (a census of a source would delete more than it may)
-    └── TransientError                may succeed later; `retry_after` in seconds where it is known
-        ├── RateLimitedError          RATE_LIMITED
-        ├── BackpressureError         BACKPRESSURE_ERROR
-        ├── StagingUnavailableError   STAGING_UNAVAILABLE
-        ├── AdapterError              ADAPTER_ERROR
-        ├── FlushError                FLUSH_ERROR
-        │   └── CommitUnknownError    COMMIT_UNKNOWN (a lake commit whose answer was lost: read the table)
-        ├── LakeUnavailableError      LAKE_UNAVAILABLE
-        └── StartupError              STARTUP_ERROR
+    ├── TerminalError                     a repeat of the same request cannot succeed
+    │   ├── ConfigurationError            CONFIGURATION_ERROR
+    │   ├── RejectedError                 never raised itself; of a push, it may name the rejected deltas
+    │   │   ├── ValidationError           VALIDATION_ERROR
+    │   │   │   ├── PayloadTooLargeError  VALIDATION_ERROR (413 over HTTP)
+    │   │   │   └── DuplicateError        VALIDATION_ERROR (409 over HTTP)
+    │   │   ├── ForbiddenError            FORBIDDEN
+    │   │   ├── ClockDriftError           CLOCK_DRIFT
+    │   │   └── SchemaError               SCHEMA_ERROR
+    │   │       └── SchemaMismatchError   SCHEMA_ERROR (422 over HTTP, a push that does not fit)
+    │   ├── AuthError                     AUTH_ERROR
+    │   ├── NotFoundError                 NOT_FOUND
+    │   ├── ResyncRequiredError           RESYNC_REQUIRED
+    │   ├── StagingVersionError           STAGING_VERSION
+    │   ├── IntegrityError                INTEGRITY_ERROR (what must be equal is not)
+    │   └── CensusError                   CENSUS_REFUSED (a census of a source would delete more than it may)
+    └── TransientError                    may succeed later; `retry_after` in seconds where it is known
+        ├── RateLimitedError              RATE_LIMITED
+        ├── BackpressureError             BACKPRESSURE_ERROR
+        ├── StagingUnavailableError       STAGING_UNAVAILABLE
+        ├── AdapterError                  ADAPTER_ERROR
+        ├── FlushError                    FLUSH_ERROR
+        │   └── CommitUnknownError        COMMIT_UNKNOWN (a lake commit whose outcome is unknown: read the table)
+        ├── LakeUnavailableError          LAKE_UNAVAILABLE
+        └── StartupError                  STARTUP_ERROR
 
 The words on the right are the codes that clients get. A retry policy reads only whether an error is terminal or
 transient. All packages raise these errors; the gateway maps them to HTTP statuses.
@@ -42,9 +43,9 @@ MAX_MESSAGE_CHARS = 1000
 
 
 def shortened(message: str) -> str:
-    """Return a message of at most about 1,000 characters.
+    """Return a message of about `MAX_MESSAGE_CHARS` at most.
 
-    Of a longer one, the middle is left out, because its end says what to do.
+    The middle of a longer message is left out, because its end says what to do.
     """
     if len(message) <= MAX_MESSAGE_CHARS:
         return message
@@ -96,22 +97,25 @@ class ConfigurationError(TerminalError):
     code = "CONFIGURATION_ERROR"
 
 
-class RefusedError(TerminalError):
-    """A push of which some deltas were rejected; nothing of it was stored."""
+class RejectedError(TerminalError):
+    """The base class of errors by which a request is rejected, for example a push with invalid deltas.
+
+    Nothing of a rejected push is stored.
+    """
 
     def __init__(self, message: str, rejected: Sequence[Rejection] = ()) -> None:
         """Create the error.
 
         Args:
             message: what is wrong, with which value, and what to do.
-            rejected: every rejected delta.
+            rejected: the rejected deltas of a push; empty if the whole request is rejected, or is no push.
         """
         super().__init__(message)
         self.rejected = tuple(rejected)
-        """Every rejected delta, so that a client can set these aside and send the others."""
+        """The rejected deltas, so that a client can set these aside and send the others; see the constructor."""
 
 
-class ValidationError(RefusedError):
+class ValidationError(RejectedError):
     """The request does not have the documented form."""
 
     code = "VALIDATION_ERROR"
@@ -131,7 +135,7 @@ class AuthError(TerminalError):
     code = "AUTH_ERROR"
 
 
-class ForbiddenError(RefusedError):
+class ForbiddenError(RejectedError):
     """The token is valid but does not allow this."""
 
     code = "FORBIDDEN"
@@ -143,7 +147,7 @@ class NotFoundError(TerminalError):
     code = "NOT_FOUND"
 
 
-class ClockDriftError(RefusedError):
+class ClockDriftError(RejectedError):
     """A client's hlc is too far ahead of the server."""
 
     code = "CLOCK_DRIFT"
@@ -155,7 +159,7 @@ class ResyncRequiredError(TerminalError):
     code = "RESYNC_REQUIRED"
 
 
-class SchemaError(RefusedError):
+class SchemaError(RejectedError):
     """A table schema is invalid, or its change is not additive."""
 
     code = "SCHEMA_ERROR"

@@ -29,7 +29,7 @@ from lakesync.client.core import (
 )
 from lakesync.client.core.messages import Request, Response
 from lakesync.engine import SyncGateway
-from lakesync.model.errors import LakeSyncError, RefusedError
+from lakesync.model.errors import LakeSyncError, RejectedError
 from lakesync.model.types import Claims, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 
 TABLE = "notes"
@@ -127,7 +127,7 @@ class CoreClient:
                 cut = gateway.submit_checkpoint(self.name, self.claims).result()
                 yield from map(CheckpointFrame, checkpoints(cut.arrival, self.claims))
                 yield CheckpointEnd(cut.arrival)
-        except RefusedError as error:
+        except RejectedError as error:
             yield ErrorResponse(error.code, str(error), error.rejected)
         except LakeSyncError as error:
             yield ErrorResponse(error.code, str(error))

@@ -8,9 +8,9 @@ import pytest
 
 from gateway.errors import STATUSES, error_response, status_of
 from lakesync.model import errors as exceptions
-from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, TransientError
+from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, TransientError
 
-GROUPS = {"TerminalError", "TransientError", "RefusedError"}
+GROUPS = {"TerminalError", "TransientError", "RejectedError"}
 ERRORS = [
     kind
     for kind in vars(exceptions).values()
@@ -54,7 +54,7 @@ def test_every_error_is_answered_in_one_form(kind):
     assert ("retry-after" in answer.headers) == (answer.status_code in (429, 503))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ERRORS if issubclass(kind, RefusedError)])
+@pytest.mark.parametrize("kind", [kind for kind in ERRORS if issubclass(kind, RejectedError)])
 def test_errors_list_rejected_deltas(kind):
     body = json.loads(error_response(kind("no", [Rejection("id", kind.code, "why")]), "r").body)
     assert body["rejected"] == [{"deltaId": "id", "code": kind.code, "message": "why"}]

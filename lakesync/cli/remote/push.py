@@ -158,12 +158,12 @@ def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tu
     Raises:
         LakeSyncError: the gateway rejected the request as a whole, or did not answer.
     """
-    from lakesync.model.errors import RefusedError
+    from lakesync.model.errors import RejectedError
     from lakesync.model.types import SyncPush
 
     try:
         result = transport.push(SyncPush(importer, tuple(deltas)))
-    except RefusedError as error:
+    except RejectedError as error:
         if not error.rejected:
             raise
         rejected_ids = {each.delta_id for each in error.rejected}

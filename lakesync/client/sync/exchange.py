@@ -24,7 +24,7 @@ from lakesync.client.transports.base import (
     ClockMeasuringTransport,
     SyncTransport,
 )
-from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
+from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError, RejectedError, TransientError
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 _REPEATED_PAGES = 6
@@ -223,7 +223,7 @@ def response_of(error: LakeSyncError) -> ErrorResponse | NoResponse:
     """Convert an error that a transport raised to a response for the core."""
     if isinstance(error, UnreachableError):
         return NoResponse(str(error))
-    rejected = error.rejected if isinstance(error, RefusedError) else ()
+    rejected = error.rejected if isinstance(error, RejectedError) else ()
     retry_after = error.retry_after if isinstance(error, TransientError) else None
     return ErrorResponse(error.code, str(error), rejected, retry_after)
 

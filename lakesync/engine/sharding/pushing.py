@@ -16,7 +16,7 @@ from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import RefusedError, StagingUnavailableError
+from lakesync.model.errors import RejectedError, StagingUnavailableError
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPush
 from lakesync.staging.shards import ShardMap
 
@@ -67,7 +67,7 @@ def push(
         request: the push, after its checks.
 
     Raises:
-        RefusedError, BackpressureError: a shard rejects deltas, or has too many unflushed bytes; nothing was stored.
+        RejectedError, BackpressureError: a shard rejects deltas, or has too many unflushed bytes; nothing was stored.
         CancelledError: the caller cancelled the push, and nothing was stored.
         StagingUnavailableError: a shard of the push, or the default one, cannot be reached. Some shards may have stored
             their part; the push can be repeated.
@@ -134,14 +134,14 @@ def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], reque
         request: the whole push.
 
     Raises:
-        RefusedError: the error of the first shard that rejects deltas, with the rejections of all shards.
+        RejectedError: the error of the first shard that rejects deltas, with the rejections of all shards.
         BackpressureError: a shard has too many unflushed bytes.
     """
-    errors: list[RefusedError] = []
+    errors: list[RejectedError] = []
     for name, part in own.items():
         try:
             yield from of_shard(name, parts[name].submit_check(part, request.claims, trusted=request.trusted))
-        except RefusedError as error:
+        except RejectedError as error:
             errors.append(error)
     if errors:
         rejected = [each for error in errors for each in error.rejected]
