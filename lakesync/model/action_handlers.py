@@ -55,11 +55,12 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
     description: str
     category: Literal["database", "api"]
     config_schema: dict[str, Any]
-    """The JSON Schema of the settings. A connector's description has them under a key with the type's name."""
+    """The JSON Schema of the settings. A request that registers a connector has them under a key with the type's name,
+    for example `{"type": "jira", "jira": {...}}`."""
     ingest_schema: dict[str, Any]
     """The JSON Schema of `ingest`: how the connector is polled."""
     output_tables: tuple[TableSchema, ...] | None = None
-    """The tables into which its polls write; None if `ingest` names them."""
+    """The tables that polls (reads of the external system's rows) fill; None if `ingest` names them."""
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -81,7 +82,7 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionContext(NamedTuple):
-    """What a handler is told about an action, beside the action itself."""
+    """Who requested an action, and how often it was tried: the second argument of a handler."""
 
     gateway: str
     """The id of the gateway that received the action."""

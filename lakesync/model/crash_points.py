@@ -1,8 +1,8 @@
 """Named places in the code at which a test can kill the process, to prove that nothing is lost.
 
-Commits, flushes, rebuilds and erasures call `crash_point` between two steps; crash tests set the variable.
-With `LAKESYNC_CRASH_AT=name`, the process dies when it first reaches that place; with `name:n`, the n-th time. Without
-the variable, a crash point costs one look-up, so it may stay in code that runs for every commit.
+Commits, flushes, rebuilds and erasures call `crash_point` between two steps. Crash tests set the environment variable
+`LAKESYNC_CRASH_AT`: with `name`, the process dies when it first reaches the place of that name; with `name:n`, the n-th
+time. Without the variable, a crash point costs one look-up, so it may stay in code that runs for every commit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _passed: Counter[str] = Counter()
 
 def crash_point(name: str) -> None:
     """Kill this process like `kill -9` if the environment names this place."""
-    wanted, _, passage = os.environ.get(VARIABLE, "").partition(":")
+    wanted, _, count = os.environ.get(VARIABLE, "").partition(":")
     if wanted != name:
         return
     _passed[name] += 1
-    if _passed[name] >= int(passage or 1):
+    if _passed[name] >= int(count or 1):
         os.kill(os.getpid(), signal.SIGKILL)

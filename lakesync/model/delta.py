@@ -26,7 +26,9 @@ MAX_DEPTH = 100
 
 _TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
 _CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
+"""JSON texts that are canonical as they are, so that `jcs_raw` need not parse them."""
 _HEX_CHARS = 64
+"""The length of a SHA-256 in hex digits."""
 _HEX_ID = re.compile(r"[0-9a-f]{64}")
 _decode = msgspec.json.Decoder().decode
 
@@ -40,7 +42,8 @@ def jcs(value: Any) -> str:
         value: the value, as Python decodes JSON.
 
     Raises:
-        ValidationError: the value cannot be written as JSON: infinities, NaN, lone surrogates, other types.
+        ValidationError: the value cannot be written as JSON: an infinity, NaN, a lone surrogate, a key that is no
+            string, another type, or more than `MAX_DEPTH` levels.
     """
     parts: list[str] = []
     _write(value, parts.append, MAX_DEPTH)
@@ -73,12 +76,14 @@ def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
 def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iterable[ColumnValue]) -> str:
     """Return the id of a delta: SHA-256 hex of the canonical text of everything but its op.
 
+    The op is left out because the gateway may send an UPDATE on as an INSERT, with the same id.
+
     Args:
         client_id: the client that writes.
         hlc: the client's timestamp of the write.
         table: the row's table.
         row_id: the row's id.
-        columns: the columns, whose order counts.
+        columns: the columns; another order gives another id.
 
     Raises:
         ValidationError: a value has no canonical form.
@@ -259,8 +264,8 @@ def _write_list(value: Sequence[Any], put: Callable[[str], None], depth: int) ->
     if depth < 0:
         raise ValidationError(_TOO_DEEP)
     put("[")
-    for place, item in enumerate(value):
-        if place:
+    for index, item in enumerate(value):
+        if index:
             put(",")
         _write(item, put, depth)
     put("]")
@@ -274,8 +279,8 @@ def _write_object(value: Mapping[Any, Any], put: Callable[[str], None], depth: i
         if type(key) is not str:
             raise ValidationError(f"key {_shorten(repr(key))} is no string")
     put("{")
-    for place, key in enumerate(sorted(value, key=_utf16)):
-        if place:
+    for index, key in enumerate(sorted(value, key=_utf16)):
+        if index:
             put(",")
         put(_quote(key))
         put(":")
@@ -289,16 +294,23 @@ def _quote(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValidationError(f"{_shorten(repr(text))} holds a lone surrogate, which is no Unicode text") from None
+            raise ValidationError(
+                f"{_shorten(repr(text))} contains a lone surrogate, which is no Unicode text"
+            ) from None
     return encode_basestring(text)
 
 
 def _utf16(key: str) -> bytes:
+    """Return the UTF-16 code units by which RFC 8785 sorts the keys of an object."""
     return key.encode("utf-16-be", "surrogatepass")
 
 
 def _number(value: float) -> str:
-    """Format a number like ECMAScript's Number::toString; Python's repr has the same digits in another notation."""
+    """Format a number like ECMAScript's Number::toString; Python's repr has the same digits in another notation.
+
+    Raises:
+        ValidationError: it is NaN, infinite, or an integer beyond the range of doubles.
+    """
     if type(value) is int and -(2**53) <= value <= 2**53:
         return str(value)
     try:
@@ -320,7 +332,12 @@ def _number(value: float) -> str:
 
 
 def _place_point(digits: str, point: int) -> str:
-    """Place the decimal point after the first `point` digits, by the cases of ECMA-262, 6.1.6.1.20."""
+    """Place the decimal point after the first `point` digits, by the cases of ECMA-262, 6.1.6.1.20.
+
+    Args:
+        digits: the significant digits.
+        point: how many of them are before the decimal point; negative for zeros between the point and the digits.
+    """
     if len(digits) <= point <= 21:
         return digits + "0" * (point - len(digits))
     if 0 < point <= 21:
@@ -336,5 +353,6 @@ def _sha256(text: str) -> str:
 
 
 def _shorten(text: str | bytes) -> str:
+    """Return the beginning of a value, at most 60 characters, for an error message."""
     shown = text if isinstance(text, str) else text.decode(errors="replace")
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

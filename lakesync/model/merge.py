@@ -182,7 +182,8 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
             owned = {
                 name: cells[name].value for name in origin.columns if name in cells and cells[name].origin is origin
             }
-            if parts and _identity(parts[-1]) == _identity(origin):  # a faulty client used one id for two deltas
+            if parts and _identity(parts[-1]) == _identity(origin):
+                # A faulty client used one id for two deltas: they cannot be told apart when stored, so become one.
                 owned = parts.pop().columns | owned
             elif len(owned) == origin.width:
                 parts.append(_part(origin, owned))
@@ -217,8 +218,8 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
     def merge(self, delta: RowDelta, at: int = 0) -> Outcome:
         """Merge one delta, in place. Columns of a DELETE are ignored.
 
-        Values are copied, so that a row does not keep a request's body in memory. The state of a client that lost
-        columns is not recorded here: the caller calls `touch` for `Outcome.lost` if the client must be sent them.
+        Values are copied, so that a row does not keep a request's body in memory. A column that the delta loses keeps
+        its `Cell.at`: the caller calls `touch` for `Outcome.lost` if the delta's client must be sent the winning value.
 
         Args:
             delta: a delta of this row; it has no column twice.
@@ -268,30 +269,32 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
                 self.cells[name] = Cell(origin, column.value.copy(), at)
 
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Give a delta the columns that it wins, and return these, and those that it lost.
-
-        A column that the delta owns already is in neither: the delta was repeated.
+        """Give a delta the columns that it wins.
 
         Args:
             delta: the delta; it is above the tombstone.
             at: its arrival.
+
+        Returns:
+            The columns that it won, and those that it lost. A column that it owned before is in neither: the delta was
+            repeated.
         """
         cells, columns, hlc = self.cells, delta.columns, delta.hlc
         names = intern_names(tuple([column.column for column in delta.columns]))
         origin = Origin(hlc, intern(delta.client_id), delta.delta_id, len(names), names)
-        kept: list[str] = []
+        not_won: list[str] = []
         lost: list[str] = []
         for name, column in zip(names, columns, strict=False):
-            held = cells.get(name)
-            if held is not None and hlc <= held.origin.hlc:
-                order = -1 if hlc < held.origin.hlc else _order(origin, column.value, held)
+            cell = cells.get(name)
+            if cell is not None and hlc <= cell.origin.hlc:
+                order = -1 if hlc < cell.origin.hlc else _order(origin, column.value, cell)
                 if order <= 0:
-                    kept.append(name)
+                    not_won.append(name)
                     if order < 0:
                         lost.append(name)
                     continue
             cells[name] = Cell(origin, column.value.copy(), at)
-        return (tuple([name for name in names if name not in kept]) if kept else names), tuple(lost)
+        return (tuple([name for name in names if name not in not_won]) if not_won else names), tuple(lost)
 
     def _bury(self, stamp: Stamp) -> None:
         """Set the tombstone, and delete the columns and the INSERT with a smaller or equal stamp."""
@@ -340,6 +343,7 @@ def decode_state(data: bytes) -> RowState:
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(StoredState).decode
 _layouts: dict[tuple[str, ...], tuple[str, ...]] = {}
+"""The cache of `intern_names`: each tuple by itself."""
 
 
 def intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -351,12 +355,13 @@ def intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _share(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Add a tuple of column names to the cache of `intern_names`, and return the cached object."""
     if len(_layouts) >= _LAYOUTS_KEPT:
         _layouts.clear()
     return _layouts.setdefault(names, tuple([intern(name) for name in names]))
 
 
-def _order(origin: Origin, value: Raw, held: Cell) -> int:
+def _order(origin: Origin, value: Raw, cell: Cell) -> int:
     """Compare a new value of a column with the one that it has.
 
     Of values with equal stamps, the one with the greater canonical JSON text (JCS) wins, in code point order (M3 of the
@@ -366,22 +371,24 @@ def _order(origin: Origin, value: Raw, held: Cell) -> int:
     Args:
         origin: the delta of the new value.
         value: the new value.
-        held: the column's cell.
+        cell: the column's cell, with the value that it has.
 
     Returns:
         A number above 0 if the new value wins, below 0 if it loses, 0 if both are of the same delta.
     """
-    if origin.stamp != held.origin.stamp:
-        return 1 if origin.stamp > held.origin.stamp else -1
-    new_text, held_text = bytes(value), bytes(held.value)
+    if origin.stamp != cell.origin.stamp:
+        return 1 if origin.stamp > cell.origin.stamp else -1
+    new_text, old_text = bytes(value), bytes(cell.value)
     new = (jcs_raw(new_text), origin.delta_id, origin.width, new_text)
-    old = (jcs_raw(held_text), held.origin.delta_id, held.origin.width, held_text)
+    old = (jcs_raw(old_text), cell.origin.delta_id, cell.origin.width, old_text)
     return (new > old) - (new < old)
 
 
 def _part(origin: Origin, columns: dict[str, Raw]) -> LiveDelta:
+    """Return a delta with the values of the columns that it owns."""
     return LiveDelta(origin.hlc, origin.client_id, origin.delta_id, columns, origin.width)
 
 
 def _identity(each: Origin | LiveDelta) -> tuple[int, str, str, int]:
+    """Return what identifies a delta among those of a row, and gives them their order."""
     return (each.hlc, each.client_id, each.delta_id, each.width)

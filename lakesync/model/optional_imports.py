@@ -1,6 +1,7 @@
-"""Imports packages of an extra (an optional part of the installation), with an error that says how to install them.
+"""Turns a missing optional package into an error that says how to install it.
 
-Modules that need a database's driver or another optional package call it around the import.
+An *extra* is an optional part of the installation, for example a database's driver. Modules that need one write
+`with extra(...):` around the import.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ import stat
 import tempfile
 from pathlib import Path
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-"""The permissions of the group and of all other users."""
-UMASK = _OTHERS
-"""The umask that every process sets that writes to the data folder."""
+UMASK = stat.S_IRWXG | stat.S_IRWXO
+"""The permissions of the group and of all other users. Every process that writes to the data folder sets them as its
+umask, so that files of libraries are private too."""
 
 
 def make_private_folder(folder: Path) -> None:
@@ -23,7 +22,7 @@ def make_private_folder(folder: Path) -> None:
         OSError: it cannot be created, or belongs to another user.
     """
     folder.mkdir(0o700, parents=True, exist_ok=True)
-    _close(folder)
+    _remove_permissions(folder)
 
 
 def make_private_file(path: Path) -> None:
@@ -33,11 +32,13 @@ def make_private_file(path: Path) -> None:
         OSError: it cannot be created, or belongs to another user.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    _close(path)
+    _remove_permissions(path)
 
 
 def replace_private_file(path: Path, content: bytes) -> None:
     """Replace a file as a whole: after a crash or an error it has its earlier content, or all of the new one.
+
+    The new file is private.
 
     Args:
         path: the file, which need not exist; its folder must.
@@ -58,8 +59,8 @@ def replace_private_file(path: Path, content: bytes) -> None:
         raise
 
 
-def _close(path: Path) -> None:
+def _remove_permissions(path: Path) -> None:
     """Remove the permissions of the group and of all other users."""
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _OTHERS:
-        path.chmod(mode & ~_OTHERS)
+    if mode & UMASK:
+        path.chmod(mode & ~UMASK)

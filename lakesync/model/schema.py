@@ -33,8 +33,10 @@ RESERVED_TABLES = frozenset(
 )
 """Tables that LakeSync adds to destinations: a synced table with such a name would be mixed with them."""
 
-_OF_CLIENTS = ("_lakesync", "sqlite_")
-"""Prefixes of names that clients cannot use for a table or column in the app's database."""
+_LAKESYNC_PREFIX = "_lakesync"
+"""Prefix of the tables and columns that the client adds to the app's database."""
+_SQLITE_PREFIX = "sqlite_"
+"""Prefix of table names that SQLite reserves."""
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _FITTING: dict[str, frozenset[int]] = {
@@ -91,7 +93,7 @@ def is_identifier(name: str) -> bool:
 
 def is_reserved_column(name: str) -> bool:
     """Return whether no column of a schema may have this name: the lake, Iceberg or LakeSync uses it."""
-    return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_OF_CLIENTS[0])
+    return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_LAKESYNC_PREFIX)
 
 
 def parse_schema(obj: Any) -> TableSchema:
@@ -133,33 +135,31 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
     Raises:
         SchemaError: it changes anything else; the message names the column.
     """
-    kept = {column.name: column for column in new.columns}
+    added = {column.name: column for column in new.columns}
     for column in old.columns:
-        now = kept.pop(column.name, None)
-        if now is None:
+        replacement = added.pop(column.name, None)
+        if replacement is None:
             raise SchemaError(f"column {column.name!r} of table {old.table!r} is missing: a column cannot be removed")
-        if now.type != column.type:
+        if replacement.type != column.type:
             raise SchemaError(
-                f"column {column.name!r} of table {old.table!r} is {column.type} and cannot become {now.type}: "
-                "add a column under another name"
+                f"column {column.name!r} of table {old.table!r} is {column.type} and cannot become "
+                f"{replacement.type}: add a column under another name"
             )
-        if now.references != column.references:
+        if replacement.references != column.references:
             raise SchemaError(f"column {column.name!r} of table {old.table!r} cannot change what it references")
     for field in ("table", "source_table", "primary_key", "soft_delete", "external_id_column"):
-        was, now_is = getattr(old, field), getattr(new, field)
-        if was != now_is:
+        before, after = getattr(old, field), getattr(new, field)
+        if before != after:
+            hint = " (it decides which rows are the same)" if field in ("primary_key", "external_id_column") else ""
             raise SchemaError(
-                f"{field} of table {old.table!r} is {was!r} and cannot become {now_is!r}{_column_hint(field)}: "
+                f"{field} of table {old.table!r} is {before!r} and cannot become {after!r}{hint}: "
                 "a registered schema only grows columns"
             )
-    names = {column.name for column in old.columns}
-    added = tuple(column for column in new.columns if column.name not in names)
-    current = {column.name: column for column in new.columns}
-    return msgspec.structs.replace(new, columns=tuple(current[column.name] for column in old.columns) + added)
+    return msgspec.structs.replace(new, columns=(*old.columns, *added.values()))
 
 
 def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
-    """Return what is wrong with a delta by its table's schema; None if it fits.
+    """Return what is wrong with a delta by its table's schema, as an error message; None if it fits.
 
     null fits every type, and json accepts any value. A value's type is read from its first byte, so it must be valid
     JSON.
@@ -224,7 +224,7 @@ def _check_names(schema: TableSchema) -> None:
     for name in (schema.table, schema.source_table):
         if name is not None and name.lower() in RESERVED_TABLES:
             raise SchemaError(f"{name!r} is what destinations call a table of their own: choose another")
-    if schema.table.lower().startswith(_OF_CLIENTS):
+    if schema.table.lower().startswith((_LAKESYNC_PREFIX, _SQLITE_PREFIX)):
         raise SchemaError(f"table {schema.table!r} has a name of SQLite's or LakeSync's own: choose another")
     if not schema.columns:
         raise SchemaError(f"table {schema.table!r} has no columns: name at least one")
@@ -238,7 +238,7 @@ def _check_names(schema: TableSchema) -> None:
                 f"column {name!r} of table {schema.table!r} is reserved: every row has its id in row_id, leave the "
                 "column out"
             )
-        if name.lower().startswith(_OF_CLIENTS[0]):
+        if name.lower().startswith(_LAKESYNC_PREFIX):
             raise SchemaError(f"column {name!r} of table {schema.table!r} has a name of LakeSync's own: choose another")
         if name.lower() in RESERVED_COLUMNS:
             raise SchemaError(f"column {name!r} of table {schema.table!r} is the lake's own name: choose another")
@@ -267,11 +267,8 @@ def _check_keys(schema: TableSchema) -> None:
         raise SchemaError(f"externalIdColumn of table {schema.table!r} is {external!r}, which is no column of it")
 
 
-def _column_hint(field: str) -> str:
-    return " (it decides which rows are the same)" if field in ("primary_key", "external_id_column") else ""
-
-
 def _kind(first: int) -> str:
+    """Return what kind of JSON value begins with this byte, for an error message."""
     if first in _FITTING["number"] and first != ord("n"):
         return "a number"
     return {ord('"'): "a string", ord("t"): "a boolean", ord("f"): "a boolean", ord("n"): "null"}.get(first, "json")
@@ -279,4 +276,5 @@ def _kind(first: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _types(schema: TableSchema) -> dict[str, ColumnType]:
+    """Return `TableSchema.types`, computed once for each schema, because every pushed delta needs it."""
     return schema.types

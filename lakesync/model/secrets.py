@@ -16,7 +16,9 @@ SECRET_NAME = re.compile("pass|secret|token|credential|access.?key", re.IGNORECA
 """Names of settings and of query options that have secrets as values."""
 
 _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
+"""User and password of a URI. It ends at the last `@`, because a password may contain one."""
 _OPTION = re.compile(r"(?<=[?&])([^=&#]*)=([^&]*)")
+"""A query option of a URI: name and value."""
 
 
 def without_password(text: str) -> str:
@@ -31,11 +33,12 @@ def without_password(text: str) -> str:
 
 
 def _masked(option: re.Match[str]) -> str:
+    """Return a URI's option, `name=value`, with `…` as its value if the name is that of a secret."""
     return f"{option[1]}=…" if SECRET_NAME.search(option[1]) else option[0]
 
 
 REFERENCE_PREFIXES = ("env:", "file:")
-"""The prefixes by which a reference is told from a plain value."""
+"""The prefixes by which a reference is distinguished from a plain value."""
 
 
 def read_reference(what: str, reference: str, folder: Path) -> str:
@@ -43,18 +46,18 @@ def read_reference(what: str, reference: str, folder: Path) -> str:
 
     Args:
         what: the name of the setting that contains the reference, for the message.
-        reference: `env:NAME` or `file:PATH`.
+        reference: `env:NAME` or `file:PATH`; the caller has checked that it has one of these prefixes.
         folder: the folder to which relative paths refer: that of `lakesync.toml`.
 
     Raises:
-        ConfigurationError: the variable is not set, or the file cannot be read.
+        ConfigurationError: the variable is not set or is empty, or the file cannot be read.
     """
     kind, _, target = reference.partition(":")
     if kind == "env":
-        found = os.environ.get(target)
-        if not found:
+        value = os.environ.get(target)
+        if not value:
             raise ConfigurationError(f"{what} refers to the variable {target}, which is not set.")
-        return found
+        return value
     try:
         return (folder / Path(target).expanduser()).read_text("utf-8").strip()
     except OSError as error:

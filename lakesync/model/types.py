@@ -26,14 +26,14 @@ Claims = dict[str, str | list[str]]
 
 
 class ColumnValue(msgspec.Struct, frozen=True, gc=False):
-    """One column's value, as the JSON text that was received."""
+    """A column's name and its value, as the JSON text that was received."""
 
     column: str
     value: msgspec.Raw
 
     @classmethod
     def of(cls, column: str, value: Any) -> ColumnValue:
-        """Create one from a Python value that can be written as JSON.
+        """Create a ColumnValue from a Python value that can be written as JSON.
 
         Args:
             column: the column's name.
@@ -47,7 +47,7 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class OfRow:
-    """A base class of deltas, with the properties that are computed from their fields."""
+    """The base class of `RowDelta` and of its encoded form on a page: what is computed from their fields."""
 
     __slots__ = ()
     table: str
@@ -98,7 +98,7 @@ class SyncPull(msgspec.Struct, frozen=True, rename="camel"):
     since_hlc: int
     """The client's cursor: the `server_hlc` of the last response, never a timestamp of the client. 0 at first."""
     max_deltas: int = 100
-    """Deltas at which the page is full."""
+    """The number of deltas at which the page is full; it may have a few more, because it never splits a row."""
     source: str | None = None
     """The name of a source (a database beside the gateway's own feed) to pull from; None for the gateway's feed."""
     own_hlc: int | None = None
@@ -161,12 +161,13 @@ class ActionPush(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
-    """An action that was executed."""
+    """The outcome of an action that was executed."""
 
     action_id: str
     data: msgspec.Raw
-    """A JSON object."""
+    """The handler's result: a JSON object."""
     server_hlc: int
+    """The gateway's clock when the action was done. It is no cursor."""
 
     def decoded(self) -> Any:
         """Return the data as a Python object."""
@@ -189,6 +190,7 @@ class ActionResponse(msgspec.Struct, frozen=True, rename="camel"):
 
     results: tuple[ActionResult | ActionFailure, ...]
     server_hlc: int
+    """The gateway's clock when the response was made. It is no cursor."""
 
 
 class StoredConnector(msgspec.Struct, frozen=True):

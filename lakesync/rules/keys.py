@@ -56,7 +56,7 @@ class BucketIndex:
             rules: the rules.
             max_computed_keys: see `MAX_COMPUTED_KEYS`; tests set a lower number.
         """
-        self._plans = [_Plan(bucket, max_computed_keys) for bucket in rules.buckets]
+        self._buckets = [_BucketKeys(bucket, max_computed_keys) for bucket in rules.buckets]
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
@@ -66,7 +66,7 @@ class BucketIndex:
     @property
     def everything(self) -> bool:
         """Whether the rules have no buckets, so that every visible row has the key `*`."""
-        return not self._plans
+        return not self._buckets
 
     def row_keys(self, table: str, values: Mapping[str, msgspec.Raw]) -> frozenset[str]:
         """Return the keys of a visible row.
@@ -75,22 +75,22 @@ class BucketIndex:
             table: the row's table.
             values: the row's values as JSON, by column.
         """
-        if not self._plans:
+        if not self._buckets:
             return _ALL
         texts = _Texts(values)
-        return frozenset(key for plan in self._plans if (key := plan.row_key(table, texts)) is not None)
+        return frozenset(key for bucket in self._buckets if (key := bucket.row_key(table, texts)) is not None)
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> frozenset[str]:
-        """Return the keys that a client may see.
+        """Return the keys of the rows that a client may see.
 
         Args:
             claims: the client's claims.
             existing: returns the keys that rows have and that start with a prefix. Called only for buckets whose keys
                 cannot be computed from the claims.
         """
-        if not self._plans:
+        if not self._buckets:
             return _ALL
-        return frozenset(key for plan in self._plans for key in plan.client_keys(claims, existing))
+        return frozenset(key for bucket in self._buckets for key in bucket.client_keys(claims, existing))
 
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
         """Return prefixes of keys that the client may see once a row has them, and that cannot be computed now.
@@ -98,10 +98,10 @@ class BucketIndex:
         When a row gets a new key, `prefixes_of` returns the key's prefixes, to find the connected clients that it
         concerns.
         """
-        return frozenset(prefix for plan in self._plans for prefix in plan.client_prefixes(claims))
+        return frozenset(prefix for bucket in self._buckets for prefix in bucket.client_prefixes(claims))
 
     def relevant(self, claims: Claims) -> Claims:
-        """Return the claims that the rules read."""
+        """Return the claims that the rules read; two clients that are equal in these see the same rows."""
         return {name: value for name, value in claims.items() if name in self._claims}
 
 
@@ -122,8 +122,8 @@ class _Texts:
         return self._known[column]
 
 
-class _Plan:
-    """One bucket, with its filters grouped by their effect on keys."""
+class _BucketKeys:
+    """The keys of one bucket, whose filters are grouped by their effect on keys."""
 
     def __init__(self, bucket: Bucket, max_computed_keys: int) -> None:
         self.max_computed_keys = max_computed_keys
@@ -170,22 +170,23 @@ class _Plan:
         if not all(operands):
             return
         choices = self._choices(claims)
-        if self._are_many(choices):
-            is_accepted = self._accepts_equal_texts(choices, found := list(existing(self._start)))
-            yield from (key for key in found if is_accepted(key) and self._shows(key, operands))
+        if self._is_above_limit(choices):
+            in_use = list(existing(self._start))
+            has_equal_texts = self._accepts_equal_texts(choices, in_use)
+            yield from (key for key in in_use if has_equal_texts(key) and self._accepts_other_texts(key, operands))
             return
         for prefix in map(self._prefix, product(*choices)):
             if not self.other_filters:
                 yield prefix
                 continue
             for key in existing(prefix):
-                if self._shows(key, operands):
+                if self._accepts_other_texts(key, operands):
                     yield key
 
     def client_prefixes(self, claims: Claims) -> Iterable[str]:
         """Return the bucket's part of `BucketIndex.client_prefixes`."""
         choices = self._choices(claims)
-        if self._are_many(choices):
+        if self._is_above_limit(choices):
             return (self._start,)
         return map(self._prefix, product(*choices)) if self.other_filters else ()
 
@@ -193,30 +194,30 @@ class _Plan:
         """Return the texts that each equality filter accepts, without duplicates and in order."""
         return [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
 
-    def _are_many(self, choices: Sequence[Mapping[str, None]]) -> bool:
-        """Return whether these texts can be combined to too many keys to compute them all."""
+    def _is_above_limit(self, choices: Sequence[Mapping[str, None]]) -> bool:
+        """Return whether these texts can be combined to more keys than `max_computed_keys`."""
         return prod(map(len, choices)) > self.max_computed_keys
 
     def _accepts_equal_texts(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
-        """Return a function that tells whether the equality filters accept the texts in a key.
+        """Return a function that returns whether the equality filters accept the texts in a key.
 
         Args:
             choices: the texts that each equality filter accepts.
             keys: the keys for which the function will be called.
         """
-        hashed: set[str] = set()
+        digests: set[str] = set()
         if any(isinstance(_decode_any(key)[1], str) for key in keys):  # keys of long texts contain a digest
-            hashed = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
+            digests = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
 
         def is_accepted(key: str) -> bool:
             group = _decode_any(key)[1]
             if isinstance(group, str):
-                return _json(group) in hashed
+                return _json(group) in digests
             return all(text in allowed for text, allowed in zip(group, choices, strict=True))
 
         return is_accepted
 
-    def _shows(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
+    def _accepts_other_texts(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
         """Return whether the filters that do not compare for equality accept the texts in a key.
 
         Args:
