@@ -152,6 +152,8 @@ def test_without_a_terminal_a_confirmation_requires_yes(run):
         (("push", "absent.csv", "--gateway", "shop"), "absent.csv cannot be read"),
         (("pull", "--gateway", "shop", "--limit", "x"), "--limit"),
         (("erase", "--gateway", "shop", "--table", "t"), "give --table and --row"),
+        (("dlq", "drop"), "give one ID or --all"),
+        (("dlq", "retry", "copies/main!todos", "--all"), "give one ID or --all"),
     ],
 )
 def test_a_usage_error_is_reported_in_json_too(run, words, why):

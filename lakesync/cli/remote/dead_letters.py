@@ -1,0 +1,337 @@
+"""Lists, retries and drops the dead letters of a gateway or of an app, for `lakesync.cli.remote.dlq`.
+
+The dead letters of a gateway are in three places. `value`: the lake's table `rejected` has live values that do not fit
+their column. `destination`: the databases of a declared destination record tables that could not be written (suspended
+tables) and values that they reject. `work`: the gateway has updates of destination tables that failed. Those of an app
+(`edit`, `action`) are in the app's own database only, so no gateway is called for them.
+
+A dead letter is a mapping with `id`, `kind`, `table`, `what`, `why` and `remedy`, as `lakesync dlq show` prints it.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError, ValidationError
+
+if TYPE_CHECKING:
+    from lakesync.adapters.backend_config import WriteTarget
+    from lakesync.cli.connection import GatewayConnection
+    from lakesync.config import Config
+
+DeadLetter = dict[str, Any]
+Method = Literal["retry", "drop"]
+
+KINDS = ("value", "work", "destination")
+"""The kinds of a gateway's dead letters."""
+PAST_TENSES: dict[Method, str] = {"retry": "retried", "drop": "dropped"}
+_EDIT, _ACTION = "edit", "action"
+"""The kinds of an app's dead letters, with which their ids begin: `edit:7`, `action:ID`."""
+_MAX_VALUES = 1_000
+"""Rejected values that are listed for each database of a destination, at most."""
+_DESTINATION_ID = re.compile(r"(?P<destination>\w+)/(?P<adapter>\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
+"""The id of a suspended table, `DESTINATION/ADAPTER!TABLE`; that of a value continues with `/GATEWAY/ROW/COLUMN`."""
+
+
+def letters_of_gateway(
+    kind: str | None, config: Config, gateway: str | None, connect: Callable[[], GatewayConnection]
+) -> tuple[list[DeadLetter], list[LakeSyncError]]:
+    """Read the dead letters in the lake, the declared destinations and the gateway.
+
+    Args:
+        kind: one of KINDS; None for all.
+        config: the settings, which name the lake and declare the destinations.
+        gateway: only values of this gateway; None: of all gateways.
+        connect: returns the connection to the gateway, as an admin; may raise LakeSyncError.
+
+    Returns:
+        The dead letters, and the errors of the places that do not answer.
+
+    Raises:
+        LakeSyncError: no place answers; it is the error of the last one.
+    """
+    letters: list[DeadLetter] = []
+    errors: list[LakeSyncError] = []
+    sources: list[Callable[[], Iterator[DeadLetter]]] = []
+    if kind in (None, "value"):
+        sources.append(partial(_value_letters, config, gateway))
+    if kind in (None, "destination"):
+        sources += [partial(_destination_letters, *each, gateway) for each in _write_targets(config)]
+    if kind in (None, "work"):
+        sources.append(lambda: _work_letters(connect()))
+    for read in sources:
+        try:
+            letters += read()
+        except LakeSyncError as error:
+            errors.append(error)
+    if errors and len(errors) == len(sources):
+        raise errors[-1]
+    return letters, errors
+
+
+def _work_letters(remote: GatewayConnection) -> Iterator[DeadLetter]:
+    """Yield the dead letters of kind `work`, which the gateway has.
+
+    Raises:
+        LakeSyncError: the gateway does not answer.
+    """
+    for each in remote.get("/admin/dead-letters/{gateway}")["deadLetters"]:
+        yield {
+            "id": each["jobId"],
+            "kind": "work",
+            "table": each["table"],
+            "what": f"{len(each['rowIds'])} rows of batch {each['batchId']}, tried {each['attempts']} times",
+            "why": each["failure"],
+            "remedy": "repair the destination, then run `lakesync dlq retry`",
+            "rowIds": each["rowIds"],
+        }
+
+
+def act_on_work(
+    connect: Callable[[], GatewayConnection], method: Method, letter_id: str | None
+) -> Iterator[tuple[str, Any]]:
+    """Retry or drop dead letters of kind `work`.
+
+    Args:
+        connect: returns the connection to the gateway, as an admin; may raise LakeSyncError.
+        method: `retry` returns the work to the gateway's queue, `drop` deletes it.
+        letter_id: the id of the dead letter; None: all of this kind.
+
+    Yields:
+        The id of each dead letter and the decoded response of the gateway, as soon as the gateway has responded.
+
+    Raises:
+        ValidationError: the id is that of another kind.
+        NotFoundError: there is no such dead letter.
+        LakeSyncError: the gateway does not answer, or rejects the request.
+    """
+    if letter_id is not None and is_destination_letter(letter_id):
+        raise ValidationError(
+            f"{letter_id!r} is a destination's dead letter, which cannot be {PAST_TENSES[method]}; remove the cause "
+            "and run `lakesync dlq retry`"
+        )
+    if letter_id is not None and "/" in letter_id:
+        raise ValidationError(
+            f"{letter_id!r} is a value, which cannot be {PAST_TENSES[method]}; push a value that fits its column, or "
+            "change the schema and rebuild the table with `lakesync backfill tables/TABLE`"
+        )
+    remote = connect()
+    for each in [letter["id"] for letter in _work_letters(remote)] if letter_id is None else [letter_id]:
+        path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
+        yield each, remote.post(path) if method == "retry" else remote.delete(path)
+
+
+def _value_letters(config: Config, gateway: str | None) -> Iterator[DeadLetter]:
+    """Yield the dead letters of kind `value`; none if no catalogue is configured here.
+
+    Args:
+        config: the settings, which name the lake.
+        gateway: only values of this gateway; None: of all gateways.
+    """
+    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
+
+    if not may_have_catalogue(config):
+        return
+    with LakeReader(config) as lake:
+        rows = [] if lake.rejected is None else lake.rejected.scan().to_arrow().to_pylist()
+    for row in rows:
+        if gateway in (None, row["gateway"]):
+            yield {
+                "id": f"{row['table_name']}/{row['row_id']}/{row['column_name']}",
+                "kind": "value",
+                "table": row["table_name"],
+                "what": f"{row['column_name']} = {row['value']} of row {row['row_id']}",
+                "why": f"the column has type {row['type']}; the state table has null",
+                "remedy": "push a value that fits; the history and the clients keep this one",
+                "gateway": row["gateway"],
+            }
+
+
+def is_destination_letter(letter_id: str) -> bool:
+    """Return whether an id is that of a dead letter of kind `destination`."""
+    return _DESTINATION_ID.fullmatch(letter_id) is not None
+
+
+def retry_destination(config: Config, letter_id: str) -> str:
+    """Let a destination write the rows of a table again at its next run.
+
+    Args:
+        config: the settings, which declare the destinations.
+        letter_id: the id of a suspended table, or of a value in a table.
+
+    Returns:
+        The Dagster asset whose next run writes the rows: `destinations/DESTINATION/ADAPTER`.
+
+    Raises:
+        NotFoundError: no such destination is declared, or its adapter does not suspend tables.
+        AdapterError: the destination's database cannot be reached.
+    """
+    from lakesync.adapters.dead_letters import TableIsolation
+    from lakesync.adapters.registry import as_database, open_adapter
+
+    parts = _DESTINATION_ID.fullmatch(letter_id)
+    if parts is None:
+        raise NotFoundError(
+            f"{letter_id!r} is not the id of a destination's dead letter; `lakesync dlq list` lists them"
+        )
+    for name, target in _write_targets(config):
+        if (name, target.name) == (parts["destination"], parts["adapter"]):
+            with closing(as_database(open_adapter(target.uri))) as adapter:
+                if isinstance(adapter, TableIsolation):
+                    asset = f"destinations/{name}/{target.name}"
+                    adapter.retry_tables(asset, [parts["table"]])
+                    return asset
+    raise NotFoundError(
+        f"no declared destination {parts['destination']}/{parts['adapter']} sets tables aside; see `lakesync dlq list`"
+    )
+
+
+def _write_targets(config: Config) -> Iterator[tuple[str, WriteTarget]]:
+    """Yield the adapters (databases) that each declared destination writes to, with the destination's name."""
+    from lakesync.adapters.backend_config import resolve_backend, write_targets
+
+    for name, declared in config.destinations.items():
+        for target in write_targets(resolve_backend(config, declared.to), declared.tables):
+            yield name, target
+
+
+def _destination_letters(name: str, target: WriteTarget, gateway: str | None) -> Iterator[DeadLetter]:
+    """Yield the dead letters of one adapter of a destination; none if the adapter does not suspend tables.
+
+    Args:
+        name: the destination.
+        target: the adapter.
+        gateway: only values of this gateway; None: of all gateways. Suspended tables belong to all.
+    """
+    from lakesync.adapters.dead_letters import TableIsolation
+    from lakesync.adapters.registry import as_database, open_adapter
+
+    with closing(as_database(open_adapter(target.uri))) as adapter:
+        if not isinstance(adapter, TableIsolation):
+            return
+        for suspended in adapter.suspended_tables(f"destinations/{name}/{target.name}"):
+            yield {
+                "id": f"{name}/{target.name}!{suspended.table}",
+                "kind": "destination",
+                "table": suspended.table,
+                "what": f"no rows are written, tried {suspended.failures} times",
+                "why": suspended.reason,
+                "remedy": "remove the cause; it is retried automatically, or at once by `lakesync dlq retry`",
+            }
+        for letter in adapter.dead_letters(_MAX_VALUES):
+            if gateway not in (None, letter.gateway):
+                continue
+            row = f"{letter.gateway}/{letter.row_id}"
+            yield {
+                "id": f"{name}/{target.name}!{letter.table}/{row}/{letter.column}",
+                "kind": "destination",
+                "table": letter.table,
+                "what": f"{letter.column} = {letter.value} of row {row}" if letter.column else f"row {row}",
+                "why": letter.reason,
+                "remedy": "push a value that fits, or change the table and run `lakesync dlq retry`",
+                "gateway": letter.gateway,
+            }
+
+
+def letters_of_app(path: Path) -> list[DeadLetter]:
+    """Return the dead letters of an app.
+
+    Args:
+        path: the app's database.
+
+    Raises:
+        ConfigurationError: the file is not an app's database.
+    """
+    with _open_app(path) as client:
+        return [*_edits(client), *_actions(client)]
+
+
+def act_on_app(path: Path, method: Method, letter_id: str | None) -> list[str]:
+    """Retry dead letters at the app's next sync, or drop them. A dropped change is reverted in the app's table.
+
+    Args:
+        path: the app's database.
+        method: `retry` or `drop`.
+        letter_id: id of a dead letter; None: all.
+
+    Returns:
+        The ids of the affected dead letters.
+
+    Raises:
+        NotFoundError: there is no such dead letter.
+        ConfigurationError: the file is not an app's database.
+    """
+    with _open_app(path) as client:
+        ids = [each["id"] for each in (*_edits(client), *_actions(client))]
+        if letter_id is not None and letter_id not in ids:
+            raise NotFoundError(f"there is no dead letter {letter_id!r} in {path}; it has {', '.join(ids) or 'none'}")
+        chosen = ids if letter_id is None else [letter_id]
+        for each in chosen:
+            kind, _, name = each.partition(":")
+            if kind == _EDIT:
+                getattr(client, method)(int(name))
+            else:
+                getattr(client.coordinator.actions, method)(name)
+        return chosen
+
+
+def _edits(client: Any) -> Iterator[DeadLetter]:
+    """Yield the changes of a client that the gateway rejected, as dead letters."""
+    for edit in client.pending():
+        if edit.status == "refused":
+            delta = edit.delta
+            cells = ", ".join(f"{cell.column} = {bytes(cell.value).decode()}" for cell in delta.columns)
+            yield {
+                "id": f"{_EDIT}:{edit.number}",
+                "kind": _EDIT,
+                "table": delta.table,
+                "what": f"{delta.op} of row {delta.row_id}" + (f": {cells}" if cells else ""),
+                "why": f"{edit.code}: {edit.message}",
+                "remedy": "remove the cause and run `lakesync dlq retry --app FILE`, or `drop` to revert the change",
+            }
+
+
+def _actions(client: Any) -> Iterator[DeadLetter]:
+    """Yield the failed actions of a client, as dead letters."""
+    for queued in client.coordinator.actions.all("failed"):
+        action = queued.action
+        yield {
+            "id": f"{_ACTION}:{queued.action_id}",
+            "kind": _ACTION,
+            "table": None,
+            "what": f"{action.action_type} by {action.connector}, tried {queued.attempts} times",
+            "why": f"{queued.code}: {queued.message}",
+            "remedy": "remove the cause and run `lakesync dlq retry --app FILE`, or `drop` to discard the action",
+        }
+
+
+@contextmanager
+def _open_app(path: Path) -> Iterator[Any]:
+    """Yield the client of an app's database. It sends no request.
+
+    Raises:
+        ConfigurationError: the file is not an app's database.
+    """
+    from lakesync.client.factory import open_client
+    from lakesync.client.sqlite.client_store import stored_position, stored_schemas
+    from lakesync.client.transports.http import HttpTransport
+
+    if not path.is_file():
+        raise ConfigurationError(f"{path} does not exist; give the database that your app opens with lakesync.open")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            position, schemas = stored_position(db), stored_schemas(db)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path} cannot be read as an app's database: {error}") from error
+    if not position.client_id:
+        raise ConfigurationError(f"{path} was never opened with lakesync.open, so it has no dead letters")
+    unused_transport = HttpTransport("http://127.0.0.1:9", position.gateway)
+    with open_client(path, transport=unused_transport, client_id=position.client_id, schemas=schemas) as client:
+        yield client
