@@ -91,13 +91,11 @@ class CommandEntry(NamedTuple):
     """The module of a command, and how `lakesync --help` lists the command."""
 
     module: str
-    """The command's module, relative to `lakesync.cli`, such as `remote.push`."""
+    """The command's module, relative to `lakesync.cli`, such as `remote.push`. Its typer app is `NAME_app`."""
     panel: str
     """The heading under which the command is listed."""
     summary: str
     """The first line of the command's help."""
-    attribute: str = "app"
-    """The name of the command's typer app in its module."""
 
 
 class LazyCommand(TyperCommand):
@@ -117,7 +115,7 @@ class LazyCommand(TyperCommand):
 
     def load(self) -> Any:
         """Import the command's module and return the real command."""
-        app = getattr(import_module(f"lakesync.cli.{self._entry.module}"), self._entry.attribute)
+        app = getattr(import_module(f"lakesync.cli.{self._entry.module}"), f"{self.name}_app")
         command = typer.main.get_command(app)
         command.name = self.name
         return command

@@ -30,7 +30,7 @@ _DERIVED = frozenset(
 """Settings whose default depends on the data folder."""
 
 
-app = command_app(
+config_app = command_app(
     "Show the settings in effect and their sources.",
     examples(("lakesync config show --origin", "with the source of each: option, variable, file or default")),
 )
@@ -47,12 +47,12 @@ def _completed_settings(incomplete: str) -> list[str]:
     return []
 
 
-@app.callback()
+@config_app.callback()
 def config() -> None:
     """Show the settings in effect and their sources."""
 
 
-@app.command(
+@config_app.command(
     epilog=examples(
         ("lakesync config show", "all settings"),
         ("lakesync config show spark --origin", "one section, with sources"),

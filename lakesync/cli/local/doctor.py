@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lakesync.cli.local.doctor_checks import Check
 
-app = command_app()
+doctor_app = command_app()
 
 
 def _completed_checks(incomplete: str) -> list[str]:
@@ -35,7 +35,7 @@ _STYLES = {"ok": "green", "off": "dim", "warning": "yellow", "problem": "bold re
 """The style of each state."""
 
 
-@app.command(
+@doctor_app.command(
     epilog=examples(
         ("lakesync doctor", "before the first `lakesync up`, and if something fails"),
         ("lakesync doctor --json | jq 'select(.state == \"problem\")'", "only problems, for a script"),

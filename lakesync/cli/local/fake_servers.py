@@ -19,7 +19,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 
-app = command_app("Run a fake Jira or Salesforce server to try connectors.")
+fake_app = command_app("Run a fake Jira or Salesforce server to try connectors.")
 
 Port = Annotated[int, typer.Option(help="Port to listen on; 0: any free port.")]
 Every = Annotated[float, typer.Option(help="Seconds between spontaneous changes; 0: no changes.", min=0)]
@@ -34,7 +34,7 @@ records of the same time would all be read again."""
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 
 
-@app.command(
+@fake_app.command(
     epilog=examples(
         ("lakesync fake jira", "200 issues, on a free port"),
         ("lakesync fake jira --port 8081 --issues 5000 --every 1", "with a change every second"),
@@ -72,7 +72,7 @@ def jira(
     _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
 
 
-@app.command(
+@fake_app.command(
     epilog=examples(
         ("lakesync fake salesforce --json", "its URL and a connector, for a script"),
         ("lakesync fake salesforce --accounts 100000", "enough for the Bulk API"),

@@ -66,7 +66,7 @@ archive = "file://$folder/lakesync-data/archive"
 copy = "file://$folder/lakesync-data/copy"
 """
 
-app = command_app()
+init_app = command_app()
 
 
 _GITIGNORE = "lakesync-data/\n"
@@ -276,7 +276,7 @@ def _disabled(settings: str) -> str:
     return "".join(f"#{line}\n" if line else "\n" for line in settings.splitlines())
 
 
-@app.command(
+@init_app.command(
     epilog=examples(
         ("lakesync init", "in the current folder"),
         ("lakesync init shop --gateway shop && cd shop && lakesync up", "in a new folder"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lakesync.analysis.as_of import AsOf
     from lakesync.config import Config
 
-app = command_app()
+query_app = command_app()
 
 _ERROR_CODE = 3
 """Exit code of `lakehouse.spark_query` after an expected error, which it reports as JSON."""
@@ -49,7 +49,7 @@ _ERRORS: tuple[type[LakeSyncError], ...] = (
 )
 
 
-@app.command(
+@query_app.command(
     epilog=examples(
         ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with unflushed deltas"),
         ("lakesync query 'FROM orders' --as-of 2026-11-20T18:00 --json", "the rows at a time"),

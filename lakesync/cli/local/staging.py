@@ -1,26 +1,32 @@
-"""`lakesync staging`: inspects, upgrades and rebuilds the staging store, the database to which gateways commit.
+"""`lakesync staging` and `lakesync erase`: commands on the staging store, the database to which gateways commit pushes.
 
-A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose shard is
-named "" here.
+`staging` inspects, upgrades and rebuilds it. `erase` erases a row or a client's data; the pipeline then erases it from
+the lake. Its `open_store`, which `lakesync connectors test` calls too, uses a store that a gateway owns through that
+gateway. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
+shard is named "" here.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings
+from lakesync.cli.options import Data, Gateway, Json, Yes, complete_tables, load_settings
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
     from lakesync.config import Config
     from lakesync.staging.migrations import Status
     from lakesync.staging.shards import ShardMap
+    from lakesync.staging.store.pipeline import PipelineStore
 
-app = command_app(
+staging_app = command_app(
     "Inspect, upgrade and rebuild the staging store.",
     examples(
         ("lakesync staging status", "schema versions, size, and progress of each gateway"),
@@ -29,6 +35,12 @@ app = command_app(
     ),
 )
 
+erase_app = command_app()
+
+_REQUEST_SECONDS = 600.0
+"""Time limit of a request to the gateway that owns a store; an erasure may take long."""
+_RETRY_SECONDS = 30.0
+"""Requests to a gateway that does not answer are retried for this long."""
 Url = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +51,7 @@ Url = Annotated[
 ]
 
 
-@app.command(
+@staging_app.command(
     epilog=examples(
         ("lakesync staging status", "the store of lakesync.toml"),
         ("lakesync staging status --staging postgresql://user:password@host/db --json", "another store, as JSON"),
@@ -52,7 +64,7 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
     """
     from lakesync.staging import versions
 
-    statuses = {shard: versions.status(url) for shard, url in _urls(staging, data).items()}
+    statuses = {shard: versions.status(url) for shard, url in _urls(staging, load_settings(data)).items()}
     if as_json:
         print(msgspec.json.encode(statuses.get("", statuses)).decode())
         return
@@ -60,7 +72,7 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
         _print_status(store_status)
 
 
-@app.command(
+@staging_app.command(
     epilog=examples(
         ("lakesync staging migrate", "the store of lakesync.toml"),
         ("lakesync staging migrate --data /var/lib/lakesync", "the store in that folder"),
@@ -74,7 +86,7 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
     """
     from lakesync.staging import versions
 
-    upgrades_by_shard = versions.upgrade_all(_urls(staging, data))
+    upgrades_by_shard = versions.upgrade_all(_urls(staging, load_settings(data)))
     if as_json:
         print(msgspec.json.encode(upgrades_by_shard.get("", upgrades_by_shard)).decode())
         return
@@ -86,7 +98,7 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
             print(f"{f'shard {shard}, ' if shard else ''}{each.database}: schema version {change}")
 
 
-@app.command(
+@staging_app.command(
     epilog=examples(
         ("lakesync staging rebuild --from-lake", "after the store was lost"),
         ("lakesync staging rebuild --from-lake --replace", "if a backup was restored, or the store is damaged"),
@@ -113,22 +125,70 @@ def rebuild(
     Acknowledged deltas that never reached the lake are lost; clients that still have them may push them again.
     Results of actions are not in the lake. With shards, all stores are rebuilt, or one with --shard.
     """
+    from lakesync.staging.shards import shard_map
+
     if not from_lake:
         raise typer.BadParameter("--from-lake is required; the lake is the only source")
-    shards = _shards_of(None, data)
+    config = load_settings(data)
+    shards = shard_map(config.shard_config)
     if shard is not None and shards is None:
         raise typer.BadParameter("--shard needs [shard_config] in the settings, which has none; leave out --shard")
     if staging and shards is not None:  # the lake's tables belong to several stores
         raise typer.BadParameter("--staging names one store, but the settings have [shard_config]; leave out --staging")
     _rebuild(
-        load_settings(data),
-        next(iter(_urls(staging, data).values())),
+        config,
+        staging or config.staging.url,
         shards=shards,
         only=shard,
         replace=replace,
         margin_ms=round(margin_seconds * 1000),
         as_json=as_json,
     )
+
+
+@erase_app.command(
+    epilog=examples(
+        ("lakesync erase --gateway shop --client alice", "everything that Alice wrote"),
+        ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
+    )
+)
+def erase(
+    gateway: Gateway = None,
+    table: Annotated[
+        str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=complete_tables)
+    ] = None,
+    row: Annotated[str | None, typer.Option(help="The row's id, with --table.", show_default=False)] = None,
+    client: Annotated[str | None, typer.Option(help="The client whose data is erased.", show_default=False)] = None,
+    data: Data = None,
+    *,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Erase a row, or everything that a client wrote, for good.
+
+    Give --table and --row, or --client. The data is erased from staging at once, and from the lake by the pipeline.
+    Clients with an erased row receive a DELETE. If a gateway owns the store, the command calls that gateway.
+    """
+    from lakesync.cli.connection import choose_gateway
+
+    is_row = table is not None and row is not None and client is None
+    is_client = client is not None and table is None and row is None
+    if not is_row and not is_client:
+        raise typer.BadParameter("nothing to erase; give --table and --row, or --client")
+    subject = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
+    config = load_settings(data)
+    gateway_id = choose_gateway(config, gateway)
+    output.confirm(f"Erase {subject} in gateway {gateway_id!r}? This cannot be undone.", yes=yes)
+    with open_store(config) as store:
+        if client is not None:
+            erasure = store.erase_client(gateway_id, client)
+        else:
+            erasure = store.erase_row(gateway_id, table or "", row or "")
+    if as_json:
+        output.record(erasure)
+        return
+    print(f"erased {subject}: {erasure.row_count} rows, {erasure.deltas} unflushed deltas")
+    output.note(f"the pipeline will erase it from the lake up to arrival {erasure.arrival} (erasure {erasure.seq})")
 
 
 def _print_status(store_status: Status) -> None:
@@ -145,34 +205,21 @@ def _print_status(store_status: Status) -> None:
         )
 
 
-def _urls(staging: str | None, data: Path | None) -> dict[str, str]:
+def _urls(staging: str | None, config: Config) -> dict[str, str]:
     """Return shard → the URL of its store, the default shard first; without shards, the only shard is "".
 
     Args:
         staging: the URL of one store (`--staging`); None for the stores of the settings.
-        data: the data folder (`--data`); None for that of the settings.
+        config: the settings.
 
     Raises:
         ConfigurationError: the settings of the shards are invalid.
     """
-    from lakesync.staging.shards import shard_urls
+    from lakesync.staging.shards import shard_map, shard_urls
 
-    if staging:
-        return {"": staging}
-    shards = _shards_of(staging, data)
-    url = load_settings(data).staging.url
+    shards = None if staging else shard_map(config.shard_config)
+    url = staging or config.staging.url
     return {"": url} if shards is None else shard_urls(shards, url)
-
-
-def _shards_of(staging: str | None, data: Path | None) -> ShardMap | None:
-    """Return the configured shards; None if none is configured, or if `staging` names a store.
-
-    Raises:
-        ConfigurationError: the settings of the shards are invalid.
-    """
-    from lakesync.staging.shards import shard_map
-
-    return None if staging else shard_map(load_settings(data).shard_config)
 
 
 def _rebuild(
@@ -189,7 +236,7 @@ def _rebuild(
 
     Args:
         config: the settings, which name the lake.
-        url: the URL of the store, or of the default shard's.
+        url: the URL of the store; with shards, of the default shard's store.
         replace: whether to move an existing store aside.
         margin_ms: milliseconds above the clock at which new arrivals start.
         as_json: whether to print JSON.
@@ -237,3 +284,74 @@ def _rebuild(
         )
     if not rebuilt:
         print("the lake has no gateways; the store is empty")
+
+
+@contextmanager
+def open_store(config: Config) -> Iterator[PipelineStore]:
+    """Yield the staging store of a configuration; a store that a gateway owns is reached through that gateway.
+
+    Raises:
+        StagingUnavailableError: neither the store nor its gateway can be reached.
+        ConfigurationError: there is no store, or a gateway owns it and there is no service token.
+    """
+    from lakesync.engine import Engine
+    from lakesync.model.hlc import WallClock
+    from lakesync.staging import configured_store, versions
+    from lakesync.staging.remote import RemoteStore
+
+    if config.staging.url.startswith("sqlite:"):
+        versions.status(config.staging.url)  # raises if there is no store; opening would create one
+    wall = WallClock(config.clock_offset_file).now_ms
+    with ExitStack() as closing_store:
+        engine = Engine(configured_store(config, wall), wall)
+        closing_store.callback(engine.close)  # also if it cannot be opened: it may have connections already
+        store: PipelineStore = engine.store
+        try:
+            engine.open()
+        except StagingUnavailableError as error:
+            if not config.gateway_owns_staging:
+                raise
+            url, token = _owner(config, error)
+            closing_store.close()
+            store = closing_store.enter_context(
+                closing(RemoteStore(url, token, timeout=_REQUEST_SECONDS, patience=_RETRY_SECONDS))
+            )
+            closing_store.enter_context(_report_first_retry(url))
+        yield store
+
+
+def _owner(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
+    """Return the URL and service token of the gateway that owns the store.
+
+    Args:
+        config: the settings.
+        error: why the store cannot be opened here, for the message.
+
+    Raises:
+        ConfigurationError: there is no service token.
+    """
+    from lakesync.cli.connection import local_gateway_url, read_secrets
+
+    configured = config.service_token.get_secret_value() if config.service_token else None
+    token = configured or read_secrets(config.data_dir).get("service_token")
+    if not token:
+        raise ConfigurationError(
+            f"{error}; or set LAKESYNC_SERVICE_TOKEN to the gateway's service token and LAKESYNC_GATEWAY_URL to its URL"
+        )
+    return local_gateway_url(config), token
+
+
+@contextmanager
+def _report_first_retry(url: str) -> Iterator[None]:
+    """Print one note at the first retry, instead of a log line of stamina (the library that retries) for each."""
+    from stamina.instrumentation import RetryDetails, set_on_retry_hooks
+
+    def hook(details: RetryDetails) -> None:
+        if details.retry_num == 1:
+            output.note(f"no gateway answers at {url}; retrying for {_RETRY_SECONDS:g} s")
+
+    set_on_retry_hooks((hook,))
+    try:
+        yield
+    finally:
+        set_on_retry_hooks(None)

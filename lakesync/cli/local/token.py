@@ -1,43 +1,57 @@
-"""`lakesync token`: creates, shows and inspects the tokens (JWTs) that authenticate clients and admins.
+"""`lakesync token` and `lakesync console`: commands on the tokens (JWTs) that authenticate clients and admins.
 
-It creates tokens with the gateway's own secret (HS256), for development and scripts. Apps usually get theirs from a
-login vendor, an issuer of `[[gateway.issuers]]`. `inspect` runs the gateway's checks of a token and lists the results.
+`token create` signs tokens with the gateway's own secret (HS256), for development and scripts. Apps usually get theirs
+from a login vendor, an issuer of `[[gateway.issuers]]`. `token inspect` runs the gateway's checks of a token and lists
+the results. `console` prints a link that opens the gateway's operator console, a web page, already signed in: it
+carries a token in its fragment, the part after `#`, which browsers do not send to servers.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
+from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Claim, Data, Gateway, Json, load_settings, parse_claim_options, read_text
+from lakesync.cli.options import (
+    Claim,
+    Data,
+    Gateway,
+    Json,
+    TokenFile,
+    Url,
+    load_settings,
+    parse_claim_options,
+    read_text,
+)
 
 if TYPE_CHECKING:
     from lakesync.auth import Finding, Identity
 
-ROLES = ("client", "admin")
+token_app = command_app(
+    "Create and inspect the tokens of clients and admins.",
+    examples(("lakesync token create --gateway shop --client alice", "valid for a day")),
+)
+console_app = command_app()
+
+_ROLES = ("client", "admin")
 
 
 def _completed_roles(incomplete: str) -> list[str]:
     """Return the roles that begin with a text, for the shell's completion."""
-    return [name for name in ROLES if name.startswith(incomplete)]
+    return [name for name in _ROLES if name.startswith(incomplete)]
 
 
-app = command_app(
-    "Create and inspect the tokens of clients and admins.",
-    examples(("lakesync token create --gateway shop --client alice", "valid for a day")),
-)
-
-
-@app.callback()
+@token_app.callback()
 def token() -> None:
     """Create and inspect the tokens of clients and admins."""
 
 
-@app.command(
+@token_app.command(
     epilog=examples(
         ("lakesync token create --client alice", "for the gateway in lakesync.toml"),
         ("lakesync token create --gateway shop --client ops --role admin --claim team=ops", "an admin's token"),
@@ -58,12 +72,11 @@ def create(
 
     It is signed with LAKESYNC_JWT_SECRET, else with the secret that `lakesync up` generated in the data folder.
     """
-    from lakesync.cli import output
     from lakesync.cli.connection import choose_gateway, sign_token, signing_secret
     from lakesync.model.errors import ConfigurationError
     from lakesync.model.validation import check_gateway_id, check_id
 
-    if role not in ROLES:
+    if role not in _ROLES:
         raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
     problem = (gateway and check_gateway_id(gateway)) or check_id("the client id", client)
     if problem:
@@ -84,14 +97,15 @@ def create(
         print(signed)
 
 
-@app.command(epilog=examples(("lakesync token create -g shop -c alice | lakesync token show", "its claims and expiry")))
+@token_app.command(
+    epilog=examples(("lakesync token create -g shop -c alice | lakesync token show", "its claims and expiry"))
+)
 def show(
     file: Annotated[Path, typer.Argument(allow_dash=True, help="File with the token; `-` is stdin.")] = Path("-"),
     *,
     as_json: Json = False,
 ) -> None:
     """Show the claims of a token, without verifying its signature."""
-    from lakesync.cli import output
     from lakesync.client.transports.tokens import claims
     from lakesync.model.errors import ValidationError
 
@@ -103,7 +117,7 @@ def show(
     output.fields({**token_claims, "expires": expires}, as_json=as_json)
 
 
-@app.command(
+@token_app.command(
     epilog=examples(
         ("lakesync token inspect < token.txt", "with the settings of this project"),
         ("lakesync token inspect token.txt --gateway desk --role admin", "check access to a gateway as an admin"),
@@ -124,11 +138,10 @@ def inspect(
     see a token on the command line; prefer stdin or a file. Exits with 4 if the token is rejected.
     """
     from lakesync.auth import TokenRejectedError, TokenVerifier, configured_issuers
-    from lakesync.cli import output
     from lakesync.cli.connection import verification_secrets
     from lakesync.model.errors import ConfigurationError
 
-    if role not in ROLES:
+    if role not in _ROLES:
         raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
     is_token = shown.count(".") == 2 and not Path(shown[:255]).is_file()
     token_text = shown if is_token else read_text(Path(shown)).strip()
@@ -199,3 +212,44 @@ def _conclusion(identity: Identity | None) -> str:
     assert identity is not None
     where = ", ".join(identity.gateways) or "no gateway"
     return f"a gateway with these settings accepts the token as {identity.role} {identity.client_id!r} of {where}"
+
+
+@console_app.command(
+    epilog=examples(
+        ("lakesync console --open", "in this machine's browser"),
+        ("lakesync console --gateway shop --hours 1", "valid for an hour"),
+    )
+)
+def console(
+    hours: Annotated[float, typer.Option(help="Hours until the sign-in expires.", min=0.01, max=24)] = 8.0,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the address of the gateway's console, signed in.
+
+    The console shows which clients are behind, and why a client lacks a row. The address contains a token after `#`;
+    keep it as secret as the token.
+    """
+    from lakesync.cli.connection import connect
+    from lakesync.client.transports.tokens import claims
+
+    remote = connect(url, gateway, token_file, data, seconds=hours * 3600)
+    remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token
+    fragment = {"token": remote.token} if remote.token else {}
+    if "gw" not in claims(remote.token or ""):  # tokens of login providers, for example, do not name the gateway
+        fragment["gateway"] = remote.gateway
+    console_url = f"{remote.url}/console#{urlencode(fragment)}"
+    if as_json:
+        output.record({"url": console_url})
+    else:
+        print(console_url)
+    if open_it:
+        import webbrowser
+
+        if not webbrowser.open(console_url):
+            output.note("no browser was found; open the address manually")

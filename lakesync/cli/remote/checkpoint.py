@@ -17,18 +17,18 @@ from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Client, Data, Gateway, Json, TokenFile, Url
 
-app = command_app(
+checkpoint_app = command_app(
     "Show and fetch the checkpoint of new clients.",
     examples(("lakesync checkpoint show", "its age and size"), ("lakesync checkpoint fetch frames.bin", "")),
 )
 
 
-@app.callback()
+@checkpoint_app.callback()
 def checkpoint() -> None:
     """Show and fetch the checkpoint of new clients."""
 
 
-@app.command(
+@checkpoint_app.command(
     epilog=examples(
         ("lakesync checkpoint show --gateway shop", "its arrival, size, and whether it is served"),
         ("lakesync flush && lakesync checkpoint show", "each flush of a pipeline writes one"),
@@ -79,7 +79,7 @@ def show(
     )
 
 
-@app.command(
+@checkpoint_app.command(
     epilog=examples(
         ("lakesync checkpoint fetch frames.bin --client new-phone", "as that client receives it"),
         ("lakesync checkpoint fetch --client new-phone --json", "only its size"),

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from lakesync.config import Config
     from lakesync.connectors import Connectors
 
-app = command_app(
+connectors_app = command_app(
     "Register, list, test and unregister connectors.",
     examples(("lakesync connectors types", "available types"), ("lakesync connectors register jira.json", "")),
 )
 
 
-@app.callback()
+@connectors_app.callback()
 def connectors() -> None:
     """Register, list, test and unregister connectors.
 
@@ -36,7 +36,9 @@ def connectors() -> None:
     """
 
 
-@app.command("list", epilog=examples(("lakesync connectors list --gateway shop", "without settings and secrets")))
+@connectors_app.command(
+    "list", epilog=examples(("lakesync connectors list --gateway shop", "without settings and secrets"))
+)
 def list_(
     url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
 ) -> None:
@@ -47,7 +49,7 @@ def list_(
     output.records(registered, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), none="no connectors")
 
 
-@app.command(epilog=examples(("lakesync connectors types --json", "with the JSON Schema of their settings")))
+@connectors_app.command(epilog=examples(("lakesync connectors types --json", "with the JSON Schema of their settings")))
 def types(url: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """List the types of connectors that the gateway supports."""
     from lakesync.cli.connection import connect
@@ -56,7 +58,7 @@ def types(url: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     output.records(descriptors, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
 
 
-@app.command(
+@connectors_app.command(
     epilog=examples(
         ("lakesync connectors register jira.json", "with secrets as references, env:NAME"),
         ("lakesync fake jira --json | jq .connector | lakesync connectors register -", "a fake Jira site"),
@@ -83,7 +85,7 @@ def register(
     output.fields(response, as_json=as_json)
 
 
-@app.command(epilog=examples(("lakesync connectors unregister jira --yes", "its rows stay")))
+@connectors_app.command(epilog=examples(("lakesync connectors unregister jira --yes", "its rows stay")))
 def unregister(
     name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
     url: Url = None,
@@ -104,7 +106,7 @@ def unregister(
     output.fields(response, as_json=as_json)
 
 
-@app.command(
+@connectors_app.command(
     "test",
     epilog=examples(
         ("lakesync connectors test jira", "credentials, permissions, clock and one page"),
@@ -126,7 +128,7 @@ def check(
     from contextlib import closing
 
     from lakesync.cli.connection import choose_gateway
-    from lakesync.cli.store_access import open_store
+    from lakesync.cli.local.staging import open_store
     from lakesync.connectors.source import probes_of
     from lakesync.model.errors import LakeSyncError, NotFoundError
 

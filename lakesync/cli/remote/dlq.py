@@ -24,7 +24,7 @@ from lakesync.model.errors import NotFoundError
 if TYPE_CHECKING:
     from lakesync.model.errors import LakeSyncError
 
-app = command_app(
+dlq_app = command_app(
     "List, retry and drop dead letters.",
     examples(
         ("lakesync dlq list", "all dead letters of a gateway"),
@@ -50,7 +50,7 @@ App = Annotated[
 All = Annotated[bool, typer.Option("--all", help="Select all: of a gateway those of kind work, of an app every one.")]
 
 
-@app.callback()
+@dlq_app.callback()
 def dlq() -> None:
     """List, retry and drop dead letters.
 
@@ -58,7 +58,7 @@ def dlq() -> None:
     """
 
 
-@app.command(
+@dlq_app.command(
     "list",
     epilog=examples(
         ("lakesync dlq list --gateway shop", "one gateway"),
@@ -92,7 +92,7 @@ def list_(
         raise typer.Exit(exit_codes.ExitCode.PARTIAL)
 
 
-@app.command(epilog=examples(("lakesync dlq show todos/t1/done", "a value, and the type of its column")))
+@dlq_app.command(epilog=examples(("lakesync dlq show todos/t1/done", "a value, and the type of its column")))
 def show(
     letter_id: Annotated[
         str,
@@ -116,7 +116,7 @@ def show(
     output.fields(chosen, as_json=as_json)
 
 
-@app.command(
+@dlq_app.command(
     epilog=examples(("lakesync dlq retry --all", ""), ("lakesync dlq retry 01a2…-shop.main.1.7-9.todos", "one"))
 )
 def retry(
@@ -143,7 +143,7 @@ def retry(
         _act("retry", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
 
 
-@app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
+@dlq_app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
 def drop(
     letter_id: Id = None,
     app_file: App = None,

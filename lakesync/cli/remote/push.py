@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakesync.model.schema import ColumnType
     from lakesync.model.types import RowDelta
 
-app = command_app()
+push_app = command_app()
 
 _MAX_DELTAS = 1000
 """Deltas in one request, at most."""
@@ -39,7 +39,7 @@ _MAX_PRINTED = 20
 """Rejected deltas that are printed one by one as text, at most; `--json` prints all."""
 
 
-@app.command(
+@push_app.command(
     epilog=examples(
         ("lakesync push todos.csv --table todos --id id --client alice", "new rows"),
         (

@@ -18,7 +18,7 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, complete_t
 if TYPE_CHECKING:
     from lakesync.rules.model import SyncRules
 
-app = command_app(
+rules_app = command_app(
     "Validate, simulate, compare and activate sync rules.",
     examples(
         ("lakesync rules validate rules.json", "before a commit"),
@@ -49,12 +49,12 @@ Rows = Annotated[
 Listed = Annotated[bool, typer.Option("--list", help="Print the row ids too.")]
 
 
-@app.callback()
+@rules_app.callback()
 def rules() -> None:
     """Validate, simulate, compare and activate sync rules."""
 
 
-@app.command(
+@rules_app.command(
     epilog=examples(
         ("lakesync rules validate rules.json", "exits with 5 if they are invalid"),
         ("lakesync rules validate rules.json --schemas schemas", "also check the columns that they name"),
@@ -77,7 +77,7 @@ def validate(
     output.fields(summary, as_json=as_json)
 
 
-@app.command(epilog=examples(("lakesync rules show --json > rules.json", "save the active rules")))
+@rules_app.command(epilog=examples(("lakesync rules show --json > rules.json", "save the active rules")))
 def show(
     url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
 ) -> None:
@@ -99,7 +99,7 @@ def show(
     output.records(rows, as_json=False, none="there are no buckets, so every client sees every row")
 
 
-@app.command(
+@rules_app.command(
     "test",
     epilog=examples(
         ("lakesync rules test --as sub=alice,team=red", "rows that Alice sees"),
@@ -141,7 +141,7 @@ def simulate(
     )
 
 
-@app.command(
+@rules_app.command(
     epilog=examples(
         ("lakesync rules diff rules.json", "for each client that the gateway knows"),
         ("lakesync rules diff rules.json --as sub=alice,team=red --list", "for one client, with row ids"),
@@ -185,7 +185,7 @@ def diff(
     )
 
 
-@app.command(epilog=examples(("lakesync rules diff rules.json && lakesync rules apply rules.json", "")))
+@rules_app.command(epilog=examples(("lakesync rules diff rules.json && lakesync rules apply rules.json", "")))
 def apply(
     file: File,
     url: Url = None,

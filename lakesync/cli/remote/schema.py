@@ -16,18 +16,18 @@ from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
 
-app = command_app(
+schema_app = command_app(
     "Register, list and retire table schemas.",
     examples(("lakesync schema apply schemas/*.json", "register tables and added columns")),
 )
 
 
-@app.callback()
+@schema_app.callback()
 def schema() -> None:
     """Register, list and retire table schemas."""
 
 
-@app.command("list", epilog=examples(("lakesync schema list --json", "with all columns and types")))
+@schema_app.command("list", epilog=examples(("lakesync schema list --json", "with all columns and types")))
 def list_(
     url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
 ) -> None:
@@ -39,7 +39,7 @@ def list_(
     output.records(rows, as_json=as_json, columns=("table", "version", "columns"), none="no schema is registered")
 
 
-@app.command(epilog=examples(("lakesync schema apply schemas/todos.json", "repeating it changes nothing")))
+@schema_app.command(epilog=examples(("lakesync schema apply schemas/todos.json", "repeating it changes nothing")))
 def apply(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="JSON files with one schema each; `-` is stdin.")
@@ -69,7 +69,7 @@ def apply(
             print(f"{table}: version {response['version']}")
 
 
-@app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
+@schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
 def retire(
     table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
     url: Url = None,

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
+from lakesync.cli.local.staging import _owner
 from lakesync.cli.options import load_settings
-from lakesync.cli.store_access import _gateway
 from lakesync.client.errors import UnreachableError
 from lakesync.model import errors as exceptions
 from lakesync.model.errors import StagingUnavailableError
@@ -116,7 +116,7 @@ def test_the_owner_of_a_store_is_found_by_up_json(run):
     Path("lakesync-data").mkdir()
     Path("lakesync-data/up.json").write_text('{"gateway": {"url": "http://127.0.0.1:4711"}}')
     Path("lakesync-data/secrets.json").write_text('{"service_token": "s"}')
-    assert _gateway(load_settings(), StagingUnavailableError("owned")) == ("http://127.0.0.1:4711", "s")
+    assert _owner(load_settings(), StagingUnavailableError("owned")) == ("http://127.0.0.1:4711", "s")
 
 
 def test_claims_require_a_token_that_is_signed_here(run, monkeypatch):

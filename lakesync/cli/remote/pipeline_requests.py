@@ -1,6 +1,9 @@
-"""`lakesync backfill`: has Dagster run partitions of its assets again.
+"""`lakesync flush` and `lakesync backfill`: commands that have the pipeline do work now, and wait for it.
 
-An asset is something that the pipeline makes, such as a table. Most have a partition for each UTC day of arrival.
+A flush moves unflushed deltas to the lake: first to its history, then state tables and the checkpoint are updated. The
+gateway only records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
+A backfill has Dagster run partitions of its assets again. An asset is something that the pipeline makes, such as a
+table. Most have a partition for each UTC day of arrival.
 """
 
 from __future__ import annotations
@@ -15,21 +18,81 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, load_settings
 
 if TYPE_CHECKING:
     from lakesync.cli.dagster_client import DagsterClient
 
-app = command_app()
+flush_app, backfill_app = command_app(), command_app()
 
+_FLUSH_POLL_SECONDS = 0.5
+"""Seconds between two requests while state tables and checkpoint are updated."""
+_MAX_REQUEST_WAIT = 20.0
+"""Seconds for which the gateway may hold one request, at most."""
 _DAY = "%Y-%m-%d"
-_POLL_SECONDS = 1.0
+"""The form of the options `--from` and `--to`."""
+_BACKFILL_POLL_SECONDS = 1.0
 """Seconds between two requests for a backfill's status."""
 _JSON_ONLY = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_seconds")
 """Metadata of a materialisation that only --json prints, beside Spark's metrics."""
 
 
-@app.command(
+@flush_app.command(
+    epilog=examples(
+        ("lakesync flush --gateway shop", "wait until the lake has everything"),
+        ("lakesync flush --wait 0", "request it without waiting"),
+    )
+)
+def flush(
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the lake; 0: do not wait.", min=0)] = 120.0,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Flush the unflushed deltas to the lake now.
+
+    Exits with 1 if the lake does not have everything in time; the flush continues.
+    """
+    from lakesync.cli.connection import connect
+
+    remote = connect(url, gateway, token_file, data)
+    deadline, noted = time.monotonic() + wait, False
+    with output.spinner("flushing"):
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            response = remote.post("/admin/flush/{gateway}", wait=round(min(left, _MAX_REQUEST_WAIT), 1) or None)
+            done = bool(response.get("flushed")) and response.get("merged", True)
+            if done or time.monotonic() >= deadline:
+                break
+            if response.get("flushed"):
+                time.sleep(_FLUSH_POLL_SECONDS)  # until tables and checkpoint are updated
+            elif not noted:
+                noted = True
+                output.note(
+                    f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
+                )
+    if as_json:
+        output.record(response)
+    elif not wait:
+        print("requested")
+    elif done:
+        snapshot = response.get("snapshotId")
+        print(f"all deltas are in the lake{f', snapshot {snapshot}' if snapshot else ''}")
+    elif response.get("flushed"):
+        output.note(
+            f"all deltas are in the lake's history, but after {wait:g} s not in all state tables and the checkpoint; "
+            "`lakesync status` shows what is behind"
+        )
+    else:
+        output.note(f"some deltas are not in the lake after {wait:g} s; `lakesync status` shows the backlog")
+    if wait and not done:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@backfill_app.command(
     epilog=examples(
         ("lakesync backfill", "list the assets"),
         ("lakesync backfill tables/todos --from 2026-11-01 --to 2026-11-07 --wait 600", "a week of one table"),
@@ -181,7 +244,7 @@ def _follow(
     }
     with output.spinner("running the backfill"):
         while summary["status"] not in FINISHED and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_BACKFILL_POLL_SECONDS)
             current = client.backfill_status(backfill_id)
             summary |= {"status": current["status"], "runs": {run["runId"]: run["status"] for run in current["runs"]}}
     output.fields(summary, as_json=as_json)
