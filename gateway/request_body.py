@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from lakesync.wire import json, protobuf
 from lakesync.wire.encoded import encode_page
 
 _LARGE_BYTES = 32 << 10
-"""Size from which a push is decoded in a worker thread."""
+"""Size from which a push is decoded in a worker thread, before its commit."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The parameter with which zlib reads the gzip format."""
 
@@ -109,32 +110,31 @@ def parse_json(body: bytes) -> Any:
         raise ValidationError(f"the body is not JSON: {error}") from error
 
 
-async def decode_push(request: Request, body: bytes) -> SyncPush:
-    """Decode a push from a request's body, which is JSON or protobuf.
+def push_decoder(request: Request) -> Callable[[bytes], SyncPush]:
+    """Return the decoder of a push in the format of a request's body, by its content type: JSON or protobuf.
 
-    Args:
-        request: the request, whose content type names the format.
-        body: the request's body.
-
-    Raises:
-        ValidationError: the body is not a push.
+    It raises ValidationError for a body that is not a push.
     """
-    return await decode_in_time(protobuf.decode_push if sends_protobuf(request) else json.decode_push, body)
+    return protobuf.decode_push if sends_protobuf(request) else json.decode_push
 
 
-async def decode_in_time(decode: Callable[[bytes], SyncPush], body: bytes) -> SyncPush:
-    """Decode a push; a large one in a worker thread.
+async def decode_if_large(decode: Callable[[bytes], SyncPush], body: bytes) -> Callable[[], SyncPush]:
+    """Return a function that returns the decoded push. A large push is decoded here, in a worker thread.
 
-    A mebibyte of nested values takes half a second to decode. In the event loop's thread that would delay all clients.
+    A mebibyte of nested values takes half a second to decode. In the thread of the event loop or of the store, that
+    would delay all clients.
 
     Args:
         decode: the decoder of the body's format.
         body: the encoded push.
 
     Raises:
-        ValidationError: the body is not a push.
+        ValidationError: a large body is not a push.
     """
-    return decode(body) if len(body) <= _LARGE_BYTES else await asyncio.to_thread(decode, body)
+    if len(body) <= _LARGE_BYTES:
+        return partial(decode, body)
+    push = await asyncio.to_thread(decode, body)
+    return lambda: push
 
 
 def decode_pull(request: Request, body: bytes) -> SyncPull:

@@ -6,10 +6,13 @@ the metrics, and the tracker of clients, which knows how far each client is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.dependencies import Caller
 from gateway.futures import result_of
 from gateway.request_log import RequestRecord
 from gateway.services import Services
+from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.model.validation import is_importer
 
@@ -18,9 +21,15 @@ RESYNC_HEADER = b"x-lakesync-client"
 
 
 async def serve_push(
-    services: Services, record: RequestRecord, caller: Caller, message: SyncPush, confirmed: int | None
+    services: Services,
+    record: RequestRecord,
+    caller: Caller,
+    decode: Callable[[], SyncPush],
+    confirmed: Callable[[SyncPush], int | None],
 ) -> PushResult:
     """Commit a client's deltas.
+
+    The push may be decoded in the store's thread, which is faster; see `SyncGateway.submit_received`.
 
     If the request times out before the commit has begun, the push is cancelled. Otherwise it could be committed after
     the client had repeated it, and the repeat had been rejected.
@@ -29,19 +38,23 @@ async def serve_push(
         services: the server's shared objects.
         record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
-        message: the push.
-        confirmed: a cursor up to which the client certainly has all changes; None if none is known, as over HTTP.
+        decode: returns the decoded push, or raises an error, with which the request fails.
+        confirmed: returns a cursor up to which the sender of a push certainly has all changes; None if none is known.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_push`.
+        Exception: what `decode` raises.
     """
-    record.client, record.deltas = message.client_id, len(message.deltas)
-    claims = caller.claims(message.client_id)
-    pushing = caller.gateway.submit_push(message, claims, seen=confirmed)
-    result = await result_of(pushing, finish_if_cancelled=False)
+
+    def receive() -> ReceivedPush:
+        push = decode()
+        record.client, record.deltas = push.client_id, len(push.deltas)
+        return ReceivedPush(push, caller.claims(push.client_id), confirmed(push))
+
+    result = await result_of(caller.gateway.submit_received(receive), finish_if_cancelled=False)
     services.metrics.pushed.inc(result.accepted)
-    if not is_importer(message.client_id):  # an import has no app that could be behind
-        services.clients.record_push(caller.gateway.gateway_id, message.client_id)
+    if record.client is not None and not is_importer(record.client):  # an import has no app that could be behind
+        services.clients.record_push(caller.gateway.gateway_id, record.client)
     return result
 
 

@@ -28,7 +28,7 @@ from gateway.live.close_codes import (
     close_code_of,
     metric_label,
 )
-from gateway.request_body import decode_in_time
+from gateway.request_body import decode_if_large
 from gateway.request_log import RequestRecord
 from gateway.services import Services
 from gateway.sync_service import serve_pull, serve_push
@@ -183,12 +183,12 @@ class LiveConnection:
     async def _push(self, record: RequestRecord, body: bytes) -> bytes:
         """Commit a push, and return the encoded response."""
         with _bad_frames():
-            message = await decode_in_time(protobuf.decode_push, body)
+            message = (await decode_if_large(protobuf.decode_push, body))()
         follower = self.follower
         if follower is not None and follower.client_id != message.client_id:
             follower = None
         confirmed = follower.cursor if follower is not None and not follower.state.has_not_pulled else None
-        result = await serve_push(self._services, record, self._caller, message, confirmed)
+        result = await serve_push(self._services, record, self._caller, lambda: message, lambda _: confirmed)
         if follower is not None:
             follower.after_push(result.server_hlc)
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))

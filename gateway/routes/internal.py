@@ -16,8 +16,9 @@ from starlette.concurrency import run_in_threadpool
 from gateway.dependencies import GatewayId, local_service
 from gateway.futures import result_of
 from gateway.openapi_schemas import JSON, SERVICE_ERRORS, Struct, error_responses, example, request_body
-from gateway.request_body import decode_push, json_response, parse_json, push_response, read_body
+from gateway.request_body import decode_if_large, json_response, parse_json, push_decoder, push_response, read_body
 from gateway.services import ServicesDependency
+from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.errors import (
     BackpressureError,
     ClockDriftError,
@@ -76,9 +77,13 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
     Any client id is accepted: a flow pushes in the name of other clients.
     """
     found = await run_in_threadpool(services.engine.gateway, gateway)
-    message = await decode_push(request, await read_body(request, MAX_BODY_BYTES))
-    # the claims only name the client: no token is behind them
-    result = await result_of(found.submit_push(message, {"sub": message.client_id}, trusted=True))
+    decode = await decode_if_large(push_decoder(request), await read_body(request, MAX_BODY_BYTES))
+
+    def receive() -> ReceivedPush:
+        push = decode()
+        return ReceivedPush(push, {"sub": push.client_id}, trusted=True)  # no token is behind these claims
+
+    result = await result_of(found.submit_received(receive))
     return push_response(request, result)
 
 

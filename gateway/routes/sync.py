@@ -27,7 +27,14 @@ from gateway.openapi_schemas import (
     query_parameter,
     request_body,
 )
-from gateway.request_body import decode_pull, decode_push, limited_body, pull_response, push_response
+from gateway.request_body import (
+    decode_if_large,
+    decode_pull,
+    limited_body,
+    pull_response,
+    push_decoder,
+    push_response,
+)
 from gateway.request_log import RequestRecord
 from gateway.services import Services, get_services
 from gateway.sync_service import RESYNC_HEADER, serve_pull, serve_push
@@ -81,11 +88,14 @@ _IN_PROTOBUF: dict[str, Any] = {"content": {PROTOBUF: {}}}
 async def push(request: Request) -> Response:
     """Commit a client's deltas."""
     services, caller = await _authenticate(request)
-    message = await decode_push(request, await limited_body(request, services))
+    decode = await decode_if_large(push_decoder(request), await limited_body(request, services))
     knows_resync = header(request.scope, RESYNC_HEADER) is not None
-    never_pulled = message.last_seen_hlc <= NEVER_PULLED  # such a cursor skips no change, so it is safe
-    confirmed = message.last_seen_hlc if knows_resync or never_pulled else None
-    result = await serve_push(services, RequestRecord.of(request), caller, message, confirmed)
+
+    def confirmed(push: SyncPush) -> int | None:
+        never_pulled = push.last_seen_hlc <= NEVER_PULLED  # such a cursor skips no change, so it is safe
+        return push.last_seen_hlc if knows_resync or never_pulled else None
+
+    result = await serve_push(services, RequestRecord.of(request), caller, decode, confirmed)
     return push_response(request, result)
 
 

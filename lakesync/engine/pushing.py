@@ -52,6 +52,19 @@ class Ready(NamedTuple):
     """Whether all delta ids differ."""
 
 
+class ReceivedPush(NamedTuple):
+    """A decoded push, and what the request says of its sender."""
+
+    push: SyncPush
+    claims: Claims
+    """The verified claims of the sender's token."""
+    seen: int | None = None
+    """The newest cursor that the client certainly has when it gets the response; None if unknown."""
+    trusted: bool = False
+    """Whether it comes from a connector, a flow or an embedding app. The write scope does not apply to these, and their
+    rejections are not recorded."""
+
+
 class CheckedPush(NamedTuple):
     """A push that passed `checks.check_push`."""
 
@@ -70,9 +83,9 @@ class CheckedPush(NamedTuple):
     """What `made_ready` computed for all deltas of the push; None if it was not called."""
 
     def made_ready(self) -> CheckedPush:
-        """Return the push with `ready`. Call it in the request's thread, so that the store's thread has less to do."""
+        """Return the push with `ready`."""
         deltas = self.push.deltas
-        if not deltas:
+        if not deltas or self.ready is not None:
             return self
         distinct = len({delta.delta_id for delta in deltas}) == len(deltas)
         return self._replace(ready=Ready(pack(deltas), by_row(deltas), distinct))

@@ -270,13 +270,17 @@ DEEP = [pytest.param(seed, 6, marks=pytest.mark.deep) for seed in range(8)]
 @pytest.mark.parametrize(("seed", "polls"), [(3, 3), *DEEP])
 def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(house, monkeypatch, seed, polls):
     chance, pushed = random.Random(seed), {}
-    submit = SyncGateway.submit_push
+    submit = SyncGateway.submit_received
 
-    def noted(self, push, *args, **options):
-        pushed.update({delta.delta_id: delta for delta in push.deltas})
-        return submit(self, push, *args, **options)
+    def noted(self, receive):
+        def receive_and_note():
+            received = receive()
+            pushed.update({delta.delta_id: delta for delta in received.push.deltas})
+            return received
 
-    monkeypatch.setattr(SyncGateway, "submit_push", noted)
+        return submit(self, receive_and_note)
+
+    monkeypatch.setattr(SyncGateway, "submit_received", noted)
     with desk() as made:
         moving = Moving(made, chance, changes=25)
         little = {"chunkSize": 5, "memoryBudgetBytes": 20_000, "deletedShare": 1}

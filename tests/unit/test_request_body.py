@@ -7,7 +7,7 @@ import json
 
 from starlette.requests import Request
 
-from gateway.request_body import decode_push, read_body
+from gateway.request_body import decode_if_large, push_decoder, read_body
 
 NESTED = json.loads("[" * 90 + "]" * 90)
 
@@ -32,12 +32,12 @@ def test_others_are_served_while_a_large_push_is_decoded():
 
     async def read():
         request = Request({"type": "http", "headers": []}, receive)
-        reading = asyncio.create_task(decode_push(request, await read_body(request, len(body))))
+        reading = asyncio.create_task(decode_if_large(push_decoder(request), await read_body(request, len(body))))
         turns = 0
         while not reading.done():
             await asyncio.sleep(0)
             turns += 1
-        assert len((await reading).deltas) == len(deltas)
+        assert len((await reading)().deltas) == len(deltas)
         return turns
 
     assert asyncio.run(read()) > 20

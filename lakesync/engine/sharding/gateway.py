@@ -20,7 +20,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_limit
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway import SyncGateway, failed
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
@@ -102,11 +102,15 @@ class ShardedGateway(SyncGateway):
         self.newest_arrival = max(part.newest_arrival for part in self._parts.values())
         super()._record_rejection(push, claims, error)
 
-    def _push(self, request: CheckedPush) -> Future[PushResult]:
+    def _push(self, check: Callable[[], CheckedPush]) -> Future[PushResult]:
         """Push to the shards of the push's tables, after all of them accepted it; see `sharding.pushing`.
 
         The generator is given the future of its result, because the caller may cancel the push until it is stored.
         """
+        try:
+            request = check()  # at once, because the tables of the deltas decide which shards commit them
+        except Exception as error:
+            return failed(error)
         outcome: Future[PushResult] = Future()
         request_of_all = pushing.ShardedPush(request.push, request.claims, request.seen, request.trusted, outcome)
         return run(pushing.push(self._parts, self._shards, self._vectors, request_of_all), outcome)

@@ -52,7 +52,8 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`, unless `admitted`.
         """
-        return self._push(CheckedPush(push, claims, self._wall(), seen, admitted, trusted))
+        request = CheckedPush(push, claims, self._wall(), seen, admitted, trusted)
+        return self._push(lambda: request)
 
     def submit_page_part(self, request: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
         """Return this shard's part of a page.
