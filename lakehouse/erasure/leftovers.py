@@ -135,9 +135,9 @@ def leftovers_in_file(
     yield from (Leftover(path, seq, rows) for seq, rows in counts.items() if rows)
 
 
-_HISTORY = ("gateway", "shard", "table_name", "row_id", "client_id", "hlc", "width", "columns")
+_HISTORY = ("gateway", "shard", "table_name", "row_id", "op", "client_id", "hlc", "width", "columns")
 """The columns of `deltas` that are searched."""
-_STATE = ("_gateway", "_row", "_cells")
+_STATE = ("_gateway", "_row", "_cells", "_inserted")
 """The columns of a state table that are searched."""
 
 
@@ -152,13 +152,21 @@ def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
         else:
             mine = pc.and_(mine, pc.equal(batch["table_name"], request.table))
             mine = pc.and_(mine, pc.equal(batch["row_id"], request.row_id))
-        return sum(bool(row["width"] or row["columns"]) for row in batch.filter(mine).to_pylist())
+        return sum(_has_content(row) for row in batch.filter(mine).to_pylist())
     mine = pc.equal(batch["_gateway"], request.gateway)
     if request.client_id is None:
         mine = pc.and_(mine, pc.equal(batch["_row"], request.row_id))
-    return sum(_has_cell(row["_cells"], request) for row in batch.filter(mine).to_pylist())
+    return sum(_has_covered_part(row, request) for row in batch.filter(mine).to_pylist())
 
 
-def _has_cell(cells: list[tuple[str, dict[str, Any]]] | None, request: Erasure) -> bool:
-    """Return whether a state row has a value that the request's client, or any client, wrote before the erasure."""
-    return any(cell["hlc"] <= request.hlc and request.client_id in (None, cell["client_id"]) for _, cell in cells or ())
+def _has_content(delta: dict[str, Any]) -> bool:
+    """Return whether a delta of the history is not emptied yet; `redaction` empties these."""
+    return delta["op"] == "INSERT" or bool(delta["width"] or delta["columns"])
+
+
+def _has_covered_part(row: dict[str, Any], request: Erasure) -> bool:
+    """Return whether a state row has a value or an INSERT of the request's client, or any, from before the erasure."""
+    stamps = [cell for _, cell in row["_cells"] or ()]
+    if row["_inserted"] is not None:
+        stamps.append(row["_inserted"])
+    return any(each["hlc"] <= request.hlc and request.client_id in (None, each["client_id"]) for each in stamps)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _MAX_ARRIVAL = (1 << 63) - 1
 """Greater than every arrival."""
-_HAS_CONTENT = "(width > 0 OR size(columns) > 0)"
-"""Condition for deltas that are not emptied yet."""
+_HAS_CONTENT = "(op = 'INSERT' OR width > 0 OR size(columns) > 0)"
+"""Condition for deltas that are not emptied yet. An INSERT makes its row visible even without columns."""
 
 
 class RewriteReport(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def redact_history(spark: SparkSession, requests: Sequence[Erasure], names: Lake
     """Empty the deltas of the history that one gateway's requests cover.
 
     An emptied delta becomes an UPDATE without columns, which has no effect in a merge. As an INSERT it would still
-    make its row visible.
+    make its row visible. A DELETE has no content and stays as it is, because it deletes older values of other clients.
 
     Args:
         spark: an open Spark session.

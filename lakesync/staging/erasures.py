@@ -5,7 +5,8 @@
 
 An erased delta keeps its place in the log: hlc (the client's timestamp), client, table, row, and its id, which is a
 hash. Otherwise a device could push the delta again, and the log would differ from the lake in number and ids. Its
-values are removed: it becomes an UPDATE without columns, which changes nothing when it is merged.
+values are removed: an INSERT or UPDATE becomes an UPDATE without columns, which changes nothing when it is merged. A
+DELETE in the log has no values and stays as it is, because it deletes older values of other clients.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class ErasureStatements(ErasureQueries):
         self._query(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:columns])
 
     def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
-        """Return one client's deltas as they may be stored: without the values of those that an erasure covers.
+        """Return one client's deltas as they may be stored: those that an erasure covers, DELETEs too, have no effect.
 
         The same sequence is returned if no erasure covers any of them. Such deltas come from devices that were offline
         during the erasure.
@@ -120,7 +121,7 @@ class ErasureStatements(ErasureQueries):
         redacted = 0
         for seq, body in rows:
             deltas = decode_body(bytes(body))
-            covered = sum(bool(delta.columns) and covers(delta) for delta in deltas)
+            covered = sum(_has_content(delta) and covers(delta) for delta in deltas)
             if covered:
                 new_body = encode_body([_redacted(delta) if covers(delta) else delta for delta in deltas])
                 self._query(_REDACT, new_body, head.shard, head.epoch, seq)
@@ -148,9 +149,14 @@ def _chunks(values: list[str]) -> Iterator[list[str]]:
         yield values[start : start + _MAX_ROW_IDS]
 
 
+def _has_content(delta: RowDelta) -> bool:
+    """Return whether a redaction changes a delta: an INSERT makes its row visible even without columns."""
+    return delta.op == "INSERT" or bool(delta.columns)
+
+
 def _redacted(delta: RowDelta) -> RowDelta:
-    """Return a stored delta without its values; a DELETE, which has none, stays as it is."""
-    return _without_values(delta) if delta.columns else delta
+    """Return a stored delta without its content; one that has none, as a DELETE, stays as it is."""
+    return _without_values(delta) if _has_content(delta) else delta
 
 
 def _without_values(delta: RowDelta) -> RowDelta:

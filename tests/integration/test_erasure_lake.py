@@ -88,6 +88,12 @@ class World:
         made = msgspec.structs.replace(made, op="UPDATE")
         self.gateway.handle_push(SyncPush(client, (made,)))
 
+    def insert(self, client, row):
+        """An INSERT without columns."""
+        self._made += 1
+        made = extract_delta(None, {}, table="notes", row_id=row, client_id=client, hlc=(wall_ms() << 16) + self._made)
+        self.gateway.handle_push(SyncPush(client, (msgspec.structs.replace(made, op="INSERT"),)))
+
     def flush(self):
         flush_due(self.spark, self.store, gateways=[self.name], names=self.names)
 
@@ -188,6 +194,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     world.write("bob", "hers", body="of bob")
     world.write("cy", ERASED, body=SECRET)
     world.write("ann", "shared", body=SECRET)
+    world.insert("ann", "shared")
     world.write("bob", "shared", body=2)
     world.flush()
     world.merge()
@@ -224,8 +231,8 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     world.merge()
     lake = {row: state for (_, row), state in states(spark.table(world.names.state("notes"))).items()}
     staged = world.store.read("erasing", lambda view: view.rows([("notes", row) for row in lake])).result()
-    assert {row: state.values() for row, state in lake.items()} == {
-        row: staged["notes", row].state.values() for row in lake
+    assert {row: (state.values(), state.inserted) for row, state in lake.items()} == {
+        row: (staged["notes", row].state.values(), staged["notes", row].state.inserted) for row in lake
     }
     assert {
         row: {name: bytes(value).decode() for name, value in state.values().items()} for row, state in lake.items()

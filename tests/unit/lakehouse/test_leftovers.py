@@ -1,10 +1,17 @@
-"""Files of a table's folder are found under the paths that Iceberg's metadata names, which are not percent-encoded."""
+"""Rows and files in a table's folder that an erasure still has to remove.
+
+Paths are those of Iceberg's metadata, which are not percent-encoded.
+"""
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.erasure.leftovers import delete_files, unreferenced_files
+from lakehouse.erasure.leftovers import delete_files, leftovers_in_file, unreferenced_files
+from lakesync.staging.records import Erasure
 
 
 @pytest.mark.parametrize("folder", ["plain", "a b", "a%41b", "a#b", "a?b"])
@@ -19,3 +26,55 @@ def test_files_that_no_snapshot_references_are_found_in_a_folder_with_any_name(t
     assert found == [str(orphan)]
     delete_files(location, found)
     assert sorted(data.iterdir()) == [kept]
+
+
+HISTORY = pa.schema(
+    [
+        *((name, pa.string()) for name in ("gateway", "shard", "table_name", "row_id", "op", "client_id")),
+        *(("hlc", pa.int64()), ("width", pa.int32()), ("columns", pa.map_(pa.string(), pa.string()))),
+    ]
+)
+STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
+CELL = pa.struct([*STAMP, ("value", pa.string())])
+STATES = pa.schema(
+    [
+        *(("_gateway", pa.string()), ("_row", pa.string())),
+        *(("_cells", pa.map_(pa.string(), CELL)), ("_inserted", STAMP)),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "width", "columns", "left"),
+    [
+        ("INSERT", 0, {}, 1),  # without columns it still makes its row visible
+        ("UPDATE", 1, {"title": '"x"'}, 1),
+        ("UPDATE", 2, {}, 1),
+        ("UPDATE", 0, {}, 0),
+        ("DELETE", 0, {}, 0),
+    ],
+)
+def test_a_covered_delta_is_left_until_it_is_emptied(tmp_path, op, width, columns, left):
+    of_ann = {"gateway": "g", "shard": "main", "table_name": "notes", "row_id": "r", "op": op, "client_id": "ann"}
+    delta = {**of_ann, "hlc": 9, "width": width, "columns": [*columns.items()]}
+    later = {**delta, "hlc": 10, "op": "INSERT"}
+    assert rows_left(tmp_path, [delta, later], HISTORY, history=True) == left
+
+
+@pytest.mark.parametrize(
+    ("inserted", "left"),
+    [(None, 0), ({"hlc": 9, "client_id": "ann"}, 1), ({"hlc": 9, "client_id": "bob"}, 0)],
+)
+def test_a_state_row_with_a_covered_insert_is_left(tmp_path, inserted, left):
+    of_bob = [("title", {"hlc": 1, "client_id": "bob", "value": '"x"'})]
+    row = {"_gateway": "g", "_row": "r", "_cells": of_bob, "_inserted": inserted}
+    assert rows_left(tmp_path, [row], STATES, history=False) == left
+
+
+def rows_left(folder, rows, schema, *, history):
+    """The rows that an erasure of the client `ann` up to hlc 9 finds in a file."""
+    path = str(folder / "part.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    request = Erasure("g", 1, None, None, "ann", hlc=9, arrival=256, requested_ms=0)
+    found = leftovers_in_file(pafs.LocalFileSystem(), path, [request], history=history)
+    return sum(each.rows for each in found)

@@ -7,6 +7,8 @@ import pytest
 
 from lakesync.feed import reindex_some
 from lakesync.model.errors import NotFoundError
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
 from lakesync.staging.erasing import ERASER
@@ -125,6 +127,28 @@ def test_erasing_a_client_keeps_the_values_of_others(world):
         "g", lambda view: view._query("SELECT claims FROM log WHERE gateway = ? AND client_id = ?", "x")
     ).result()
     assert {bytes(each) for (each,) in claims} == {b"{}"}
+
+
+def test_the_log_of_an_erased_client_merges_to_the_rows_in_staging(world):
+    inserted = RowDelta("INSERT", "notes", "empty", "x", (), (world.clock.now_ms << 16) + 3, "an insert")
+    deleted = RowDelta("DELETE", "notes", "gone", "x", (), inserted.hlc, "a delete")
+    older = (
+        make_delta("a", inserted.hlc - 1, "empty", name="theirs"),
+        make_delta("a", deleted.hlc - 1, "gone", name="1"),
+    )
+    world.push("a", *older)
+    world.push("x", inserted, deleted)
+    erasure = world.store.erase_client("g", "x")
+    assert erasure.deltas == 1
+    world.push("b", make_delta("b", inserted.hlc - 1, "empty"))  # it deletes the row, because the INSERT is erased
+    merged = {"empty": RowState(), "gone": RowState()}
+    for delta in world.logged():
+        merged[delta.row_id].merge(delta)
+    stored = world.store.read("g", lambda view: view.rows([("notes", row) for row in merged])).result()
+    assert {row: state.visible for row, state in merged.items()} == {"empty": False, "gone": False}
+    for row, state in merged.items():
+        mine = stored["notes", row].state
+        assert (mine.tombstone, mine.inserted, mine.live) == (state.tombstone, state.inserted, state.live)
 
 
 def test_values_that_an_erased_client_had_overwritten_are_restored_from_the_lake(world):
