@@ -9,8 +9,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from lakesync.model.errors import ValidationError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
 
 _CONNECTOR = "connector:"
 """Prefix of the client ids under which connectors push."""
+_IS_ROW = "table_name = {} AND row_id = {}"
+"""Condition for one row, with `{}` in place of its table and its id."""
 
 
 class Condition(NamedTuple):
@@ -68,15 +68,12 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
 
     Args:
         requests: at least one, all of the same gateway. A request that names no shards covers all of them.
-
-    Raises:
-        ValidationError: a request names neither a client nor a row.
     """
     covered: list[str] = []
     values: list[str | int] = []
     for each in requests:
         if each.client_id is None:
-            named, own = "table_name = {} AND row_id = {}", [*_row_of(each)]
+            named, own = _IS_ROW, [*each.row]
         else:
             named, own = "client_id = {}", [each.client_id]
         of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
@@ -98,28 +95,12 @@ def landed_by(request: Erasure, connector: str | None) -> Condition | None:
 
     Returns:
         The condition; None for a client that is not a connector, and so has no polled rows.
-
-    Raises:
-        ValidationError: the request names neither a client nor a row.
     """
     found = Condition().narrowed("gateway = {}", request.gateway)
     if request.client_id is None:
-        found = found.narrowed("table_name = {} AND row_id = {}", *_row_of(request))
+        found = found.narrowed(_IS_ROW, *request.row)
     elif request.client_id.startswith(_CONNECTOR):
         found = found.narrowed("connector = {}", request.client_id.removeprefix(_CONNECTOR))
     else:
         return None
     return found if connector is None else found.narrowed("connector = {}", connector)
-
-
-def _row_of(request: Erasure) -> tuple[str, str]:
-    """Return the table and the id of the row that a request without a client covers.
-
-    Raises:
-        ValidationError: it names no row, so it would match nothing and count as done.
-    """
-    if request.table is None or request.row_id is None:
-        raise ValidationError(
-            f"erasure {request.seq} of gateway {request.gateway!r} names neither a client nor a table and row"
-        )
-    return request.table, request.row_id

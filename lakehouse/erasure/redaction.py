@@ -222,7 +222,7 @@ def _covered_rows(requests: Sequence[Erasure], table: str) -> Column:
             condition |= has_covered | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
         elif each.table == table:
             has_covered = sf.exists(cells, _is_covered(None, upto))
-            condition |= (sf.col("_row") == (each.row_id or "")) & (has_covered | (inserted["hlc"] <= upto))
+            condition |= (sf.col("_row") == each.row_id) & (has_covered | (inserted["hlc"] <= upto))
     return condition
 
 

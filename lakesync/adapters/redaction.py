@@ -14,8 +14,9 @@ import msgspec
 
 from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
-from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
+from lakesync.model.validation import check_erasure_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,12 +46,8 @@ class RedactionRequest(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Check that it names either a row or a client."""
-        named = (self.table is not None, self.row_id is not None, self.client_id is not None)
-        if named not in ((True, True, False), (False, False, True)):
-            raise ValidationError(
-                f"the redaction request of gateway {self.gateway!r} names table {self.table!r}, row {self.row_id!r} "
-                f"and client {self.client_id!r}: set either table and row_id, or client_id"
-            )
+        subject = f"the redaction request of gateway {self.gateway!r}"
+        check_erasure_target(subject, self.table, self.row_id, self.client_id)
 
 
 class RedactionResult(msgspec.Struct, frozen=True):

@@ -54,6 +54,25 @@ MAX_HLC = (1 << 63) - 1
 """The highest hlc (timestamp of a hybrid logical clock): the lake stores it as a signed 64-bit integer."""
 
 
+def check_erasure_target(subject: str, table: str | None, row_id: str | None, client_id: str | None) -> None:
+    """Check that an erasure names one row or one client; otherwise it would cover a whole gateway or table, or nothing.
+
+    Args:
+        subject: what has these fields, for the message.
+        table: the row's table; None for a client.
+        row_id: the row's id; None for a client.
+        client_id: the client's id; None for a row.
+
+    Raises:
+        ValidationError: neither a row nor a client is named, only a part of a row's key, or both.
+    """
+    if (table is None, row_id is None, client_id is None) not in ((False, False, True), (True, True, False)):
+        raise ValidationError(
+            f"{subject} names table {table!r}, row {row_id!r} and client {client_id!r}: set either table and row_id, "
+            "or client_id"
+        )
+
+
 def check_gateway_id(value: str) -> str | None:
     """Return what is wrong with a gateway's id; None if it is valid."""
     if _GATEWAY_ID.fullmatch(value):

@@ -242,7 +242,7 @@ class ErasingStore(ABC):
         crash_point("erasure.redacted")
         if erasure.client_id is None:
             rows = self.submit(
-                erasure.gateway, lambda commit: self._delete_rows(commit, erasure, [_key(erasure)])
+                erasure.gateway, lambda commit: self._delete_rows(commit, erasure, [erasure.row])
             ).result()
         else:
             rows = self._remove_columns_of(erasure, erasure.client_id)
@@ -269,7 +269,7 @@ class ErasingStore(ABC):
         def covers(delta: RowDelta) -> bool:
             if delta.hlc > erasure.hlc:
                 return False
-            return delta.client_id == erasure.client_id if erasure.client_id else delta.key == _key(erasure)
+            return erasure.client_id == delta.client_id or erasure.row == delta.key
 
         after: int | None = 0
         redacted = 0
@@ -353,10 +353,6 @@ class ErasingStore(ABC):
                 f"the store of gateway {commit.gateway!r} was opened without an engine: it cannot erase"
             )
         return self._replayer
-
-
-def _key(erasure: Erasure) -> RowKey:
-    return (erasure.table or "", erasure.row_id or "")
 
 
 def _stamps(row: StoredRow) -> list[Stamp]:

@@ -17,6 +17,7 @@ from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import RowDelta
+from lakesync.staging.records import Erasure
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
@@ -219,6 +220,15 @@ def test_an_insert_without_columns_is_emptied_and_a_delete_stays_a_delete(reques
 def test_a_redaction_request_names_either_a_row_or_a_client(named):
     with pytest.raises(ValidationError, match="set either table and row_id, or client_id"):
         RedactionRequest("g", 100, **named)
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"table": "notes"}, {"row_id": "r"}, {"table": "notes", "row_id": "r", "client_id": "ann"}]
+)
+def test_an_erasure_names_either_a_row_or_a_client(named):
+    target = {"table": None, "row_id": None, "client_id": None, **named}
+    with pytest.raises(ValidationError, match=r"erasure 1 of gateway 'g' names .*: set either table and row_id, or"):
+        Erasure("g", 1, **target, hlc=100, arrival=256, requested_ms=0)
 
 
 def test_an_adapter_without_redaction_is_reported():

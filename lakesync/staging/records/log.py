@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.model.types import Claims
+from lakesync.model.types import Claims, RowKey
+from lakesync.model.validation import check_erasure_target
 
 ARRIVAL_STEP = 256
 """Arrivals are multiples of this. The numbers between two arrivals are used for cursors in the middle of a series of
@@ -181,7 +182,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """The permanent deletion of one row, or of everything that one client wrote."""
+    """The permanent deletion of one row, or of everything that one client wrote.
+
+    Raises:
+        ValidationError: it names neither one row nor one client.
+    """
 
     gateway: str
     seq: int
@@ -207,3 +212,13 @@ class Erasure(msgspec.Struct, frozen=True):
     """When the lake had erased everything; None before."""
     shards: tuple[str, ...] = ()
     """The shards whose deltas it covers; empty without sharding. Each shard has an erasure of its own."""
+
+    def __post_init__(self) -> None:
+        """Check that it names either a row or a client."""
+        subject = f"erasure {self.seq} of gateway {self.gateway!r}"
+        check_erasure_target(subject, self.table, self.row_id, self.client_id)
+
+    @property
+    def row(self) -> RowKey:
+        """Table and id of the erased row; for a client two empty texts, which no row has."""
+        return (self.table or "", self.row_id or "")

@@ -132,15 +132,12 @@ def test_erasing_a_client_keeps_the_values_of_others(world):
 def test_the_log_of_an_erased_client_merges_to_the_rows_in_staging(world):
     inserted = RowDelta("INSERT", "notes", "empty", "x", (), (world.clock.now_ms << 16) + 3, "an insert")
     deleted = RowDelta("DELETE", "notes", "gone", "x", (), inserted.hlc, "a delete")
-    older = (
-        make_delta("a", inserted.hlc - 1, "empty", name="theirs"),
-        make_delta("a", deleted.hlc - 1, "gone", name="1"),
-    )
-    world.push("a", *older)
+    older = inserted.hlc - 1
+    world.push("a", make_delta("a", older, "empty", name="theirs"), make_delta("a", older, "gone", name="theirs"))
     world.push("x", inserted, deleted)
     erasure = world.store.erase_client("g", "x")
     assert erasure.deltas == 1
-    world.push("b", make_delta("b", inserted.hlc - 1, "empty"))  # it deletes the row, because the INSERT is erased
+    world.push("b", make_delta("b", older, "empty"))  # it deletes the row, because the INSERT is erased
     merged = {"empty": RowState(), "gone": RowState()}
     for delta in world.logged():
         merged[delta.row_id].merge(delta)
