@@ -1,4 +1,4 @@
-"""A proxy before Postgres that loses a commit, or its answer."""
+"""A proxy before Postgres that loses a commit or its answer, or becomes silent while its connections stay open."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class Proxy:
         self.url = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
         self.cut: str | None = None
         self.cuts = 0
+        self.flowing = threading.Event()
+        """Clear it to forward nothing, for connections too, and keep all of them open."""
+        self.flowing.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -35,17 +38,23 @@ class Proxy:
                 client, _ = self._listening.accept()
             except OSError:
                 return
-            try:
-                server = socket.create_connection(self._target)
-            except OSError:  # the server is away
-                client.close()
-                continue
-            for run in (self._up, self._down):
-                threading.Thread(target=run, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._join, args=(client,), daemon=True).start()
+
+    def _join(self, client: socket.socket) -> None:
+        """Connect a client to the server, and forward both ways."""
+        self.flowing.wait()
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:  # the server is away
+            client.close()
+            return
+        threading.Thread(target=self._up, args=(client, server), daemon=True).start()
+        self._down(client, server)
 
     def _up(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := client.recv(65536):
+                self.flowing.wait()
                 if b"COMMIT" in data and self.cut is not None:
                     when, self.cut = self.cut, None
                     self.cuts += 1
@@ -62,6 +71,7 @@ class Proxy:
     def _down(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := server.recv(65536):
+                self.flowing.wait()
                 client.sendall(data)
         except OSError:
             pass  # cut off above

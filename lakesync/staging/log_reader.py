@@ -106,14 +106,14 @@ def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]
 def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...]]:
     """Return the log rows of a range from Postgres; raises StagingUnavailableError for any other kind of address."""
     import psycopg
-    from psycopg.conninfo import make_conninfo
+
+    from lakesync.wire.postgres import BoundedConnection, parameters
 
     if not source.url.startswith(_POSTGRES):
         raise StagingUnavailableError(f"the log at {without_password(source.url)!r} is neither SQLite's nor Postgres'")
     url = source.url.removeprefix("jdbc:")
     try:
-        credentials = make_conninfo(url, **{"connect_timeout": "10", **source.properties})
-        with psycopg.connect(credentials) as connection:
+        with BoundedConnection.connect(**{**parameters(url), **source.properties}) as connection:
             return connection.execute(_ROWS.format(table=source.table, mark="%s"), log_range).fetchall()
     except psycopg.Error as error:
         raise StagingUnavailableError(

@@ -2,4 +2,5 @@
 
 `json`, `protobuf`, `frames` and `actions` are what clients and gateways exchange, `pages` and `encoded` faster forms of
 it; `log` is a row of staging's log, `history` the columns of the lake, `frame_places` the files of checkpoints.
+`http_auth` and `postgres` open connections to servers.
 """

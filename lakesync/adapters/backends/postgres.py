@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
 from lakesync.adapters.backends.postgres_wire import copy_out, encode_binary, encode_csv, read_columns, read_csv
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
+    from lakesync.wire.postgres import BoundedConnection
+
 _TYPES: dict[Kind, str] = {
     "id": 'text COLLATE "C"',
     "name": 'text COLLATE "C"',
@@ -37,9 +39,12 @@ _TYPES: dict[Kind, str] = {
 }
 _CREATE_TABLE_LOCK = 0x1A4E_57AC
 """Advisory lock for creating tables, because concurrent `IF NOT EXISTS` statements can fail."""
-_CONNECT_SECONDS = 10
+_MARGIN_SECONDS = 10
+"""Seconds of silence, beyond a statement's time limit, after which it fails: the server should have cancelled it."""
 _STATEMENT_SECONDS = 300
 """A longer statement is cancelled, unless the URI or the role sets a limit."""
+_VACUUM_SECONDS = 3600
+"""The same for VACUUM of one table."""
 _LOCK_SECONDS = 30
 """How long a statement waits for a lock before it fails, unless the URI or the role sets a limit."""
 _VALUE_ERRORS = ("22", "23", "54")
@@ -62,10 +67,9 @@ class PostgresAdapter(SqlAdapter):
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
         """Remove the old versions of rows, so that the tables' files do not contain erased content."""
-        connection.execute("SET statement_timeout = 0")
-        for table in tables:
-            connection.execute(f"VACUUM {table}")
-        connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
+        with cast("_PostgresConnection", connection).limited(_VACUUM_SECONDS):
+            for table in tables:
+                connection.execute(f"VACUUM {table}")
 
 
 class PostgresDialect(Dialect):
@@ -115,9 +119,11 @@ class PostgresExecutor:
         """
         with extra("postgres", "Postgres needs its driver"):
             import psycopg
-        self._driver = psycopg
+
+            from lakesync.wire import postgres
+        self._driver, self._wire = psycopg, postgres
         self._uri = uri
-        self._pool = Pool(self._connect, _alive, lambda connection: connection.close())
+        self._pool = Pool(self._connect, self._is_alive, lambda connection: connection.close())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -133,21 +139,41 @@ class PostgresExecutor:
         """Close every connection."""
         self._pool.close()
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        connection = self._driver.connect(self._uri, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+    def _connect(self) -> BoundedConnection:
+        connection = self._wire.BoundedConnection.connect(**self._wire.parameters(self._uri), autocommit=True)
         connection.execute("SET TIME ZONE 'UTC'")
         for name, seconds in (("statement_timeout", _STATEMENT_SECONDS), ("lock_timeout", _LOCK_SECONDS)):
             connection.execute(
                 f"SELECT set_config('{name}', '{seconds}s', false) WHERE current_setting('{name}') = '0'".encode()
             )
+        limit = connection.execute("SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'").fetchone()
+        statement_ms = limit[0] if limit is not None else _STATEMENT_SECONDS * 1000
+        connection.response_seconds = statement_ms / 1000 + _MARGIN_SECONDS
         return connection
+
+    def _is_alive(self, connection: BoundedConnection) -> bool:
+        """Return whether the server still answers on a connection."""
+        try:
+            self._wire.check_connection(connection)
+        except self._driver.Error:
+            return False
+        return True
 
 
 class _PostgresConnection:
     """`Connection`, `DirectAppend` and `HashReader` over psycopg."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: BoundedConnection) -> None:
         self._sql = connection
+
+    @contextmanager
+    def limited(self, seconds: int) -> Iterator[None]:
+        """Use another time limit for statements in the `with` block."""
+        (before,) = self._sql.execute("SHOW statement_timeout").fetchone() or ("0",)
+        self._sql.execute(f"SET statement_timeout = '{seconds}s'".encode())
+        with self._sql.limited(seconds + _MARGIN_SECONDS):
+            yield
+        self._sql.execute(f"SET statement_timeout = '{before}'".encode())
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         return max(0, self._sql.execute(_with_placeholders(statement), list(values)).rowcount)
@@ -234,17 +260,6 @@ class _PostgresConnection:
 def _with_placeholders(statement: str) -> bytes:
     """Replace `?` with psycopg's `%s`. Statements contain no literal `?`."""
     return statement.replace("%", "%%").replace("?", "%s").encode()
-
-
-def _alive(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether the server still answers on a connection."""
-    import psycopg
-
-    try:
-        connection.execute("SELECT 1")
-    except psycopg.Error:
-        return False
-    return True
 
 
 def _message(error: psycopg.Error) -> str:

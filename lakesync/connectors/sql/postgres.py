@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import psycopg
 
 _CONNECT_SECONDS = 10
+_RESPONSE_SECONDS = 600.0
+"""Seconds without a byte from the server after which a poll fails. A query may sort a large table before its first row.
+"""
 _PORT = 5432
 _NOWHERE = "/nonexistent/lakesync"
 """A path without a file, in place of libpq's default files."""
@@ -76,7 +79,9 @@ class PostgresReader:
         with extra("postgres", "Postgres needs its driver"):
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
-        self._driver = psycopg
+
+            from lakesync.wire import postgres
+        self._driver, self._wire = psycopg, postgres
         self._hosts = hosts
         try:
             self._parameters: dict[str, Any] = {name: str(value) for name, value in conninfo_to_dict(uri).items()}
@@ -112,7 +117,8 @@ class PostgresReader:
             AdapterError: the database cannot be reached; retry.
         """
         try:
-            with self._driver.connect(**self._pinned_parameters()) as connection:
+            with self._wire.BoundedConnection.connect(**self._pinned_parameters()) as connection:
+                connection.response_seconds = _RESPONSE_SECONDS
                 connection.read_only = True
                 connection.isolation_level = self._driver.IsolationLevel.REPEATABLE_READ
                 connection.execute("SET TIME ZONE 'UTC'")
@@ -130,7 +136,8 @@ class PostgresReader:
             addresses = [self._hosts.resolve(host, port) for host, port in self._hosts_and_ports]
         except OSError as error:
             raise AdapterError(f"Postgres' host cannot be resolved: {error}") from error
-        return {"password": "", **self._parameters, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
+        given = {"password": "", **self._wire.KEEPALIVE, **self._parameters}
+        return {**given, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
 
     def quoted(self, name: str) -> str:
         """Quote a name with double quotes."""

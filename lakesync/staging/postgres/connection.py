@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -16,8 +15,9 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging.migrations import pending
+from lakesync.wire.postgres import MAINTENANCE_SECONDS, BoundedConnection, check_connection, parameters
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = BoundedConnection
 
 POOL_SIZE = 8
 """The most connections of a process, besides the one that listens for notices."""
@@ -26,14 +26,6 @@ _POOL_SECONDS = 10.0
 APPLICATION = "lakesync staging"
 """The `application_name` of the store's connections; that of the listening one begins with `lakesync`, too.
 `replacement` counts connections by it before it replaces a store."""
-_KEEPALIVE = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-"""Connection settings that detect a dead server after 25 s; TCP alone takes a quarter of an hour."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
 """Number of the Postgres advisory lock under which migrations run; nothing else may use it."""
 
@@ -63,24 +55,24 @@ class Database:
             ConfigurationError: the URL is invalid.
         """
         try:
-            given = psycopg.conninfo.conninfo_to_dict(url)
+            self._given = psycopg.conninfo.conninfo_to_dict(url)
+            self.info = {**parameters(url), "application_name": APPLICATION}
+            """Connection parameters, with libpq's names."""
         except psycopg.ProgrammingError:  # its text may contain a part of the password
             raise ConfigurationError(
                 "staging.url cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ "
                 "and the like in the password"
             ) from None
-        self._given = given
-        self.info = {**_KEEPALIVE, **given, "application_name": APPLICATION}
-        """Connection parameters, with libpq's names."""
         self.address = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         """Host and database, for messages; without user and password."""
         self._pool = ConnectionPool(
             psycopg.conninfo.make_conninfo("", **self.info),
+            connection_class=BoundedConnection,
             min_size=1,
             max_size=POOL_SIZE,
             open=False,
             configure=_configure,
-            check=ConnectionPool.check_connection,
+            check=check_connection,
             timeout=_POOL_SECONDS,
             # The pool waits twice as long before each new attempt to connect. By default it does so for five minutes,
             # so a gateway would be away for as long again as its server was. A failed attempt is dropped after this
@@ -97,7 +89,7 @@ class Database:
             StagingUnavailableError: the database cannot be reached.
         """
         with self._mapped("opening it"):
-            with psycopg.connect(**self.info) as connection:  # type: ignore[arg-type]
+            with BoundedConnection.connect(**self.info) as connection:
                 migrate(connection, self.address)
             self._pool.open(wait=True, timeout=_POOL_SECONDS)
 
@@ -145,7 +137,8 @@ class Database:
         Raises:
             StagingUnavailableError: it failed; a repeat is safe.
         """
-        with self._mapped("VACUUM"), psycopg.connect(**self.info, autocommit=True) as connection:  # type: ignore[arg-type]
+        with self._mapped("VACUUM"), BoundedConnection.connect(**self.info, autocommit=True) as connection:
+            connection.response_seconds = MAINTENANCE_SECONDS
             connection.execute("VACUUM lakesync.log, lakesync.row_state, lakesync.client, lakesync.action")
 
     def jdbc(self) -> tuple[str, dict[str, str]]:
@@ -198,6 +191,8 @@ def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableEr
 def migrate(connection: Connection, address: str) -> None:
     """Migrate the schema to the newest version. A lock lets one process at a time do it; others wait.
 
+    Its statements, and later ones on the connection, may take `MAINTENANCE_SECONDS`.
+
     Args:
         connection: an open connection; statements run in its current transaction.
         address: host and database, for messages.
@@ -205,6 +200,7 @@ def migrate(connection: Connection, address: str) -> None:
     Raises:
         StagingVersionError: a newer LakeSync wrote the schema.
     """
+    connection.response_seconds = MAINTENANCE_SECONDS
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
     connection.execute("CREATE SCHEMA IF NOT EXISTS lakesync")
     connection.execute(

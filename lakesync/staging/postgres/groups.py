@@ -209,6 +209,8 @@ class Groups:
         try:
             result = job.work(PostgresCommit(journal))
         except BaseException as exc:
+            if isinstance(exc, psycopg.Error) and connection.closed:
+                raise  # the transaction is lost, so there is nothing to roll back
             journal.head = head
             journal.announcement = announcement
             connection.execute("ROLLBACK TO work")

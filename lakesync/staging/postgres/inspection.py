@@ -14,6 +14,7 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.secrets import without_password
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 from lakesync.staging.postgres.connection import Connection, migrate, unavailable
+from lakesync.wire.postgres import BoundedConnection, parameters
 
 _SIZE_SQL = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
@@ -79,7 +80,7 @@ def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
     """Yield a connection and the URL without its password; a driver's error becomes StagingUnavailableError."""
     address = without_password(url)
     try:
-        with psycopg.connect(url) as connection:
+        with BoundedConnection.connect(**parameters(url)) as connection:
             yield connection, address
     except psycopg.Error as exc:
         raise unavailable(address, what, exc) from exc

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import count
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -20,6 +21,7 @@ import structlog
 
 from lakesync.staging.notices import Notice, Notices, Presence
 from lakesync.staging.postgres.connection import Connection
+from lakesync.wire.postgres import CHECK_SECONDS, BoundedConnection
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +50,7 @@ class Listening:
     process from before may be repeated, which does no harm.
     """
 
-    def __init__(self, info: Mapping[str, object], address: str) -> None:
+    def __init__(self, info: Mapping[str, Any], address: str) -> None:
         """Create it; the first `watch` connects.
 
         Args:
@@ -150,7 +152,7 @@ class Listening:
                     )
                     self._ended.wait(wait)
 
-    def _listen(self) -> psycopg.Connection[tuple[str]]:
+    def _listen(self) -> BoundedConnection:
         """Connect, and deliver a notice for every gateway, because commits may have been missed before.
 
         They may have been before the first connection too: a listener may have waited for it.
@@ -158,7 +160,8 @@ class Listening:
         Raises:
             psycopg.Error: the database cannot be reached.
         """
-        connection: psycopg.Connection[tuple[str]] = psycopg.connect(**self._info, autocommit=True)  # type: ignore[arg-type]
+        connection = BoundedConnection.connect(**self._info, autocommit=True)
+        connection.response_seconds = CHECK_SECONDS
         try:
             connection.execute(f"LISTEN {_CHANNEL}")
             gateways = connection.execute("SELECT id FROM lakesync.gateway").fetchall()
@@ -168,7 +171,7 @@ class Listening:
         self.notices.tell(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
         return connection
 
-    def _deliver(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:
+    def _deliver(self, connection: BoundedConnection, selector: selectors.BaseSelector) -> None:
         """Deliver notices from Postgres until the store is closed.
 
         Raises:

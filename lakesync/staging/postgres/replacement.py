@@ -18,6 +18,7 @@ from lakesync.staging.postgres.commit import PostgresCommit
 from lakesync.staging.postgres.connection import Connection, Database, configure_session, migrate, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
 from lakesync.staging.restored_log import Restoring
+from lakesync.wire.postgres import BoundedConnection, parameters
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
     """
     address = Database(url).address
     try:
-        with psycopg.connect(url) as connection:
+        with BoundedConnection.connect(**parameters(url)) as connection:
             _rename_existing(connection, wall, address, replace=replace)
             migrate(connection, address)
             configure_session(connection)
