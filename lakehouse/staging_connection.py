@@ -36,7 +36,7 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         ConfigurationError: the gateway's URL or the service token is not configured.
     """
     if config.gateway_owns_staging:
-        remote = RemoteStore(*gateway_address(config))
+        remote = RemoteStore(*gateway_address(config), timeout=config.limits.request_timeout_seconds)
         try:
             yield remote
         finally:

@@ -9,6 +9,7 @@ the terms.
 from __future__ import annotations
 
 import inspect
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -88,6 +89,8 @@ _LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.Chunked
 """Errors of a request without a complete response. The last is that of a connection that ends within the body."""
 _CONNECT_SECONDS = 5.0
 """Seconds to wait for a connection."""
+_MARGIN_SECONDS = 5.0
+"""Seconds beyond the gateway's own limit to wait for a response, so that the gateway reports its timeout first."""
 _SHOWN = 200
 """Characters of an unexpected response that an error message contains."""
 
@@ -102,24 +105,26 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 class RemoteStore:
     """The store of a gateway process, through its internal route.
 
-    All methods can be repeated, so a call that gets no complete response is retried.
+    All methods can be repeated. So a call without a complete response, or that the gateway did not complete in time, is
+    repeated at least once, and then until `patience` is over.
 
     Raises (from every method):
-        StagingUnavailableError: the gateway or its store was not reached within `patience` seconds.
+        StagingUnavailableError: the gateway or its store was not reached within `patience` seconds; or, however long
+            that took, within two calls.
         LakeSyncError: the error that the store raised, with the same class.
     """
 
-    def __init__(self, base_url: str, service_token: str, *, timeout: float = 60.0, patience: float = 30.0) -> None:
+    def __init__(self, base_url: str, service_token: str, *, timeout: float = 30.0, patience: float = 30.0) -> None:
         """Create the HTTP session; nothing is sent yet.
 
         Args:
             base_url: the gateway's address, `http://HOST:PORT`.
             service_token: the token for the gateway's internal routes.
-            timeout: seconds to wait for one response.
+            timeout: seconds in which the gateway responds, the setting `limits.request_timeout_seconds`.
             patience: seconds during which a failed call is retried.
         """
         self._root = base_url.rstrip("/") + "/internal/staging/"
-        self._timeout = timeout
+        self._timeout = timeout + _MARGIN_SECONDS
         self._patience = patience
         self._session = requests.Session()
         self._session.auth = BearerAuth(service_token)
@@ -224,11 +229,17 @@ class RemoteStore:
     def _ask(self, method: str, arguments: dict[str, Any]) -> bytes:
         """Send a call, and return the body of the response.
 
-        Retries while the store cannot be reached, for at most `patience` seconds.
+        Retries while the store cannot be reached, for `patience` seconds, and at least once.
         """
         body = msgspec.json.encode(arguments)
-        for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=self._patience):
+        deadline, attempts = time.monotonic() + self._patience, 0
+
+        def may_repeat(error: Exception) -> bool:
+            return isinstance(error, StagingUnavailableError) and (attempts < 2 or time.monotonic() < deadline)
+
+        for attempt in stamina.retry_context(on=may_repeat, attempts=None, timeout=None):
             with attempt:
+                attempts += 1
                 return self._post(method, body)
         raise AssertionError("stamina raises when it gives up")
 

@@ -37,8 +37,6 @@ staging_app = command_app(
 
 erase_app = command_app()
 
-_REQUEST_SECONDS = 600.0
-"""Time limit of a request to the gateway that owns a store; an erasure may take long."""
 _RETRY_SECONDS = 30.0
 """Requests to a gateway that does not answer are retried for this long."""
 Url = Annotated[
@@ -314,7 +312,7 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
             url, token = _owner(config, error)
             closing_store.close()
             store = closing_store.enter_context(
-                closing(RemoteStore(url, token, timeout=_REQUEST_SECONDS, patience=_RETRY_SECONDS))
+                closing(RemoteStore(url, token, timeout=config.limits.request_timeout_seconds, patience=_RETRY_SECONDS))
             )
             closing_store.enter_context(_report_first_retry(url))
         yield store

@@ -18,22 +18,27 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import Column, TableSchema
 from lakesync.model.types import StoredConnector
+from lakesync.staging import remote as remote_module
 from lakesync.staging.records import Checkpoint, CheckpointTable
 from lakesync.staging.remote import RemoteStore, dispatch, methods
 from tests.conformance.book import id_sum, make_delta
 
 TOKEN = "a-service-token"
+SHORT = 0.2
 
 
 class Server(ThreadingHTTPServer):
-    """Calls `dispatch` as the gateway's internal route does; told to, it drops the next answers or ends within them."""
+    """Calls `dispatch` as the gateway's internal route does; told to, it drops answers, cuts them, or is late."""
 
     def __init__(self, store) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.store = store
         self.drop = 0
         self.halve = 0
+        self.late = 0
+        self.mute = False
         self.calls = 0
+        self.closing = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -45,7 +50,13 @@ class Handler(BaseHTTPRequestHandler):
         """One call."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.calls += 1
+        if self.server.mute:
+            self.server.closing.wait()
         status, answer, retry_after = self._answer(body)
+        if self.server.late:  # as a gateway whose time for the request ran out
+            self.server.late -= 1
+            self.server.closing.wait(2 * SHORT)
+            status, answer, retry_after = 503, _error("not done in time", "STAGING_UNAVAILABLE"), None
         if self.server.drop:
             self.server.drop -= 1
             self.close_connection = True
@@ -86,6 +97,7 @@ def server(store):
         thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
         thread.start()
         yield listening
+        listening.closing.set()
         listening.shutdown()
         thread.join()
 
@@ -145,6 +157,27 @@ def test_a_call_with_a_lost_answer_is_retried(remote, server, store, book):
     batch = remote.plan("g", "main", 1)
     assert batch == store.plan("g", "main", 1)
     assert server.calls == 4
+
+
+def test_a_call_that_takes_all_the_patience_is_repeated_once(server, store):
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, patience=SHORT)
+    server.late = 1
+    assert client.gateways() == ["g"]
+    assert server.calls == 2
+    server.late = 9
+    with pytest.raises(StagingUnavailableError, match="not done in time"):
+        client.gateways()
+    assert server.calls == 4
+    client.close()
+
+
+def test_a_gateway_that_never_answers_is_an_error(server, monkeypatch):
+    monkeypatch.setattr(remote_module, "_MARGIN_SECONDS", SHORT)
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, timeout=SHORT, patience=SHORT)
+    server.mute = True
+    with pytest.raises(StagingUnavailableError, match="did not answer"):
+        client.gateways()
+    client.close()
 
 
 def test_an_unreachable_gateway_is_an_error_with_its_address(server):
