@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import fnmatch
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -27,6 +28,8 @@ _SEALED = "sealed"
 """The field of a stored secret with its ciphertext."""
 _GATEWAY = "{gateway}"
 """Stands for the gateway id in patterns of allowed references."""
+_FREE = re.compile(r"\{gateway\}|[*?\[\]]")
+"""The parts of patterns that stand for other text."""
 _IDENTITY = "google:"
 """Prefix of the patterns that allow the use of the server's Google identity."""
 
@@ -47,7 +50,7 @@ class Secrets:
                 `google:GATEWAY` (see `lends_identity`). `{gateway}` stands for the gateway id.
 
         Raises:
-            ConfigurationError: a key is shorter than MIN_KEY_CHARS, or a pattern does not separate gateways.
+            ConfigurationError: a key is shorter than MIN_KEY_CHARS, or one or two patterns do not separate gateways.
         """
         if any(len(key) < MIN_KEY_CHARS for key in keys):
             raise ConfigurationError(
@@ -55,6 +58,8 @@ class Secrets:
             )
         for pattern in references:
             _check_pattern(pattern)
+        for one, other in itertools.combinations((each for each in references if _GATEWAY in each), 2):
+            _check_pair(one, other)
         ciphers = [_cipher(key) for key in keys]
         self._newest = ciphers[0] if ciphers else None
         self._all = MultiFernet(ciphers) if ciphers else None
@@ -232,6 +237,47 @@ def _check_pattern(pattern: str) -> None:
             f"allowed_references in [connectors] has {pattern!r}, which does not separate gateways: write "
             "env:PREFIX_{gateway}_* or file:/FOLDER/{gateway}/*"
         )
+
+
+def _check_pair(one: str, other: str) -> None:
+    """Check that no variable or file can belong to one gateway by a pattern, and to another gateway by another pattern.
+
+    With `env:A_{gateway}` and `env:A_{gateway}_*`, the variable `A_shop_TOKEN` would belong to `shop_TOKEN` and `shop`.
+    Two patterns separate gateways if no reference matches both, as their beginnings or ends show, or if both find the
+    id in the same place.
+
+    Args:
+        one: a pattern with `{gateway}` that separates gateways by itself.
+        other: another one.
+
+    Raises:
+        ConfigurationError: the pair does not separate gateways. Some pairs that would are rejected too.
+    """
+    heads, tails = ([_FREE.split(each)[end] for each in (one, other)] for end in (0, -1))
+    may_overlap = _is_prefix(*heads) and _is_prefix(*(tail[::-1] for tail in tails))
+    if may_overlap and one != other and _id_place(one) != _id_place(other):
+        raise ConfigurationError(
+            f"allowed_references in [connectors] has {one!r} and {other!r}, by which one secret could belong to two "
+            "gateways: let them begin differently, such as env:A_{gateway}_* and env:B_{gateway}_*"
+        )
+
+
+def _is_prefix(one: str, other: str) -> bool:
+    """Return whether one of two texts begins with the other."""
+    return one.startswith(other) or other.startswith(one)
+
+
+def _id_place(pattern: str) -> tuple[object, ...]:
+    """Return a value that is equal for patterns that find the gateway's id in the same place of any reference.
+
+    In a variable, the id is between a known number of `_` on each side; see `_check_pattern`. In other references it
+    ends at the first character that ids do not contain.
+    """
+    before, _, after = pattern.partition(_GATEWAY)
+    if not pattern.startswith("env:"):
+        return (before,)
+    after_id = after if _GATEWAY in after else after.count("_")
+    return (before.count("_"), before.rpartition("_")[2], after_id)
 
 
 def _cipher(key: str) -> Fernet:

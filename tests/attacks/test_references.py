@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import re
+
 import pytest
 
 from lakesync import config
@@ -86,3 +90,62 @@ def test_no_two_gateways_share_a_variable():
 def test_a_reference_pattern_that_does_not_separate_gateways_is_rejected(pattern):
     with pytest.raises(ConfigurationError, match="references"):
         Secrets((), [pattern])
+
+
+WORDS = ("shop", "eu", "shop_eu", "eu_shop", "shop_TOKEN", "TOKEN", "X_shop")
+OF_VARIABLES = ("A_{gateway}", "A_{gateway}_*", "A_{gateway}_TOKEN", "A_X_{gateway}", "A_*_{gateway}", "B_{gateway}_*")
+OF_FILES = ("/a/{gateway}/*", "/a/{gateway}", "/a/shop/{gateway}/*", "/a/{gateway}/eu/*", "/b/{gateway}/*")
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (kind, *pair)
+        for kind, patterns in (("env", OF_VARIABLES), ("file", OF_FILES))
+        for pair in itertools.combinations(patterns, 2)
+    ],
+)
+def test_two_patterns_share_no_secret_or_are_rejected(kind, one, other):
+    pair = (f"{kind}:{one}", f"{kind}:{other}")
+    with contextlib.suppress(ConfigurationError):
+        Secrets((), pair)
+        owners = [{name: gateway for gateway in WORDS for name in names(each, gateway)} for each in pair]
+        shared = owners[0].keys() & owners[1].keys()
+        assert all(owners[0][name] == owners[1][name] for name in shared)
+
+
+def names(pattern, gateway):
+    """References of a gateway that a pattern allows."""
+    return [pattern.replace("{gateway}", gateway).replace("*", word) for word in WORDS if "_" not in word]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("env:A_{gateway}", "env:A_{gateway}_*"),
+        ("env:A_{gateway}_*", "env:A_{gateway}_SECRET_*"),
+        ("env:A_{gateway}", "env:A_X_{gateway}"),
+        ("file:/a/{gateway}/*", "file:/a/shop/{gateway}/*"),
+    ],
+)
+def test_patterns_by_which_a_secret_belongs_to_two_gateways_are_rejected(one, other):
+    for pair in ((one, other), (other, one)):
+        with pytest.raises(ConfigurationError, match=re.escape(f"{pair[0]!r} and {pair[1]!r}, by which one secret")):
+            Secrets((), pair)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("env:A_{gateway}_*", "env:B_{gateway}_*"),
+        ("env:A_{gateway}_*", "env:A_{gateway}_TOKEN"),
+        ("env:A_{gateway}_KEY", "env:A_{gateway}_FILE_PATH"),
+        ("env:A_{gateway}_*", "env:A_{gateway}_*"),
+        ("env:A_{gateway}_*", "env:A_SHARED"),
+        ("env:A_{gateway}_*", "file:/run/{gateway}/*"),
+        ("file:/run/{gateway}/*", "file:/run/{gateway}/key"),
+        ("env:A_{gateway}_*", "google:{gateway}"),
+    ],
+)
+def test_patterns_that_separate_gateways_are_accepted_together(one, other):
+    assert Secrets((), (one, other))
