@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from gateway.errors import ErrorBody, status_of
 from lakesync.actions import ActionLimits
-from lakesync.connectors.built_in import DESCRIPTORS
+from lakesync.connectors.built_in import BUILT_IN
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.model import errors
 from lakesync.model.delta import MAX_DEPTH
@@ -92,7 +92,10 @@ PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "Connector": {
         "name": CONNECTOR,
-        "type": {"enum": [each.type for each in DESCRIPTORS], "description": "Or a type of an installed package"},
+        "type": {
+            "enum": [each.descriptor.type for each in BUILT_IN],
+            "description": "Or a type of an installed package",
+        },
     },
     "SyncRules": {"version": {"minimum": 1}},
     "Bucket": {"name": {"minLength": 1, "maxLength": MAX_NAME_CHARS}, "tables": {"items": IDENTIFIER}},
@@ -118,7 +121,7 @@ OBJECT_KEYWORDS: dict[str, dict[str, Any]] = {
                 "required": [each.type],
                 "additionalProperties": False,
             }
-            for each in DESCRIPTORS
+            for each in (known.descriptor for known in BUILT_IN)
         ],
     },
 }

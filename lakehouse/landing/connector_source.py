@@ -18,8 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from lakehouse.landing.poll_tasks import OpenSource, Part, PollWork
 from lakehouse.landing.rows import LANDED_COLUMNS
-from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.source import ParallelSource, SourceRow, TablePart
+from lakesync.connectors.base import ConnectorConfig, ParallelSource, SourceRow, TablePart
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lakehouse.landing.gateway_intake import Intake, OpenIntake
     from lakehouse.landing.reading import LandedTables
-    from lakesync.connectors.source import Table
+    from lakesync.connectors.base import Table
 
 CHUNK = 500
 """Deltas in one push."""

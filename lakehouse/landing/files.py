@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lakehouse.data_files import data_file_path, on_s3
 from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys, Claims, Version, replay_versions
 from lakehouse.landing.rows import GONE, OLD_MARK, POSITION, ROW, WHOLE, LandedFile
-from lakesync.connectors.source import changed_columns
+from lakesync.connectors.base import changed_columns
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta

@@ -21,11 +21,11 @@ from pyiceberg_core.transform import bucket as bucket_of
 from lakehouse.landing.files import KNOWN_ROWS, LandedRow, LandedTable, claims_of, value_tuples
 from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys
 from lakehouse.landing.rows import BUCKETS, GONE, ROW
+from lakesync.connectors.base import Page, SourceRow
 from lakesync.connectors.polling import CensusComparison
-from lakesync.connectors.source import Page, SourceRow
 
 if TYPE_CHECKING:
-    from lakesync.connectors.source import Census
+    from lakesync.connectors.base import Census
 
 
 class KnownRows(NamedTuple):

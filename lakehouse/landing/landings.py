@@ -31,8 +31,8 @@ from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, Read
 from lakehouse.landing.tables import ConnectorTables, commit_rows, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
+from lakesync.connectors.base import Table, Usage
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
-from lakesync.connectors.source import Table, Usage
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import FlushError
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakehouse.landing.poll_tasks import OpenSource
-    from lakesync.connectors.base import ConnectorConfig
-    from lakesync.connectors.source import Cursor
+    from lakesync.connectors.base import ConnectorConfig, Cursor
 
 BUDGETS_PER_LANDING = 4
 """A landing has about this many times `memoryBudgetBytes` of rows from one task, at most."""

@@ -20,9 +20,17 @@ from lakehouse.landing.files import LandedTable
 from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
 from lakehouse.landing.rows import Constants, LandedRows, ReadPosition
 from lakehouse.task_runner import Failure
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import (
+    Census,
+    ConnectorConfig,
+    Page,
+    ParallelRead,
+    ParallelSource,
+    Source,
+    TablePart,
+    Usage,
+)
 from lakesync.connectors.polling import CensusComparison, SeenRows, census_pages
-from lakesync.connectors.source import Census, Page, ParallelRead, ParallelSource, Source, TablePart, Usage
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakehouse.landing.gateway_intake import OpenIntake
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
-    from lakesync.connectors.source import Table
+    from lakesync.connectors.base import Table
     from lakesync.staging.store.pipeline import FlushStore
 
 

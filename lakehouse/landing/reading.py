@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from lakesync.connectors.source import Table
+    from lakesync.connectors.base import Table
 
 _ROWS_PER_TASK = 50_000
 """Number of landed rows per task, if several tasks compute the deltas."""

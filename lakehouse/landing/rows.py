@@ -17,7 +17,7 @@ from lakesync.connectors.polling import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:
-    from lakesync.connectors.source import Page
+    from lakesync.connectors.base import Page
 
 
 ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"

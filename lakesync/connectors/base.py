@@ -1,20 +1,216 @@
-"""`ConnectorType`, which a package implements to add a type of connector, and the configuration of one connector.
+"""The interfaces between LakeSync and a type of connector: what a package implements to add one.
 
-A connector connects a gateway with an external system, such as Jira or a database. Polls of it bring rows into the
-gateway; actions let clients do something at it, such as creating an issue. `lakesync.connectors.registry` uses types.
+A connector connects a gateway with an external system, such as Jira or a database. Polls bring the system's rows into
+the gateway through a `Source`; actions let clients do something there, such as creating an issue. A `ConnectorType`
+opens both from the connector's configuration.
+
+A poll reads the changes since the last poll's cursor. A source that does not report deletes is also asked for a
+census, a list of all row ids: rows that are known and not listed were deleted. A probe is a quick check of a source,
+such as whether its credentials are accepted. The pipeline's poll tasks call the source, `lakesync connectors test` its
+probes, and `lakesync.connectors.registry` the types. `docs/connectors.md` is the guide for authors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.source import Source
 from lakesync.model.action_handlers import ActionDescriptor, ActionHandler, ConnectorDescriptor
+from lakesync.model.delta import jcs
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import Column, TableSchema
+
+Cursor = Mapping[str, Any]
+"""A position in a source: a JSON object that only the connector interprets."""
+
+
+class SourceRow(NamedTuple):
+    """A complete row as the source has it now."""
+
+    row_id: str
+    columns: Mapping[str, Any]
+    """Column → JSON value."""
+
+
+def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that differ between two versions of a row, with the later values; null for missing ones.
+
+    This comparison is the core of the poll's diff, which `lakehouse.landing` computes.
+
+    Args:
+        before: columns of the earlier version.
+        after: columns of the later version.
+    """
+    return {name: after.get(name) for name in {**before, **after} if _differ(before.get(name), after.get(name))}
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """Return whether two JSON values differ, compared in canonical form (RFC 8785): 1 and 1.0 are equal."""
+    if isinstance(before, str) and isinstance(after, str):
+        return before != after
+    return jcs(before) != jcs(after)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some changes of one table. The poll writes a page with its cursor to the lake completely, or not at all."""
+
+    table: str
+    rows: Sequence[SourceRow]
+    cursor: Cursor | None = None
+    """Where to continue after this page was written; None keeps the previous cursor."""
+    deleted: Sequence[str] = ()
+    """Row ids that the source reports as deleted."""
+    whole: Sequence[tuple[str, str]] = ()
+    """`(column, value)` pairs for which the page is complete: other known rows with this value are deleted."""
+
+
+class Census(NamedTuple):
+    """A list of all rows that a table has now."""
+
+    column: str | None
+    """The column whose values are listed; None for the row id."""
+    values: Iterator[Sequence[str]]
+    """All values, in pages."""
+
+
+class Usage(NamedTuple):
+    """API calls made, and the remaining budget."""
+
+    calls: int
+    left: int | None = None
+    """Remaining calls; None if the source reports no budget."""
+    limit: int | None = None
+    """The whole budget; None if the source reports none."""
+
+
+def _no_schema() -> TableSchema | None:
+    return None
+
+
+class Table(NamedTuple):
+    """A table that a source fills."""
+
+    name: str
+    identity: str | None = None
+    """A column that identifies a row even when its row id changes: a row with the same value replaces the other row."""
+    schema: Callable[[], TableSchema | None] = _no_schema
+    """Returns the schema to register if the gateway has none yet; called after the first rows were written."""
+    counted: bool = False
+    """Whether every poll takes a census, because `changes` does not report deletes."""
+
+
+class Source(Protocol):
+    """A connector's source during one poll. It is used by one caller at a time and closed at the end.
+
+    Methods raise errors of `lakesync.model.errors`: terminal ones that a person must fix (`AuthError`,
+    `ForbiddenError`, `ConfigurationError`), and transient ones (`RateLimitedError`, `AdapterError`).
+
+    Three members are optional: `probes()`, see `lakesync.connectors.base`; `split`, see `ParallelSource`; and
+    `resumable = True` for a source that can continue after any page from that page's cursor, so that a long read is
+    written in parts.
+    """
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The tables, in the order in which they are polled."""
+
+    @property
+    def usage(self) -> Usage:
+        """The calls made so far."""
+
+    def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
+        """Yield changes after a cursor; without a cursor, all rows.
+
+        Unchanged rows may be returned again; no change may be missed. All pages belong to `table`.
+        """
+
+    def census(self, table: str) -> Census | None:
+        """Return all rows that are there now; None if `changes` reports deletes."""
+
+    def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
+        """Yield rows by id, which a census found, with their dependent rows in other tables."""
+
+    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+        """Return the ids of those rows that are certainly deleted or outside the filter.
+
+        Rows that may exist but are hidden from this account must not be returned.
+
+        Args:
+            table: one of `tables`.
+            rows: known rows that a census does not list.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class TablePart(Protocol):
+    """A part of a large table that any process can read independently. It can be pickled."""
+
+    def pages(self) -> Iterator[Sequence[SourceRow]]:
+        """Yield its rows in pages."""
+
+
+class ParallelRead(NamedTuple):
+    """A whole table divided into parts that are read in parallel."""
+
+    parts: Sequence[TablePart]
+    cursor: Cursor
+    """Where to continue after all parts were written."""
+
+
+@runtime_checkable
+class ParallelSource(Protocol):
+    """A source that can divide the read of a whole table, so that Spark's tasks read the parts at the same time."""
+
+    def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
+        """Return a whole table in parts; None if it must be read with `changes`."""
+
+
+class Probe(NamedTuple):
+    """One check."""
+
+    name: str
+    """`credentials`, `clock`, `permissions`, or the table of which a page is read."""
+    run: Callable[[], str]
+    """Returns the result as a sentence, or raises an error of `lakesync.model.errors`."""
+
+
+def probes_of(source: Source) -> Sequence[Probe]:
+    """Return the probes of the source's method `probes`; if it has none, a probe that reads a page of each table."""
+    own = getattr(source, "probes", None)
+    if own is not None:
+        return tuple(own())
+    return [Probe(table.name, partial(_first_page, source, table.name)) for table in source.tables]
+
+
+def describe_clock_skew(theirs_ms: float, whose: str, now_ms: Callable[[], float] = lambda: time.time() * 1000) -> str:
+    """Describe the difference between a source's clock and this machine's.
+
+    Args:
+        theirs_ms: the source's time, in milliseconds since 1970.
+        whose: the clock's owner in the possessive, such as "the site's".
+        now_ms: returns this machine's time, in milliseconds since 1970.
+    """
+    seconds = round((theirs_ms - now_ms()) / 1000)
+    if abs(seconds) < 5:
+        return f"{whose} clock agrees with this machine's"
+    relation = "ahead of" if seconds > 0 else "behind"
+    return (
+        f"{whose} clock is {abs(seconds)} s {relation} this machine's. Polls use {whose} clock only, so no change is "
+        "missed. Check which clock is wrong."
+    )
+
+
+def _first_page(source: Source, table: str) -> str:
+    """Read a page of a table, and return the number of its rows as a sentence: the default probe."""
+    page = next(source.changes(table, None), None)
+    return f"{0 if page is None else len(page.rows)} rows on the first page"
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,21 @@
-"""The built-in connector types: descriptors with their settings as JSON Schema, actions and sources.
+"""The built-in connector types: each with its settings as JSON Schema, its actions and its source.
 
-`registry.installed_types` returns them with those of installed packages. A type's code is imported when one of its
-connectors is first used.
+`registry.installed_types` returns them with those of installed packages. Importing a source does not import its
+database driver: a reader of `lakesync.connectors.sql` does so when it is created.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from lakesync.connectors.base import ConnectorConfig, ConnectorType
-from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, JIRA, JIRA_SWITCHES, TRANSITION
-from lakesync.connectors.salesforce.schemas import CREATE_RECORD, SALESFORCE, SALESFORCE_SWITCHES, UPDATE_RECORD
-from lakesync.model.action_handlers import SECRET, SERVER_FILE, ActionDescriptor, ConnectorDescriptor
-
-SEND = ActionDescriptor(
-    "send",
-    "Post an event",
-    {
-        "type": "object",
-        "properties": {
-            "event": {"type": "string", "minLength": 1, "maxLength": 200},
-            "payload": {"description": "Any JSON."},
-        },
-        "required": ["event"],
-        "additionalProperties": False,
-    },
-)
+from lakesync.connectors.base import ConnectorType
+from lakesync.connectors.jira.actions import JIRA_ACTIONS, jira_actions
+from lakesync.connectors.jira.source import JIRA_SWITCHES, JIRA_TABLES, JiraSource
+from lakesync.connectors.salesforce.actions import SALESFORCE_ACTIONS, salesforce_actions
+from lakesync.connectors.salesforce.source import SALESFORCE_SWITCHES, SALESFORCE_TABLES, SalesforceSource
+from lakesync.connectors.sql import bigquery, mysql, postgres
+from lakesync.connectors.webhook import SEND, WebhookActions
+from lakesync.model.action_handlers import SECRET, SERVER_FILE, ConnectorDescriptor
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
 _SITE = "^(https://)?[A-Za-z0-9-]{1,63}(\\.atlassian\\.net)?/?$"
@@ -150,146 +139,125 @@ def _connection(scheme: str) -> dict[str, Any]:
     return _object({"connectionString": _secret(f"{scheme}://USER:PASSWORD@HOST/DATABASE.")}, "connectionString")
 
 
-DESCRIPTORS = (
-    _database("postgres", "PostgreSQL", _connection("postgresql")),
-    _database("mysql", "MySQL", _connection("mysql")),
-    _database(
-        "bigquery",
-        "BigQuery",
-        _object(
-            {
-                "projectId": _text("The Google Cloud project."),
-                "dataset": _text("The dataset."),
-                "keyFilename": _text(
-                    "File with a service account's key. Without it, the server's own identity, if allowed.",
-                    format=SERVER_FILE,
-                ),
-                "location": _text("The dataset's location.", default="US"),
-                "endpoint": _text(
-                    "URL of an emulator, which is called without credentials.",
-                    pattern="^https?://[^/]+/?$",
-                    format="uri",
-                ),
-            },
-            "projectId",
-            "dataset",
+BUILT_IN = (
+    ConnectorType(_database("postgres", "PostgreSQL", _connection("postgresql")), open_source=postgres.source),
+    ConnectorType(_database("mysql", "MySQL", _connection("mysql")), open_source=mysql.source),
+    ConnectorType(
+        _database(
+            "bigquery",
+            "BigQuery",
+            _object(
+                {
+                    "projectId": _text("The Google Cloud project."),
+                    "dataset": _text("The dataset."),
+                    "keyFilename": _text(
+                        "File with a service account's key. Without it, the server's own identity, if allowed.",
+                        format=SERVER_FILE,
+                    ),
+                    "location": _text("The dataset's location.", default="US"),
+                    "endpoint": _text(
+                        "URL of an emulator, which is called without credentials.",
+                        pattern="^https?://[^/]+/?$",
+                        format="uri",
+                    ),
+                },
+                "projectId",
+                "dataset",
+            ),
         ),
+        open_source=bigquery.source,
     ),
-    ConnectorDescriptor(
-        "jira",
-        "Jira Cloud",
-        "Polls issues, comments and projects of a Jira Cloud site.",
-        "api",
-        _object(
-            {
-                "domain": _text("SITE of SITE.atlassian.net.", pattern=_SITE),
-                "email": _text("E-mail address of the account."),
-                "apiToken": _secret("An API token of the account."),
-                "jql": _text("JQL filter of the issues to poll. Without it, all issues."),
-                "includeComments": _flag("Whether comments are polled.", default=True),
-                "includeProjects": _flag("Whether projects are polled.", default=True),
-                "baseUrl": _text(
-                    "URL of a site that is not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
-                ),
-            },
-            "domain",
-            "email",
-            "apiToken",
+    ConnectorType(
+        ConnectorDescriptor(
+            "jira",
+            "Jira Cloud",
+            "Polls issues, comments and projects of a Jira Cloud site.",
+            "api",
+            _object(
+                {
+                    "domain": _text("SITE of SITE.atlassian.net.", pattern=_SITE),
+                    "email": _text("E-mail address of the account."),
+                    "apiToken": _secret("An API token of the account."),
+                    "jql": _text("JQL filter of the issues to poll. Without it, all issues."),
+                    "includeComments": _flag("Whether comments are polled.", default=True),
+                    "includeProjects": _flag("Whether projects are polled.", default=True),
+                    "baseUrl": _text(
+                        "URL of a site that is not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
+                    ),
+                },
+                "domain",
+                "email",
+                "apiToken",
+            ),
+            _API_INGEST,
+            JIRA_TABLES,
         ),
-        _API_INGEST,
-        JIRA,
+        actions=JIRA_ACTIONS,
+        make_handler=jira_actions,
+        open_source=JiraSource,
+        switches=JIRA_SWITCHES,
     ),
-    ConnectorDescriptor(
-        "salesforce",
-        "Salesforce",
-        "Polls accounts, contacts, opportunities and leads of a Salesforce organisation.",
-        "api",
-        _object(
-            {
-                "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$", format="uri"),
-                "clientId": _text("Consumer key of the connected app."),
-                "clientSecret": _secret("Consumer secret of the connected app."),
-                "username": _text("User to sign in as. Without it, the app signs in by the client credentials flow."),
-                "password": _secret("The user's password, followed by the security token."),
-                "loginUrl": _text(
-                    "URL of the login server, if not the one that isSandbox selects.",
-                    pattern="^https?://[^/]+/?$",
-                    format="uri",
-                ),
-                "apiVersion": _text("Version of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
-                "isSandbox": _flag("Whether the organisation is a sandbox, with its own login server.", default=False),
-                "soqlFilter": _text("SOQL condition that is added to every query."),
-                "includeAccounts": _flag("Whether accounts are polled.", default=True),
-                "includeContacts": _flag("Whether contacts are polled.", default=True),
-                "includeOpportunities": _flag("Whether opportunities are polled.", default=True),
-                "includeLeads": _flag("Whether leads are polled.", default=True),
-            },
-            "instanceUrl",
-            "clientId",
-            "clientSecret",
-            dependentRequired={"username": ["password"], "password": ["username"]},
+    ConnectorType(
+        ConnectorDescriptor(
+            "salesforce",
+            "Salesforce",
+            "Polls accounts, contacts, opportunities and leads of a Salesforce organisation.",
+            "api",
+            _object(
+                {
+                    "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$", format="uri"),
+                    "clientId": _text("Consumer key of the connected app."),
+                    "clientSecret": _secret("Consumer secret of the connected app."),
+                    "username": _text(
+                        "User to sign in as. Without it, the app signs in by the client credentials flow."
+                    ),
+                    "password": _secret("The user's password, followed by the security token."),
+                    "loginUrl": _text(
+                        "URL of the login server, if not the one that isSandbox selects.",
+                        pattern="^https?://[^/]+/?$",
+                        format="uri",
+                    ),
+                    "apiVersion": _text("Version of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
+                    "isSandbox": _flag(
+                        "Whether the organisation is a sandbox, with its own login server.", default=False
+                    ),
+                    "soqlFilter": _text("SOQL condition that is added to every query."),
+                    "includeAccounts": _flag("Whether accounts are polled.", default=True),
+                    "includeContacts": _flag("Whether contacts are polled.", default=True),
+                    "includeOpportunities": _flag("Whether opportunities are polled.", default=True),
+                    "includeLeads": _flag("Whether leads are polled.", default=True),
+                },
+                "instanceUrl",
+                "clientId",
+                "clientSecret",
+                dependentRequired={"username": ["password"], "password": ["username"]},
+            ),
+            _API_INGEST,
+            SALESFORCE_TABLES,
         ),
-        _API_INGEST,
-        SALESFORCE,
+        actions=SALESFORCE_ACTIONS,
+        make_handler=salesforce_actions,
+        open_source=SalesforceSource,
+        switches=SALESFORCE_SWITCHES,
     ),
-    ConnectorDescriptor(
-        "webhook",
-        "Webhook",
-        "Posts signed events of clients to a URL.",
-        "api",
-        _object(
-            {
-                "url": _text("URL that receives the events.", pattern="^https?://", format="uri"),
-                "secret": _secret("Key of the signature by which the receiver verifies an event."),
-            },
-            "url",
-            "secret",
+    ConnectorType(
+        ConnectorDescriptor(
+            "webhook",
+            "Webhook",
+            "Posts signed events of clients to a URL.",
+            "api",
+            _object(
+                {
+                    "url": _text("URL that receives the events.", pattern="^https?://", format="uri"),
+                    "secret": _secret("Key of the signature by which the receiver verifies an event."),
+                },
+                "url",
+                "secret",
+            ),
+            {"not": {}, "description": "A webhook is not polled."},
         ),
-        {"not": {}, "description": "A webhook is not polled."},
+        actions=(SEND,),
+        make_handler=WebhookActions,
     ),
 )
-
-
-_ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
-    "jira": ("lakesync.connectors.jira.actions:handler", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),
-    "salesforce": ("lakesync.connectors.salesforce.actions:handler", (CREATE_RECORD, UPDATE_RECORD)),
-    "webhook": ("lakesync.connectors.webhook:WebhookActions", (SEND,)),
-}
-"""Type → `MODULE:NAME` of the function or class that makes its handler, and its actions."""
-_SOURCES = {
-    "postgres": "lakesync.connectors.sql.postgres:source",
-    "mysql": "lakesync.connectors.sql.mysql:source",
-    "bigquery": "lakesync.connectors.sql.bigquery:source",
-    "jira": "lakesync.connectors.jira.source:JiraSource",
-    "salesforce": "lakesync.connectors.salesforce.source:SalesforceSource",
-}
-"""Type → `MODULE:NAME` of the function or class that opens its source."""
-_SWITCHES = {"jira": JIRA_SWITCHES, "salesforce": SALESFORCE_SWITCHES}
-
-
-class _LazyFactory:
-    """A factory that imports its module on the first call."""
-
-    def __init__(self, location: str) -> None:
-        self._location = location
-
-    def __call__(self, config: ConnectorConfig) -> Any:
-        module, _, name = self._location.partition(":")
-        return getattr(import_module(module), name)(config)
-
-
-def _connector_type(descriptor: ConnectorDescriptor) -> ConnectorType:
-    """Return the connector type of a descriptor. Its code is imported when it is used first."""
-    optional: dict[str, Any] = {}
-    if descriptor.type in _ACTIONS:
-        location, actions = _ACTIONS[descriptor.type]
-        optional |= {"actions": actions, "make_handler": _LazyFactory(location)}
-    if descriptor.type in _SOURCES:
-        optional["open_source"] = _LazyFactory(_SOURCES[descriptor.type])
-    if descriptor.type in _SWITCHES:
-        optional["switches"] = _SWITCHES[descriptor.type]
-    return ConnectorType(descriptor, **optional)
-
-
-BUILT_IN = tuple(_connector_type(descriptor) for descriptor in DESCRIPTORS)
 """The types postgres, mysql, bigquery, jira, salesforce and webhook."""

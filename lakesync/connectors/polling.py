@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Usage
+from lakesync.connectors.base import Census, Cursor, Page, Source, SourceRow, Usage
 from lakesync.model.errors import CensusError, LakeSyncError
 
 MEMORY_BUDGET_BYTES = 16 << 20

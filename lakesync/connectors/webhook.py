@@ -15,9 +15,8 @@ import msgspec
 import requests
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.built_in import SEND
 from lakesync.connectors.http_api import HttpApi, retry_after
-from lakesync.model.action_handlers import ActionContext, ActionData
+from lakesync.model.action_handlers import ActionContext, ActionData, ActionDescriptor
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
 from lakesync.model.types import Action
 
@@ -25,6 +24,21 @@ MAX_RESPONSE_BYTES = 1 << 20
 """Maximum size of a response. It becomes the action's result, which is sent to the client."""
 _ATTEMPTS, _ATTEMPTS_SECONDS = 3, 20.0
 """Maximum attempts to send the request, and seconds for all of them."""
+
+
+SEND = ActionDescriptor(
+    "send",
+    "Post an event",
+    {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "minLength": 1, "maxLength": 200},
+            "payload": {"description": "Any JSON."},
+        },
+        "required": ["event"],
+        "additionalProperties": False,
+    },
+)
 
 
 class WebhookActions:

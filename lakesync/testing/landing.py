@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from lakesync.connectors.base import Census, Cursor, Page, Source, SourceRow, Table, changed_columns
 from lakesync.connectors.polling import (
     MAX_DELETED_SHARE,
     MEMORY_BUDGET_BYTES,
@@ -23,7 +24,6 @@ from lakesync.connectors.polling import (
     TableReport,
     census_pages,
 )
-from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Table, changed_columns
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.types import Op
 

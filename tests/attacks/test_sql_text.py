@@ -18,7 +18,7 @@ from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.analysis.duckdb_merge import FRAGMENTS, quoted, visible_rows
 from lakesync.connectors.jira.api import quote
-from lakesync.connectors.salesforce.schemas import soql_literal as soql_text
+from lakesync.connectors.salesforce.api import soql_literal as soql_text
 from lakesync.connectors.user_filters import balanced_condition
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.connectors.jira.schemas import comment_row
-from lakesync.connectors.jira.source import JiraSource
+from lakesync.connectors.jira.source import JiraSource, comment_row
 from lakesync.testing import ManualClock
 from lakesync.testing.servers import Response
 from lakesync.testing.servers.jira import JiraApi, JiraSite

@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import ConnectorConfig, probes_of
 from lakesync.connectors.built_in import BUILT_IN
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.source import probes_of
 from lakesync.testing.landing import MemoryLanding, poll
 
 

@@ -21,10 +21,9 @@ from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import Census, ConnectorConfig, Page, SourceRow, Table, Usage
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.polling import IngestSettings
-from lakesync.connectors.source import Census, Page, SourceRow, Table, Usage
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.delta import jcs

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from lakehouse.landing.connector_source import register_connectors
 from lakehouse.sessions import session
 from lakesync.connectors import ConnectorConfig, ConnectorDescriptor, ConnectorType
-from lakesync.connectors.source import Page, SourceRow, Table, Usage
+from lakesync.connectors.base import Page, SourceRow, Table, Usage
 from lakesync.model.schema import Column, TableSchema
 from tests.integration.jira_support import desk
 from tests.integration.poll_support import House

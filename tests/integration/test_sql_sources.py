@@ -13,9 +13,8 @@ from google.api_core import exceptions as google
 from google.auth.exceptions import RefreshError
 
 from lakesync.adapters.uri import BackendUri
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import ConnectorConfig, probes_of
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.source import probes_of
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.errors import (

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lakesync.connectors.base import Page, SourceRow
 from lakesync.connectors.polling import MAX_REMEMBERED, SeenRows
-from lakesync.connectors.source import Page, SourceRow
 from lakesync.testing.landing import diff_page
 
 ROW = st.builds(

@@ -129,7 +129,7 @@ def check(
 
     from lakesync.cli.connection import choose_gateway
     from lakesync.cli.local.staging import open_store
-    from lakesync.connectors.source import probes_of
+    from lakesync.connectors.base import probes_of
     from lakesync.model.errors import LakeSyncError, NotFoundError
 
     config = load_settings(data)

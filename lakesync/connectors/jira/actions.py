@@ -2,19 +2,19 @@
 
 The gateway executes an action again if the first attempt's response was lost. Each issue or comment that an action
 creates therefore has the action's id as a property, by which the next attempt finds it instead of creating another one.
+`built_in.py` registers `jira_actions`, which the action dispatcher calls for each action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.http_api import ApiActions, Params
 from lakesync.connectors.jira.api import PAGE, JiraClient, Json, build_jql, quote
-from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, TRANSITION
-from lakesync.model.action_handlers import ActionContext
+from lakesync.model.action_handlers import ActionContext, ActionDescriptor
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Action
@@ -22,7 +22,37 @@ from lakesync.model.types import Action
 ACTION_PROPERTY = "lakesync.action"
 """Property of an issue or comment with the id of the action that created it."""
 
-DAY_MS = 86_400_000
+_DAY_MS = 86_400_000
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_KEY = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*-[0-9]+$", "description": "The issue's key."}
+
+
+def _params(required: Sequence[str], **properties: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an action's parameters."""
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+CREATE_ISSUE = ActionDescriptor(
+    "create_issue",
+    "Create an issue",
+    _params(
+        ("project", "summary"),
+        project={**_TEXT, "description": "The project's key."},
+        summary={**_TEXT, "maxLength": 255},
+        description={"type": "string", "description": "Plain text; paragraphs are divided by empty lines."},
+        issueType={**_TEXT, "default": "Task"},
+        priority=_TEXT,
+        labels={"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}},
+    ),
+)
+ADD_COMMENT = ActionDescriptor(
+    "add_comment", "Add a comment to an issue", _params(("issue", "body"), issue=_KEY, body=_TEXT)
+)
+TRANSITION = ActionDescriptor(
+    "transition_issue",
+    "Change an issue's status",
+    _params(("issue", "status"), issue=_KEY, status={**_TEXT, "description": "The name of the status."}),
+)
 
 
 def _create_issue(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
@@ -76,7 +106,7 @@ def _newest_issues(client: JiraClient, project: str) -> Iterator[Json]:
 
 def _searchable_issues(client: JiraClient, project: str, action_ms: int) -> Iterator[Json]:
     """Yield issues created since a day before the action's time, which is that of the client's clock."""
-    jql = build_jql(None, f"project = {quote(project)}", f"created >= {action_ms - DAY_MS}", order="created ASC")
+    jql = build_jql(None, f"project = {quote(project)}", f"created >= {action_ms - _DAY_MS}", order="created ASC")
     return chain.from_iterable(client.search_pages(jql, ("summary",), properties=(ACTION_PROPERTY,)))
 
 
@@ -122,10 +152,14 @@ def to_document(text: str) -> dict[str, Any]:
     }
 
 
-def handler(config: ConnectorConfig) -> ApiActions[JiraClient]:
+_FUNCTIONS = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
+JIRA_ACTIONS = tuple(descriptor for descriptor, _ in _FUNCTIONS)
+"""The actions that a connector of type `jira` supports."""
+
+
+def jira_actions(config: ConnectorConfig) -> ApiActions[JiraClient]:
     """Return a connector's actions. A repeated attempt first looks for what an earlier one created.
 
     Results: `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
     """
-    functions = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
-    return ApiActions(lambda: JiraClient(config.settings, hosts=config.hosts), functions)
+    return ApiActions(lambda: JiraClient(config.settings, hosts=config.hosts), _FUNCTIONS)

@@ -11,9 +11,8 @@ from typing import Any
 
 import requests
 
+from lakesync.connectors.base import Usage
 from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, int_header
-from lakesync.connectors.jira.schemas import FIELDS
-from lakesync.connectors.source import Usage
 from lakesync.connectors.user_filters import ESCAPES, balanced_condition, escape
 from lakesync.model.errors import (
     AdapterError,
@@ -80,7 +79,7 @@ class JiraClient:
     def search(
         self,
         jql: str,
-        fields: Sequence[str] = FIELDS,
+        fields: Sequence[str],
         size: int = PAGE,
         *,
         token: str | None = None,

@@ -1,27 +1,31 @@
 """Jira source: reads issues and comments by update time, and all projects; finds deleted issues by a census.
 
 A poll continues after the newest update time that it has seen, its cursor. A census lists the keys of all issues, so
-that those that no longer exist are found. The pipeline's poll tasks call the source.
+that those that no longer exist are found. Jira's objects become rows whose columns are all text; objects and lists in
+them, such as formatted descriptions, become JSON text. The pipeline's poll tasks call the source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient, build_jql, quote
-from lakesync.connectors.jira.schemas import (
-    FIELDS,
-    JIRA,
-    JIRA_SWITCHES,
-    comment_row,
-    issue_row,
-    project_row,
-    to_milliseconds,
+from lakesync.connectors.base import (
+    Census,
+    ConnectorConfig,
+    Cursor,
+    Page,
+    Probe,
+    SourceRow,
+    Table,
+    Usage,
+    describe_clock_skew,
+    text_table,
 )
-from lakesync.connectors.source import Census, Cursor, Page, Probe, SourceRow, Table, Usage, describe_clock_skew
+from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient, Json, build_jql, quote
+from lakesync.model.delta import jcs
 from lakesync.model.errors import ConfigurationError, ForbiddenError, NotFoundError
 
 OVERLAP_MS = 120_000
@@ -32,6 +36,40 @@ COMMENTS_PAGE = 1_000
 
 ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
 """The names of the tables."""
+
+JIRA_TABLES = (
+    text_table(
+        ISSUES,
+        "jira_id key summary description status priority issue_type assignee_name assignee_email reporter_name"
+        " reporter_email labels project_key project_name created updated",
+        project_key="jira_projects.key",
+    ),
+    text_table(
+        COMMENTS,
+        "jira_id issue_key body author_name author_email created updated",
+        issue_key="jira_issues.key",
+    ),
+    text_table(PROJECTS, "jira_id key name project_type lead_name"),
+)
+"""The row id of an issue or project is its key; that of a comment is `KEY:ID`."""
+
+JIRA_SWITCHES = {COMMENTS: "includeComments", PROJECTS: "includeProjects"}
+"""Table → the setting that turns its polling off. Tables without a setting are always polled."""
+
+FIELDS = (
+    "summary",
+    "description",
+    "status",
+    "priority",
+    "issuetype",
+    "assignee",
+    "reporter",
+    "labels",
+    "project",
+    "created",
+    "updated",
+)
+"""The fields requested of an issue."""
 
 
 class JiraSource:
@@ -52,7 +90,7 @@ class JiraSource:
         settings = config.settings
         self._client = JiraClient(settings, hosts=config.hosts, **http_options)
         self._jql: str | None = settings.get("jql")
-        schemas = {schema.table: schema for schema in JIRA}
+        schemas = {schema.table: schema for schema in JIRA_TABLES}
         self.tables = tuple(
             Table(name, "jira_id", partial(schemas.get, name))
             for name in (PROJECTS, ISSUES, COMMENTS)
@@ -238,3 +276,79 @@ class JiraSource:
     def _cursor(self, updated_ms: int) -> Mapping[str, Any]:
         """Return the cursor at an update time. It has the filter too, so that a change of it reads all issues again."""
         return {"updated": updated_ms, "jql": self._jql}
+
+
+def issue_row(issue: Json) -> SourceRow:
+    """Convert an issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; the row id is its key."""
+    fields: Json = issue["fields"]
+    return SourceRow(
+        issue["key"],
+        {
+            "jira_id": issue["id"],
+            "key": issue["key"],
+            "summary": fields.get("summary"),
+            "description": _json_text(fields.get("description")),
+            "status": _field(fields.get("status"), "name"),
+            "priority": _field(fields.get("priority"), "name"),
+            "issue_type": _field(fields.get("issuetype"), "name"),
+            "assignee_name": _field(fields.get("assignee"), "displayName"),
+            "assignee_email": _field(fields.get("assignee"), "emailAddress"),
+            "reporter_name": _field(fields.get("reporter"), "displayName"),
+            "reporter_email": _field(fields.get("reporter"), "emailAddress"),
+            "labels": _json_text(fields.get("labels")),
+            "project_key": _field(fields.get("project"), "key"),
+            "project_name": _field(fields.get("project"), "name"),
+            "created": fields.get("created"),
+            "updated": fields.get("updated"),
+        },
+    )
+
+
+def comment_row(key: str, comment: Json) -> SourceRow:
+    """Convert a comment; the row id is `KEY:ID`.
+
+    Args:
+        key: the issue's key.
+        comment: the comment in Jira's JSON.
+    """
+    return SourceRow(
+        f"{key}:{comment['id']}",
+        {
+            "jira_id": comment["id"],
+            "issue_key": key,
+            "body": _json_text(comment.get("body")),
+            "author_name": _field(comment.get("author"), "displayName"),
+            "author_email": _field(comment.get("author"), "emailAddress"),
+            "created": comment.get("created"),
+            "updated": comment.get("updated"),
+        },
+    )
+
+
+def project_row(project: Json) -> SourceRow:
+    """Convert a project; the row id is its key."""
+    return SourceRow(
+        project["key"],
+        {
+            "jira_id": project["id"],
+            "key": project["key"],
+            "name": project.get("name"),
+            "project_type": project.get("projectTypeKey"),
+            "lead_name": _field(project.get("lead"), "displayName"),
+        },
+    )
+
+
+def to_milliseconds(timestamp: str) -> int:
+    """Parse Jira's timestamps (`2026-01-02T03:04:05.678+0100`) to milliseconds since 1970."""
+    time = datetime.fromisoformat(timestamp)
+    return int(time.timestamp()) * 1000 + time.microsecond // 1000
+
+
+def _field(value: Json | None, name: str) -> Any:
+    """Return a field of an object; None if there is no object."""
+    return None if value is None else value.get(name)
+
+
+def _json_text(value: Any) -> str | None:
+    return None if value is None else jcs(value)

@@ -1,7 +1,7 @@
 """Salesforce actions: create a record, update a record.
 
 An action must happen once, even if it is attempted again after a lost response. Repeating an update is harmless;
-`_create` says what it does instead. The action dispatcher calls `handler` for each action.
+`_create` says what it does instead. The action dispatcher calls `salesforce_actions` for each action.
 """
 
 from __future__ import annotations
@@ -12,14 +12,57 @@ from urllib.parse import quote
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.http_api import ApiActions, Params
-from lakesync.connectors.salesforce.api import SalesforceClient
-from lakesync.connectors.salesforce.schemas import CREATE_RECORD, UPDATE_RECORD, datetime_literal, soql_literal
-from lakesync.model.action_handlers import ActionContext
+from lakesync.connectors.salesforce.api import SalesforceClient, datetime_literal, soql_literal
+from lakesync.model.action_handlers import ActionContext, ActionDescriptor
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Action
 
 _CLOCK_SKEW_MS = 60_000
 """By how much the client's clock, which sets an action's hlc, may be ahead of Salesforce's."""
+
+
+_NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
+_FIELDS = {
+    "type": "object",
+    "description": "Values by field.",
+    "minProperties": 1,
+    "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"},
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+}
+
+CREATE_RECORD = ActionDescriptor(
+    "create_record",
+    "Create a record",
+    {
+        "type": "object",
+        "properties": {
+            "object": {**_NAME, "description": "The object: Account, Contact, …"},
+            "fields": _FIELDS,
+            "externalIdField": {
+                **_NAME,
+                "description": "A field that identifies the record, so that a retry cannot create it twice.",
+            },
+            "externalId": {"type": "string", "minLength": 1},
+        },
+        "required": ["object", "fields"],
+        "dependentRequired": {"externalIdField": ["externalId"], "externalId": ["externalIdField"]},
+        "additionalProperties": False,
+    },
+)
+UPDATE_RECORD = ActionDescriptor(
+    "update_record",
+    "Change fields of a record",
+    {
+        "type": "object",
+        "properties": {
+            "object": {**_NAME, "description": "The object: Account, Contact, …"},
+            "id": {"type": "string", "pattern": "^[A-Za-z0-9]{15}([A-Za-z0-9]{3})?$"},
+            "fields": _FIELDS,
+        },
+        "required": ["object", "id", "fields"],
+        "additionalProperties": False,
+    },
+)
 
 
 def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
@@ -52,9 +95,11 @@ def _update(client: SalesforceClient, _: Action, params: Params, __: ActionConte
     return {"id": params["id"]}
 
 
-def handler(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
+_FUNCTIONS = ((CREATE_RECORD, _create), (UPDATE_RECORD, _update))
+SALESFORCE_ACTIONS = tuple(descriptor for descriptor, _ in _FUNCTIONS)
+"""The actions that a connector of type `salesforce` supports."""
+
+
+def salesforce_actions(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
     """Return a connector's actions; the result is the record's `{id}`."""
-    return ApiActions(
-        lambda: SalesforceClient(config.settings, hosts=config.hosts),
-        ((CREATE_RECORD, _create), (UPDATE_RECORD, _update)),
-    )
+    return ApiActions(lambda: SalesforceClient(config.settings, hosts=config.hosts), _FUNCTIONS)

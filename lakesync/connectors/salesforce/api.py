@@ -11,12 +11,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import requests
 
+from lakesync.connectors.base import Usage
 from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, retry_after
-from lakesync.connectors.source import Usage
+from lakesync.connectors.user_filters import ESCAPES, escape
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -115,6 +117,9 @@ _BUSY_ERRORS = {"SERVER_UNAVAILABLE", "QUERY_TIMEOUT", "UNABLE_TO_LOCK_ROW", "OP
 
 Json = dict[str, Any]
 """A JSON object."""
+
+_SPECIAL = re.compile(r"""["'\\\x00-\x1f\x7f-\x9f]""")
+"""Quotation marks, backslashes and control characters, which are escaped in a SOQL string."""
 
 
 class _SessionExpiredError(AuthError):
@@ -257,6 +262,20 @@ def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
         return str(first.get("errorCode", "UNKNOWN")), str(first.get("message", ""))[:300]
     except (requests.JSONDecodeError, LookupError, AttributeError):
         return "UNKNOWN", response.text[:200].strip() or response.reason
+
+
+def datetime_literal(ms: int) -> str:
+    """Format milliseconds since 1970 as a SOQL literal."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def soql_literal(value: str | float | bool | None) -> str:
+    """Format a value as a SOQL literal."""
+    if isinstance(value, str):
+        return f"'{escape(value, _SPECIAL, ESCAPES)}'"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
 
 
 class ResultPage(NamedTuple):

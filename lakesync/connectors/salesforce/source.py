@@ -1,39 +1,44 @@
 """Salesforce source: reads records, also deleted ones, by `SystemModstamp`, the time of a record's last change.
 
 A poll continues after the newest time that it has seen, its cursor. A large first load uses a bulk job, a query that
-Salesforce runs in the background. A census lists all ids, to find records whose change was not seen. The pipeline's
-poll tasks call the source.
+Salesforce runs in the background. A census lists all ids, to find records whose change was not seen. Records become
+rows whose columns are all text; the CSV of a bulk job and the JSON of a query give equal rows. The pipeline's poll
+tasks call the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import (
+    Census,
+    ConnectorConfig,
+    Cursor,
+    Page,
+    Probe,
+    SourceRow,
+    Table,
+    Usage,
+    describe_clock_skew,
+    text_table,
+)
 from lakesync.connectors.http_api import CursorLostError
 from lakesync.connectors.salesforce.api import (
     BulkJobLostError,
+    Json,
     SalesforceClient,
+    datetime_literal,
     delete_bulk_job,
     read_bulk_results,
+    soql_literal,
     start_bulk_job,
     wait_for_bulk_job,
 )
-from lakesync.connectors.salesforce.schemas import (
-    OBJECTS,
-    SALESFORCE,
-    SALESFORCE_SWITCHES,
-    csv_row,
-    datetime_literal,
-    record_row,
-    soql_literal,
-    to_milliseconds,
-)
-from lakesync.connectors.source import Census, Cursor, Page, Probe, SourceRow, Table, Usage, describe_clock_skew
 from lakesync.connectors.user_filters import balanced_condition
 
 OVERLAP_MS = 300_000
@@ -52,6 +57,69 @@ _IDS_PER_QUERY = 200
 """Ids in the condition of one query."""
 _DELETED_LOG_MS = 29 * 86_400_000
 """How far back the log of deletes is read. Salesforce keeps 30 days."""
+
+SALESFORCE_TABLES = (
+    text_table(
+        "sf_accounts",
+        "sf_id name type industry website phone billing_city billing_state billing_country annual_revenue"
+        " number_of_employees owner_name created_date last_modified_date",
+    ),
+    text_table(
+        "sf_contacts",
+        "sf_id first_name last_name email phone title account_id account_name mailing_city mailing_state"
+        " mailing_country owner_name created_date last_modified_date",
+        account_id="sf_accounts.sf_id",
+    ),
+    text_table(
+        "sf_opportunities",
+        "sf_id name stage_name amount close_date probability account_id account_name type lead_source is_closed is_won"
+        " owner_name created_date last_modified_date",
+        account_id="sf_accounts.sf_id",
+    ),
+    text_table(
+        "sf_leads",
+        "sf_id first_name last_name company email phone title status lead_source is_converted converted_account_id"
+        " converted_contact_id converted_opportunity_id owner_name created_date last_modified_date",
+        converted_account_id="sf_accounts.sf_id",
+        converted_contact_id="sf_contacts.sf_id",
+        converted_opportunity_id="sf_opportunities.sf_id",
+    ),
+)
+"""The row id is the record's Id."""
+
+SALESFORCE_SWITCHES = {
+    "sf_accounts": "includeAccounts",
+    "sf_contacts": "includeContacts",
+    "sf_opportunities": "includeOpportunities",
+    "sf_leads": "includeLeads",
+}
+"""Table → the setting that turns its polling off."""
+
+
+class SalesforceObject(NamedTuple):
+    """A Salesforce object and the fields of its table."""
+
+    name: str
+    fields: Mapping[str, str]
+    """Column → the object's field, such as `Owner.Name`."""
+
+
+_FIELD_NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Account.Name"}
+"""Columns whose field's name does not follow from their own."""
+_NUMBERS = {"AnnualRevenue", "NumberOfEmployees", "Amount", "Probability"}
+
+
+def _field(column: str) -> str:
+    """Return the field of a column: `billing_city` is `BillingCity`."""
+    return _FIELD_NAMES.get(column) or "".join(part.capitalize() for part in column.split("_"))
+
+
+_OBJECTS = ("Account", "Contact", "Opportunity", "Lead")
+OBJECTS = {
+    table.table: SalesforceObject(name, {column.name: _field(column.name) for column in table.columns})
+    for table, name in zip(SALESFORCE_TABLES, _OBJECTS, strict=True)
+}
+"""Output table → its Salesforce object."""
 
 
 class SalesforceSource:
@@ -75,7 +143,7 @@ class SalesforceSource:
         self._filter: str | None = settings.get("soqlFilter")
         self._condition = balanced_condition(self._filter, "soqlFilter") if self._filter else ""
         self._bulk_rows = BULK_ROWS if bulk_rows is None else bulk_rows
-        schemas = {schema.table: schema for schema in SALESFORCE}
+        schemas = {schema.table: schema for schema in SALESFORCE_TABLES}
         self.tables = tuple(
             Table(table, schema=partial(schemas.get, table))
             for table in schemas
@@ -263,3 +331,51 @@ def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _soql_list(ids: Sequence[str]) -> str:
     """Return ids as a list of literals in Salesforce's query language."""
     return ", ".join(map(soql_literal, ids))
+
+
+def record_row(table: str, record: Json) -> SourceRow:
+    """Convert a record of a query; the row id is its Id."""
+    columns = OBJECTS[table].fields
+    return SourceRow(record["Id"], {column: _text(_field_value(record, field)) for column, field in columns.items()})
+
+
+def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
+    """Convert a line of a bulk job's CSV. An empty field is null, because Salesforce does not store empty text.
+
+    Args:
+        table: the output table.
+        line: field → value.
+    """
+    columns = OBJECTS[table].fields
+    return SourceRow(line["Id"], {column: _csv_text(field, line[field]) for column, field in columns.items()})
+
+
+def _field_value(record: Json, field: str) -> Any:
+    """Return the value of a field, which may be in a related record (`Owner.Name`)."""
+    value: Any = record
+    for name in field.split("."):
+        value = None if value is None else value.get(name)
+    return value
+
+
+def _csv_text(field: str, text: str) -> str | None:
+    """Return a CSV value as `_text` returns the JSON value of the same field."""
+    if not text:
+        return None
+    return _text(float(text)) if field in _NUMBERS else text
+
+
+def _text(value: Any) -> str | None:
+    """Return a value as the text of a column of type string; Salesforce sends some of them as numbers or booleans."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def to_milliseconds(timestamp: str) -> int:
+    """Parse Salesforce's timestamps (`2026-01-02T03:04:05.000+0000`) to milliseconds since 1970."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)

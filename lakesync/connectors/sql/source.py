@@ -14,9 +14,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.source import (
+from lakesync.connectors.base import (
     Census,
+    ConnectorConfig,
     Cursor,
     Page,
     ParallelRead,

@@ -14,8 +14,8 @@ from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registere
 from lakesync.analysis.marks import Lag, lags, report_in
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
+from lakesync.connectors.base import Usage
 from lakesync.connectors.polling import PollReport, TableReport
-from lakesync.connectors.source import Usage
 from lakesync.engine import Engine
 from lakesync.model import hlc
 from lakesync.model.hlc import wall_clock

@@ -1,6 +1,6 @@
 """A poll of several tables: what it holds, when that lands, and which tables learn that it did not."""
 
-from lakesync.connectors.source import Page, SourceRow, Table, Usage
+from lakesync.connectors.base import Page, SourceRow, Table, Usage
 from lakesync.model.errors import AdapterError, FlushError
 from lakesync.testing.landing import MemoryLanding, poll
 

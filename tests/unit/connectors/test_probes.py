@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from lakesync.cli.remote.connectors import check
 from lakesync.config import load
 from lakesync.connectors import Connectors
+from lakesync.connectors.base import Table, describe_clock_skew, probes_of
 from lakesync.connectors.jira.api import site_name
-from lakesync.connectors.source import Table, describe_clock_skew, probes_of
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
 from lakesync.staging import open_store

@@ -7,7 +7,7 @@ import pytest
 
 from lakehouse.landing import delivery
 from lakehouse.landing.delivery import Delivery
-from lakesync.connectors.source import Table
+from lakesync.connectors.base import Table
 from lakesync.model.errors import BackpressureError, ValidationError
 
 
