@@ -180,7 +180,7 @@ def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
         "pages": read.pages,
         "rows": read.rows,
         "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
-        "counted": read.counted,
+        "counted": read.census_taken,
         "calls": usage.calls,
         "seconds": round(done.report.seconds, 2),
         **_cursor(read.cursor),

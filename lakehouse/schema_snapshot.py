@@ -158,7 +158,7 @@ def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connecto
     """Yield the connectors of a gateway that are polled, with their tables."""
     for each in connectors:
         known = types.find(each.type)
-        tables = known.polled(each.settings, each.ingest) if known is not None else ()
+        tables = known.polled_tables(each.settings, each.ingest) if known is not None else ()
         if tables:
             interval = IngestSettings.of(each.ingest or {}).interval_ms
             yield PolledConnector(gateway, each.name, each.type, tables, interval)

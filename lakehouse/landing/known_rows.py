@@ -145,7 +145,7 @@ class RowDigests:
             if digest not in self._digests:
                 self._digests.add(digest)
                 changed.append(row)
-        return Page(page.table, changed, page.cursor, page.deleted, page.whole)
+        return Page(page.table, changed, page.cursor, page.deleted, page.complete)
 
 
 def _digest(row_id: str, columns: bytes) -> bytes:

@@ -115,10 +115,10 @@ class LakeLanding(LandedTables):
                 reading = [table for table in reading if table in more]
             ready = [self._tables[name] for name in self._tables if name in polled and reports[name].error is None]
             counting = [table.name for table in ready if table.name not in reading]
-            counting = [table for table in counting if self._tables[table].counted or table in census_due]
+            counting = [table for table in counting if self._tables[table].needs_census or table in census_due]
             if counting:
                 for table in counting:
-                    reports[table].counted = True
+                    reports[table].census_taken = True
                 self._read_and_land(list(self._tables), ingest, report, counting=counting)
         except FlushError as error:
             for each in report.tables:
@@ -176,7 +176,7 @@ class LakeLanding(LandedTables):
     def _work(self, name: str, *, counted: bool) -> TableWork:
         """Return what a poll's tasks need to know of a table."""
         table = self._tables[name]
-        return TableWork(name, table.identity, table.counted, self._position(name), self._landed(name), counted)
+        return TableWork(name, table.identity, table.needs_census, self._position(name), self._landed(name), counted)
 
     def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
         """Commit the rows that tasks read, except those of failed tables."""

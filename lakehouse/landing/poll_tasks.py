@@ -325,7 +325,7 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
 
 def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
     """Add a page to the landed rows, and record whether anything landed."""
-    result.landing = result.landing or bool(page.rows or page.deleted or page.whole)
+    result.landing = result.landing or bool(page.rows or page.deleted or page.complete)
     rows.add(page)
 
 

@@ -131,7 +131,7 @@ class LandedRows:
             self._put(page.table, ROW, first, row.row_id, text.decode())
         for row_id in page.deleted:
             self._put(page.table, GONE, first, row_id)
-        for name, value in page.whole:
+        for name, value in page.complete:
             self._put(page.table, WHOLE, first, None, None, name, value)
 
     def position(self, table: str, position: ReadPosition) -> None:

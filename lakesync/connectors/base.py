@@ -65,7 +65,7 @@ class Page:
     """Where to continue after this page was written; None keeps the previous cursor."""
     deleted: Sequence[str] = ()
     """Row ids that the source reports as deleted."""
-    whole: Sequence[tuple[str, str]] = ()
+    complete: Sequence[tuple[str, str]] = ()
     """`(column, value)` pairs for which the page is complete: other known rows with this value are deleted."""
 
 
@@ -100,7 +100,7 @@ class Table(NamedTuple):
     """A column that identifies a row even when its row id changes: a row with the same value replaces the other row."""
     schema: Callable[[], TableSchema | None] = _no_schema
     """Returns the schema to register if the gateway has none yet; called after the first rows were written."""
-    counted: bool = False
+    needs_census: bool = False
     """Whether every poll takes a census, because `changes` does not report deletes."""
 
 
@@ -135,7 +135,7 @@ class Source(Protocol):
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
         """Yield rows by id, which a census found, with their dependent rows in other tables."""
 
-    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+    def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return the ids of those rows that are certainly deleted or outside the filter.
 
         Rows that may exist but are hidden from this account must not be returned.
@@ -256,7 +256,7 @@ class ConnectorType:
     switches: Mapping[str, str] = field(default_factory=dict)
     """Output table → the boolean setting that turns its polling off."""
 
-    def polled(self, settings: Mapping[str, Any], ingest: Mapping[str, Any] | None) -> tuple[str, ...]:
+    def polled_tables(self, settings: Mapping[str, Any], ingest: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the tables that a connector's polls fill, according to its settings; empty if it is not polled.
 
         Args:

@@ -66,7 +66,7 @@ class TableReport:
     """How often rows were written to the lake."""
     cursor: Cursor | None = None
     """The cursor after the poll."""
-    counted: bool = False
+    census_taken: bool = False
     """Whether a census was due."""
     error: LakeSyncError | None = None
     """Why the table was not read completely. What landed before stays; the next poll continues there."""
@@ -105,7 +105,7 @@ def census_pages(source: Source, table: str, compare: Compare, deleted_share: fl
     found = compare(table, census)
     if found.unknown:
         yield from source.read(table, found.unknown)
-    deleted = sorted(source.gone(table, found.absent)) if found.absent else []
+    deleted = sorted(source.find_deleted(table, found.absent)) if found.absent else []
     if len(deleted) > max(_ALWAYS_DELETABLE_ROWS, found.known * deleted_share):
         raise CensusError(
             f"the census of {table} would delete {len(deleted)} of {found.known} rows, more than {deleted_share:.0%}: "
@@ -156,7 +156,7 @@ _UNSEEN = SeenRow("unseen")
 class SeenRows(msgspec.Struct):
     """The remembered rows and claims of a table.
 
-    A claim is a pair of `Page.whole`, `(column, value)`: the page has all rows with this value. A row's identity is its
+    A claim is a pair of `Page.complete`, `(column, value)`: the page has all rows with this value. A row's identity is its
     value in the column `Table.identity`: a row replaces another row with the same value.
     """
 
@@ -176,9 +176,9 @@ class SeenRows(msgspec.Struct):
             page: a page that was read.
             identity: the table's `Table.identity`.
         """
-        watched = {column for column, _ in page.whole} | ({identity} if identity else set())
+        watched = {column for column, _ in page.complete} | ({identity} if identity else set())
         digests = {row.row_id: _digest(row.columns) for row in page.rows} if len(page.rows) <= MAX_REMEMBERED else {}
-        cannot_compare = len(digests) < len(page.rows) or len(page.deleted) + len(page.whole) > MAX_REMEMBERED
+        cannot_compare = len(digests) < len(page.rows) or len(page.deleted) + len(page.complete) > MAX_REMEMBERED
         if cannot_compare or not watched <= self.columns:  # remembered rows do not have the values of a new column
             self.rows, self.claims, self.columns = {}, {}, self.columns | watched
         if cannot_compare:
@@ -187,7 +187,7 @@ class SeenRows(msgspec.Struct):
         changed_ids = {each for each, digest in digests.items() if self.rows.get(each, _UNSEEN).digest != digest}
         claimed = {
             claim: sorted(row.row_id for row in page.rows if row.columns.get(claim[0]) == claim[1])
-            for claim in page.whole
+            for claim in page.complete
         }
         claims = {claim: _digest([(each, digests[each]) for each in ids]) for claim, ids in claimed.items()}
         changed_claims = [

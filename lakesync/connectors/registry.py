@@ -83,7 +83,7 @@ class Connectors:
         """Return the descriptor of every type, by name."""
         return [self._types[name].descriptor for name in sorted(self._types)]
 
-    def take(self, gateway: str, body: Any) -> StoredConnector:
+    def seal(self, gateway: str, body: Any) -> StoredConnector:
         """Validate the body of a request that registers a connector, and return the connector with sealed secrets.
 
         Args:
@@ -126,7 +126,7 @@ class Connectors:
 
         Args:
             gateway: the gateway id.
-            stored: the connector as `take` returned it.
+            stored: the connector as `seal` returned it.
 
         Raises:
             ConfigurationError: the type is not installed, or a secret or file cannot be read. The message names the
@@ -152,16 +152,16 @@ class Connectors:
             raise ValidationError(str(error)) from None
 
     @property
-    def rotating(self) -> bool:
+    def has_older_key(self) -> bool:
         """Whether secrets may be sealed with an older key."""
-        return self._secrets.rotating
+        return self._secrets.has_older_key
 
-    def resealed(self, stored: StoredConnector) -> StoredConnector:
+    def reseal(self, stored: StoredConnector) -> StoredConnector:
         """Return the connector with its secrets sealed with the current key. A secret that cannot be opened stays."""
         known = self.find(stored.type)
         secret_fields = known.descriptor.secrets if known is not None else frozenset()
         settings = {
-            field: self._secrets.resealed(value) if field in secret_fields else value
+            field: self._secrets.reseal(value) if field in secret_fields else value
             for field, value in stored.settings.items()
         }
         return msgspec.structs.replace(stored, settings=settings)

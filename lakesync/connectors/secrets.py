@@ -153,11 +153,11 @@ class Secrets:
         return opened[3]
 
     @property
-    def rotating(self) -> bool:
+    def has_older_key(self) -> bool:
         """Whether there is an older key."""
         return self._older
 
-    def resealed(self, stored: Any) -> Any:
+    def reseal(self, stored: Any) -> Any:
         """Return a secret sealed with the current key; references and unreadable secrets stay as they are."""
         if isinstance(stored, str) or self._newest is None or self._all is None:
             return stored

@@ -125,7 +125,7 @@ class ActionGateway:
             ValidationError: the settings are invalid for the connector's type; the message names the field.
             DuplicateError: a connector with this name is registered.
         """
-        connector = self._connectors.take(self.gateway_id, body)
+        connector = self._connectors.seal(self.gateway_id, body)
 
         def work(commit: ActionCommit) -> StoredConnector:
             if connector.name in {each.name for each in commit.connectors()} | set(self._services.names()):
@@ -148,7 +148,7 @@ class ActionGateway:
         Raises:
             ValidationError: the settings are invalid for the connector's type; the message names the field.
         """
-        connector = self._connectors.take(self.gateway_id, body)
+        connector = self._connectors.seal(self.gateway_id, body)
 
         def work(commit: ActionCommit) -> bool:
             if connector in commit.connectors():
@@ -176,9 +176,9 @@ class ActionGateway:
 
         def work(commit: ActionCommit) -> None:
             for connector in commit.connectors():
-                resealed = self._connectors.resealed(connector)
+                resealed = self._connectors.reseal(connector)
                 if resealed != connector:
                     commit.put_connector(resealed)
 
-        if self._connectors.rotating:
+        if self._connectors.has_older_key:
             self._store.submit(self.gateway_id, work).result()

@@ -73,7 +73,7 @@ def _replaced(known: KnownRows, page: Page, identity: str | None, in_page: set[s
 
     They have a value for which the page is complete, or the identity of a row in the page, and are not in the page.
     """
-    complete = set(page.whole)
+    complete = set(page.complete)
     if identity is not None:
         complete |= {(identity, row.columns[identity]) for row in page.rows}
     columns = {column for column, _ in complete}

@@ -98,7 +98,7 @@ def connectors(*allowed):
 @pytest.mark.parametrize("url", [*PRIVATE, *MALFORMED])
 def test_an_address_is_rejected_when_it_is_registered(url):
     with pytest.raises(ValidationError):
-        connectors("*").take("gw", webhook(url))
+        connectors("*").seal("gw", webhook(url))
 
 
 @pytest.mark.parametrize("url", PRIVATE)
@@ -230,17 +230,17 @@ def test_a_password_in_netrc_does_not_replace_the_token(tmp_path, monkeypatch, a
 )
 def test_only_allowed_hosts_can_be_registered(allowed, url, taken):
     if taken:
-        connectors(*allowed).take("gw", webhook(url))
+        connectors(*allowed).seal("gw", webhook(url))
     else:
         with pytest.raises(ValidationError, match="may not be called"):
-            connectors(*allowed).take("gw", webhook(url))
+            connectors(*allowed).seal("gw", webhook(url))
 
 
 @pytest.mark.parametrize("domain", ["evil.example/#", "evil.example/?x=", "a@evil.example/", "x.evil", "..", "a/b"])
 def test_an_invalid_jira_domain_is_rejected(domain):
     body = {"name": "j", "type": "jira", "jira": {"domain": domain, "email": "a@b", "apiToken": "t"}}
     with pytest.raises(ValidationError, match="domain"):
-        connectors("*").take("gw", body)
+        connectors("*").seal("gw", body)
 
 
 @pytest.mark.parametrize("field", ["instanceUrl", "loginUrl"])
@@ -248,7 +248,7 @@ def test_salesforce_addresses_are_checked_too(field):
     settings = {"instanceUrl": "https://acme.my.salesforce.com", "clientId": "c", "clientSecret": "s"}
     body = {"name": "s", "type": "salesforce", "salesforce": {**settings, field: "http://169.254.169.254"}}
     with pytest.raises(ValidationError, match=field):
-        connectors("*").take("gw", body)
+        connectors("*").seal("gw", body)
 
 
 def test_public_addresses_are_public():

@@ -41,7 +41,7 @@ def connectors(monkeypatch):
 )
 def test_a_reference_to_a_possible_secret_of_another_gateway_is_rejected(connectors, gateway, reference):
     with pytest.raises(ValidationError, match="does not allow"):
-        connectors.take(gateway, jira(reference))
+        connectors.seal(gateway, jira(reference))
 
 
 def test_no_two_gateways_share_a_variable():

@@ -107,7 +107,7 @@ class Scripted:
     def read(self, table, row_ids):
         return iter([Page(table, [SourceRow(row_id, {"uid": f"of {row_id}"}) for row_id in row_ids])])
 
-    def gone(self, _table, rows):
+    def find_deleted(self, _table, rows):
         return {row.row_id for row in rows}
 
     def close(self):

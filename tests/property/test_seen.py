@@ -40,7 +40,7 @@ def test_a_repeated_page_lands_nothing(rows):
     known, remembered = {}, SeenRows()
     diff_page(known, remembered.drop_unchanged(page, None), None)
     again = remembered.drop_unchanged(page, None)
-    assert (again.rows, again.deleted, again.whole) == ([], [], [])
+    assert (again.rows, again.deleted, again.complete) == ([], [], [])
 
 
 def test_the_number_of_remembered_rows_is_bounded():

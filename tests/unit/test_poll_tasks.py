@@ -43,7 +43,7 @@ class Source:
     def read(self, table, row_ids):
         yield Page(table, [SourceRow(row_id, {}) for row_id in row_ids])
 
-    def gone(self, _table, rows):
+    def find_deleted(self, _table, rows):
         return {row.row_id for row in rows}
 
     def close(self):

@@ -123,7 +123,7 @@ class JiraSource:
             if any(each.name == COMMENTS for each in self.tables):
                 yield from self._comments_of_issues(issues)
 
-    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+    def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return rows whose issue is deleted or no longer matches the filter.
 
         Issues of a project that the account can no longer browse are hidden, not deleted. An issue hidden by a security
@@ -183,7 +183,7 @@ class JiraSource:
             yield Page(COMMENTS, [], self._cursor(newest_ms))
 
     def _comments_of_issues(self, issues: Sequence[Mapping[str, Any]]) -> Iterator[Page]:
-        """Yield all comments of some issues; a page is complete for the issues that it names in `whole`."""
+        """Yield all comments of some issues; a page is complete for the issues that it names in `complete`."""
         rows: list[SourceRow] = []
         complete: list[tuple[str, str]] = []
         for issue in issues:
@@ -193,10 +193,10 @@ class JiraSource:
             rows += found
             complete.append(("issue_key", issue["key"]))
             if len(rows) >= COMMENTS_PAGE:
-                yield Page(COMMENTS, rows, whole=complete)
+                yield Page(COMMENTS, rows, complete=complete)
                 rows, complete = [], []
         if complete:
-            yield Page(COMMENTS, rows, whole=complete)
+            yield Page(COMMENTS, rows, complete=complete)
 
     def _comments_of(self, key: str) -> list[SourceRow] | None:
         """Return an issue's comments; None if it was deleted meanwhile."""

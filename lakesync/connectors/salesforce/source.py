@@ -173,7 +173,7 @@ class SalesforceSource:
             for page in self._client.query(self._select(table, f"Id IN ({_soql_list(batch)})")):
                 yield Page(table, [record_row(table, record) for record in page["records"]])
 
-    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+    def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return records that are deleted or no longer match the filter.
 
         A record that neither queries nor the log of deletes mention is hidden from this user, or was deleted more than

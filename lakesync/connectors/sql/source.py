@@ -98,7 +98,7 @@ class SqlSource:
         entries = [PolledTable.of(each) for each in (config.ingest or {}).get("tables", ())]
         self._polled = {each.table: each for each in entries}
         self.tables = tuple(
-            Table(each.table, schema=partial(self._schema, each), counted=each.cursor is None) for each in entries
+            Table(each.table, schema=partial(self._schema, each), needs_census=each.cursor is None) for each in entries
         )
 
     @property
@@ -166,7 +166,7 @@ class SqlSource:
             for rows in self._rows_by_id(snapshot, polled, row_ids, "*"):
                 yield Page(table, rows)
 
-    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+    def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return rows that the query no longer returns."""
         polled = self._polled[table]
         existing: set[str] = set()

@@ -36,7 +36,7 @@ def test_an_installed_connector_type_is_listed(package, tmp_path):
     package("fax = lakesync_fax:CONNECTOR")
     connectors = Connectors.configured(config.load({"data_dir": tmp_path}))
     assert [each.type for each in connectors.descriptors()][:3] == ["bigquery", "fax", "jira"]
-    assert connectors.take("g", {"name": "f", "type": "fax", "fax": {"no": 1}}).settings == {"no": 1}
+    assert connectors.seal("g", {"name": "f", "type": "fax", "fax": {"no": 1}}).settings == {"no": 1}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def changed(body, **changes):
 
 
 def test_a_sealed_secret_can_be_opened(connectors):
-    stored = connectors.take("g", JIRA)
+    stored = connectors.seal("g", JIRA)
     assert (stored.name, stored.type, stored.ingest) == ("desk", "jira", JIRA["ingest"])
     assert "t0p-s3cret" not in repr(stored)
     assert b"t0p-s3cret" not in msgspec.json.encode(stored)
@@ -72,7 +72,7 @@ def test_a_sealed_secret_can_be_opened(connectors):
 
 
 def test_a_reference_is_stored_unchanged_and_resolved_on_use(connectors, monkeypatch):
-    stored = connectors.take("g", BANK)
+    stored = connectors.seal("g", BANK)
     assert stored.settings == BANK["postgres"]
     with pytest.raises(ConfigurationError, match=r"connectionString of connector 'bank'.*CONNECTOR_BANK.*not set"):
         connectors.open("g", stored)
@@ -83,11 +83,11 @@ def test_a_reference_is_stored_unchanged_and_resolved_on_use(connectors, monkeyp
 def test_a_server_file_needs_an_allowed_reference():
     connectors = Connectors(Secrets([KEY], ["file:/run/secrets/{gateway}/*"]))
     body = {"name": "w", "type": "bigquery", "bigquery": {"projectId": "p", "dataset": "d"}}
-    assert connectors.open("g", connectors.take("g", body)).settings == body["bigquery"]
+    assert connectors.open("g", connectors.seal("g", body)).settings == body["bigquery"]
     named = changed(body, bigquery__keyFilename="/run/secrets/g/key.json")
-    assert connectors.open("g", connectors.take("g", named)).settings == named["bigquery"]
+    assert connectors.open("g", connectors.seal("g", named)).settings == named["bigquery"]
     for path in ("/run/secrets/h/key.json", "/run/secrets/g/../h/key.json", "key.json"):
-        foreign = connectors.take("g", changed(body, bigquery__keyFilename=path))
+        foreign = connectors.seal("g", changed(body, bigquery__keyFilename=path))
         with pytest.raises(ConfigurationError, match=r"keyFilename of connector 'w'.*does not allow"):
             connectors.open("g", foreign)
 
@@ -116,7 +116,7 @@ def test_a_server_file_needs_an_allowed_reference():
 )
 def test_invalid_settings_are_named_without_their_value(connectors, change, said):
     with pytest.raises(ValidationError) as refused:
-        connectors.take("g", changed(JIRA, **change))
+        connectors.seal("g", changed(JIRA, **change))
     assert said in str(refused.value)
     assert "s3cret" not in str(refused.value)
     assert "123456" not in str(refused.value)
@@ -136,16 +136,16 @@ def test_invalid_settings_are_named_without_their_value(connectors, change, said
     ],
 )
 def test_ingest_settings_of_databases_are_validated(connectors, change, said):
-    connectors.take("g", BANK)
+    connectors.seal("g", BANK)
     with pytest.raises(ValidationError) as refused:
-        connectors.take("g", changed(BANK, **change))
+        connectors.seal("g", changed(BANK, **change))
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("body", [None, [], "jira", 5, {}])
 def test_a_malformed_connector_is_rejected(connectors, body):
     with pytest.raises(ValidationError, match=r"connector|name"):
-        connectors.take("g", body)
+        connectors.seal("g", body)
 
 
 def test_built_in_connector_types_are_listed(connectors):

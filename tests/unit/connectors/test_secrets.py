@@ -40,21 +40,21 @@ def test_a_modified_sealed_secret_is_rejected():
 def test_secret_keys_can_be_rotated():
     kept = Secrets([OLD]).seal("g", "c", "s", "x")
     between = Secrets([NEW, OLD])
-    assert between.rotating
+    assert between.has_older_key
     assert between.reveal("g", "c", "s", kept) == "x"
-    anew = between.resealed(kept)
+    anew = between.reseal(kept)
     assert anew != kept
-    assert between.resealed(anew) is anew
+    assert between.reseal(anew) is anew
     assert Secrets([NEW]).reveal("g", "c", "s", anew) == "x"
     with pytest.raises(ConfigurationError, match="another key"):
         Secrets([NEW]).reveal("g", "c", "s", kept)
-    assert not Secrets([NEW]).rotating
+    assert not Secrets([NEW]).has_older_key
 
 
 def test_a_secret_that_no_key_opens_is_left_unchanged():
     kept = Secrets(["x" * 32]).seal("g", "c", "s", "x")
-    assert Secrets([NEW, OLD]).resealed(kept) is kept
-    assert Secrets([NEW, OLD]).resealed("env:CONNECTOR_X") == "env:CONNECTOR_X"
+    assert Secrets([NEW, OLD]).reseal(kept) is kept
+    assert Secrets([NEW, OLD]).reseal("env:CONNECTOR_X") == "env:CONNECTOR_X"
     with pytest.raises(ConfigurationError, match="LAKESYNC_SECRET_KEY"):
         Secrets().reveal("g", "c", "s", kept)
 
