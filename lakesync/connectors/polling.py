@@ -156,8 +156,8 @@ _UNSEEN = SeenRow("unseen")
 class SeenRows(msgspec.Struct):
     """The remembered rows and claims of a table.
 
-    A claim is a pair of `Page.complete`, `(column, value)`: the page has all rows with this value. A row's identity is its
-    value in the column `Table.identity`: a row replaces another row with the same value.
+    A claim is a pair of `Page.complete`, `(column, value)`: the page has all rows with this value. A row's identity is
+    its value in the column `Table.identity`: a row replaces another row with the same value.
     """
 
     rows: dict[str, SeenRow] = {}

@@ -184,8 +184,8 @@ def poll(
             for page in source.changes(table.name, done.cursor):  # if it fails, the pages before the failure still land
                 done.pages += 1
                 buffer.add(page, done)
-            if table.counted or (census if isinstance(census, bool) else table.name in census):
-                done.counted = True
+            if table.needs_census or (census if isinstance(census, bool) else table.name in census):
+                done.census_taken = True
                 buffer.land()
                 for page in census_pages(source, table.name, landing.compare, deleted_share):
                     buffer.add(page, done)

@@ -198,7 +198,7 @@ def test_landings_in_any_steps_equal_the_diff_and_repeat_the_same_ids(spark, nam
 
     landing = opened(spark, names, counted=["r0", "r1", "new"])
     report = landing.poll(IngestSettings(census_interval_ms=0, deleted_share=1.0)).tables[0]
-    assert (report.error, report.counted) == (None, True)
+    assert (report.error, report.census_taken) == (None, True)
     done = delivery(landing, gateway).deliver(ISSUES)
     absent = {"r0", "r1", "new"} - known.keys()
     assert (done.inserted, done.deleted) == (len(absent), len(known.keys() - {"r0", "r1"}))

@@ -4,10 +4,9 @@ from msgspec import Raw
 
 from lakehouse.tables.merge_job import CHECKS, STATE_NAMES
 from lakehouse.tables.writes import TOUCHED
-from lakesync.adapters.sql import dead_letters, delta_table, row_tables
-from lakesync.adapters.sql.dead_letters import DEAD_LETTERS_TABLE
+from lakesync.adapters.sql import delta_table, follower_state, row_tables
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE
-from lakesync.adapters.sql.marks import MARKS_TABLE
+from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
 from lakesync.analysis.plans import KEYS
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
@@ -87,8 +86,8 @@ def test_the_reserved_tables_are_those_that_destinations_make():
         DELTAS_TABLE,
         MARKS_TABLE,
         DEAD_LETTERS_TABLE,
-        dead_letters.ROW_KEYS_TABLE,
-        dead_letters._SCRATCH,
+        follower_state.ROW_KEYS_TABLE,
+        follower_state._LETTERS_SCRATCH,
         delta_table._SCRATCH,
         row_tables._SCRATCH,
     } == RESERVED_TABLES

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
-from lakesync.adapters.sql.executor import Pool, arrow_of
+from lakesync.adapters.sql.backend import Pool, arrow_of
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.optional_imports import extra

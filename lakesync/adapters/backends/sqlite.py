@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.digests import text_checksum
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
-from lakesync.adapters.sql.dialect import on_conflict_statement
-from lakesync.adapters.sql.executor import Pool, arrow_of
+from lakesync.adapters.sql.backend import Pool, arrow_of, on_conflict_statement
 from lakesync.model.errors import AdapterError
 
 if TYPE_CHECKING:

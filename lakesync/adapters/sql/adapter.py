@@ -22,7 +22,8 @@ from lakesync.adapters.deltas import BUCKETS, ArrowPage, BatchChecksum, DeltaBat
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow
 from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
-from lakesync.adapters.sql import dead_letters, delta_reads, marks, row_tables
+from lakesync.adapters.sql import delta_reads, follower_state, row_tables
+from lakesync.adapters.sql.backend import Connection, Dialect, Executor
 from lakesync.adapters.sql.delta_table import (
     DELTAS_TABLE,
     INDEXES,
@@ -32,10 +33,8 @@ from lakesync.adapters.sql.delta_table import (
     redact_deltas,
     rows_of_table,
 )
-from lakesync.adapters.sql.dialect import Dialect
 from lakesync.adapters.sql.digests import delete_orphan_rows, digests
-from lakesync.adapters.sql.executor import Connection, Executor
-from lakesync.adapters.sql.marks import MARKS_TABLE
+from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.merge import RowState
@@ -135,7 +134,7 @@ class SqlAdapter:
         """Create the destination table, or add its missing columns."""
         with self._connect() as connection:
             row_tables.ensure_table(connection, self._dialect, schema)
-            marks.make_locks(connection, self._dialect, row_tables.locks_of(self._dialect, schema))
+            follower_state.make_locks(connection, self._dialect, row_tables.locks_of(self._dialect, schema))
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows of the destination table from the deltas, in one transaction."""
@@ -166,7 +165,7 @@ class SqlAdapter:
         with self._connect() as connection:
             scratch = row_tables.load_rows(connection, self._dialect, schema, rows)
             with connection.transaction():
-                marks.take_locks(connection, row_tables.locks_of(self._dialect, schema))
+                follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema))
                 row_tables.merge_rows(connection, self._dialect, schema, scratch)
         return len(rows)
 
@@ -175,7 +174,7 @@ class SqlAdapter:
     def read_mark(self, name: str) -> str | None:
         """Return the value of a follower's mark."""
         with self._connect() as connection:
-            return marks.read(connection, name)
+            return follower_state.read_mark(connection, name)
 
     def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
         """Insert a batch, write its rows and move the mark in one transaction."""
@@ -196,52 +195,54 @@ class SqlAdapter:
             writer.stage()
             with connection.transaction():
                 if self._dialect.has_transactions:
-                    marks.move(connection, mark)  # first: a concurrent run waits for this transaction, and then fails
+                    follower_state.move_mark(
+                        connection, mark
+                    )  # first: a concurrent run waits for this transaction, and then fails
                 else:
-                    mark.check(marks.read(connection, mark.name))
+                    mark.check(follower_state.read_mark(connection, mark.name))
                 writer.insert()
                 crash_point("sql.before_rows")
                 self._write_rows_or_suspend(
-                    connection, deltas, schemas, transform, dead_letters.follower_of(mark.name), uncreated
+                    connection, deltas, schemas, transform, follower_state.follower_of(mark.name), uncreated
                 )
                 crash_point("sql.before_mark")
                 if not self._dialect.has_transactions:
-                    marks.move(connection, mark)
+                    follower_state.move_mark(connection, mark)
             crash_point("sql.after_follow")
             return writer.stored_checksum()
 
     def move_mark(self, mark: MarkUpdate) -> None:
         """Update a follower's mark without writing deltas."""
         with self._connect() as connection, connection.transaction():
-            marks.move(connection, mark)
+            follower_state.move_mark(connection, mark)
 
     # -- dead letters and suspended tables -----------------------------------------------------------------------------
 
     def suspended_tables(self, follower: str) -> list[SuspendedTable]:
         """Return the follower's suspended tables."""
         with self._connect() as connection:
-            return list(dead_letters.suspended_tables(connection, follower).values())
+            return list(follower_state.suspended_tables(connection, follower).values())
 
     def suspend_table(self, follower: str, table: str, reason: str) -> SuspendedTable:
         """Suspend a table."""
         with self._connect() as connection, connection.transaction():
-            return dead_letters.suspend_table(connection, follower, table, reason)
+            return follower_state.suspend_table(connection, follower, table, reason)
 
     def resume_table(self, follower: str, table: str) -> None:
         """End a table's suspension."""
         with self._connect() as connection, connection.transaction():
-            dead_letters.resume_table(connection, follower, table)
+            follower_state.resume_table(connection, follower, table)
 
     def retry_tables(self, follower: str, tables: Sequence[str]) -> None:
         """Make the follower's next run rewrite all rows of these tables."""
         with self._connect() as connection, connection.transaction():
             for table in tables:
-                dead_letters.retry_table(connection, follower, table)
+                follower_state.retry_table(connection, follower, table)
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Return dead letters of all tables."""
         with self._connect() as connection:
-            return dead_letters.read_dead_letters(connection, limit)
+            return follower_state.read_dead_letters(connection, limit)
 
     def restore_arrow(
         self,
@@ -306,7 +307,7 @@ class SqlAdapter:
                 connection,
                 [
                     DELTAS_TABLE,
-                    dead_letters.DEAD_LETTERS_TABLE,
+                    DEAD_LETTERS_TABLE,
                     *(self._dialect.quote(row_tables.table_name(each)) for each in schemas),
                 ],
             )
@@ -321,7 +322,7 @@ class SqlAdapter:
         """Lock the touched rows of a table, rebuild them from the stored deltas, and return their number."""
         rows = sorted((gateway, row_id) for gateway, table, row_id in touched if table == schema.table)
         if rows:
-            marks.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
+            follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
         for start in range(0, len(rows), _ROWS_PER_REBUILD):
             chunk = rows[start : start + _ROWS_PER_REBUILD]
             contents = delta_reads.read_contents(connection, schema.table, chunk)
@@ -352,9 +353,11 @@ class SqlAdapter:
             statements += dialect.create_table(DELTAS_TABLE, TABLE_COLUMNS, KEY)
             for name, columns in INDEXES.items():
                 statements += dialect.create_index(name, DELTAS_TABLE, columns)
-            statements += dialect.create_table(MARKS_TABLE, marks.COLUMNS, ("name",))
-        if not connection.column_names(dead_letters.DEAD_LETTERS_TABLE):
-            statements += dialect.create_table(dead_letters.DEAD_LETTERS_TABLE, dead_letters.COLUMNS, dead_letters.KEY)
+            statements += dialect.create_table(MARKS_TABLE, follower_state.MARK_COLUMNS, ("name",))
+        if not connection.column_names(DEAD_LETTERS_TABLE):
+            statements += dialect.create_table(
+                DEAD_LETTERS_TABLE, follower_state.DEAD_LETTER_COLUMNS, follower_state.DEAD_LETTER_KEY
+            )
         if statements:
             with connection.transaction():
                 for statement in statements:
@@ -384,7 +387,7 @@ class SqlAdapter:
 
         Tables are written in the order of their names, so that two writers cannot deadlock.
         """
-        suspended = dead_letters.suspended_tables(connection, follower)
+        suspended = follower_state.suspended_tables(connection, follower)
         reasons: dict[str, str] = {}
         for schema in sorted(schemas, key=row_tables.table_name):
             rows = rows_of_table(deltas, schema.table)
@@ -396,7 +399,7 @@ class SqlAdapter:
             try:
                 with row_tables.savepoint(connection, self._dialect):
                     if self._dialect.has_transactions:
-                        marks.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
+                        follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
                     stored = delta_reads.read_contents(connection, schema.table, rows)
                     absent = {row: NO_CONTENT for row in rows if row not in stored}
                     contents = {**absent, **transform.apply(schema, rows, stored)}
@@ -408,7 +411,7 @@ class SqlAdapter:
                 reasons[schema.table] = rejection.reason
         for table, reason in reasons.items():
             log.warning("a destination table was suspended", follower=follower, table=table, reason=reason)
-            dead_letters.suspend_table(connection, follower, table, reason)
+            follower_state.suspend_table(connection, follower, table, reason)
 
     def _write(
         self,
@@ -419,7 +422,7 @@ class SqlAdapter:
     ) -> int:
         """Write what `read` returns, under the locks of these rows; None locks the whole table."""
         with connection.transaction():
-            marks.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
+            follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
             contents = read()
             row_tables.write_contents(connection, self._dialect, schema, contents)
         return len(contents)

@@ -19,8 +19,15 @@ from lakesync.adapters.batch_scan import sort_unique
 from lakesync.adapters.deltas import BatchChecksum
 from lakesync.adapters.redaction import NO_COLUMNS, RedactionRequest, RedactionResult, TouchedRow
 from lakesync.adapters.row_content import RowId
-from lakesync.adapters.sql.dialect import Column, Dialect
-from lakesync.adapters.sql.executor import Connection, DirectAppend, HashReader, Value
+from lakesync.adapters.sql.backend import (
+    Column,
+    Connection,
+    Dialect,
+    DirectAppend,
+    HashReader,
+    Value,
+    load_scratch_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,9 +183,8 @@ class DeltaWriter:
 
     def _load(self) -> None:
         """Load the batch into the scratch table."""
-        for statement in self._dialect.create_scratch(_SCRATCH, TABLE_COLUMNS, KEY):
-            self._connection.execute(statement)
-        self._connection.load_scratch(_SCRATCH, columns_as_text(self._rows))
+        rows = columns_as_text(self._rows)
+        load_scratch_table(self._connection, self._dialect, _SCRATCH, TABLE_COLUMNS, KEY, rows)
         self._loaded = True
 
     def _chunks(self) -> Iterator[pa.Table]:

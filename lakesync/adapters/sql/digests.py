@@ -9,9 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakesync.adapters.digests import ARRIVAL_MODULUS, ARRIVALS_PER_DAY, Digest, DigestScope, arrival_ranges
+from lakesync.adapters.sql.backend import Connection, Dialect, Value
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
-from lakesync.adapters.sql.dialect import Dialect
-from lakesync.adapters.sql.executor import Connection, Value
 from lakesync.adapters.sql.row_tables import checksum_of, key_of, table_columns, table_name
 from lakesync.adapters.sql.row_values import system_column
 from lakesync.model.schema import TableSchema

@@ -18,9 +18,8 @@ import msgspec
 from lakesync.adapters.dead_letters import WHOLE_ROW, DeadLetter
 from lakesync.adapters.deltas import BUCKETS, bucket_of
 from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
-from lakesync.adapters.sql.dead_letters import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
-from lakesync.adapters.sql.dialect import Column, Dialect
-from lakesync.adapters.sql.executor import Connection
+from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
+from lakesync.adapters.sql.follower_state import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
 from lakesync.adapters.sql.row_values import row_values, system_column, user_columns
 from lakesync.model.errors import SchemaError
 from lakesync.model.hlc import wall_clock
@@ -227,9 +226,8 @@ def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, row
         rows: the rows, with the columns of `row_values.rows_schema`.
     """
     columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded_columns(schema)]
-    for statement in dialect.create_scratch(_SCRATCH, columns, [dialect.quote(column) for column in key_of(schema)]):
-        connection.execute(statement)
-    connection.load_scratch(_SCRATCH, rows)
+    key = [dialect.quote(column) for column in key_of(schema)]
+    load_scratch_table(connection, dialect, _SCRATCH, columns, key, rows)
     return _SCRATCH
 
 
@@ -343,19 +341,3 @@ def _cell_columns(schema: TableSchema) -> list[Column]:
         Column(column.name, "string" if column.type == "null" else column.type, required=False)
         for column in user_columns(schema)
     ]
-
-
-__all__ = [
-    "checksum_of",
-    "ensure_table",
-    "key_of",
-    "load_rows",
-    "locks_of",
-    "merge_rows",
-    "rebuild_rows",
-    "remove_rows",
-    "savepoint",
-    "table_columns",
-    "table_name",
-    "write_contents",
-]

@@ -1,0 +1,353 @@
+"""What a SQL backend implements for `SqlAdapter`: a `Dialect`, its SQL, and an `Executor`, its driver's connections.
+
+`SqlAdapter` stores deltas in a table, and keeps destination tables with the current rows of synced tables. It loads a
+batch into a scratch table first, and merges it from there into the others. Each database in `adapters/backends` has a
+subclass of `Dialect` and an implementation of `Executor`. Those of Postgres, MySQL and SQLite use `Pool`; BigQuery has
+no connections that can be reused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["id", "name", "text", "integer", "string", "number", "boolean", "json", "time"]
+"""The kind of values in a column.
+
+`id` and `name`: text of at most 512 and 64 characters, compared by code point including trailing blanks, usable in a
+key. `text`: text of any length. `integer`: signed, 64 bits. For destination tables: `string`, `number` (loaded as JSON
+text), `boolean`, `json` (loaded as text), `time` (UTC, milliseconds).
+"""
+
+
+class Column(NamedTuple):
+    """A column of a table to create."""
+
+    name: str
+    kind: Kind
+    required: bool = True
+    """Whether it is NOT NULL."""
+    default: str | None = None
+    """SQL expression; None for no default."""
+
+
+def on_conflict_statement(
+    table: str, columns: Sequence[str], rows: str, key: Sequence[str], update: Sequence[str]
+) -> str:
+    """Return an INSERT … ON CONFLICT, which Postgres and SQLite have.
+
+    Args:
+        table: the table to merge into.
+        columns: the columns to write.
+        rows: the FROM clause of the rows to insert, with all clauses after it.
+        key: columns of the primary key.
+        update: columns to replace in an existing row; empty leaves existing rows unchanged.
+    """
+    names = ", ".join(columns)
+    action = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
+    return f"INSERT INTO {table} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {action}"
+
+
+class Dialect:
+    """SQL statements and expressions of one database. `?` is the placeholder for a value in every statement.
+
+    A subclass implements `column_type`, `create_scratch`, `merge_statement` and `checksum_expression`, and overrides
+    other methods where the database differs.
+    """
+
+    has_transactions = True
+    """Whether several statements can be committed atomically. If not, a follower's mark is written last."""
+    concurrent_writers = False
+    """Whether transactions on different rows run concurrently. If so, large loads are divided among tasks."""
+
+    max_json_depth: int | None = None
+    """The nesting limit of a `json` column; None: no limit."""
+
+    def column_type(self, kind: Kind) -> str:
+        """Return the SQL type of a column."""
+        raise NotImplementedError
+
+    def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Return statements that create an empty table visible to this connection only, replacing an existing one.
+
+        Args:
+            name: the scratch table's name.
+            columns: its columns.
+            key: the columns by which rows are unique and looked up.
+        """
+        raise NotImplementedError
+
+    def merge_statement(
+        self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
+    ) -> str:
+        """Return the statement that merges the rows of a scratch table into another table.
+
+        Args:
+            table: the target, quoted; unique by `key`.
+            scratch: the source: a table name, or a query in parentheses that needs an alias. It may contain a key twice
+                only if `update` is empty.
+            columns: the columns to merge, quoted.
+            key: quoted. A conflict with another unique key must fail.
+            update: the columns, quoted, to update in existing rows; empty leaves existing rows unchanged.
+        """
+        raise NotImplementedError
+
+    def quote(self, name: str) -> str:
+        """Quote an identifier chosen by the user."""
+        return f'"{name}"'
+
+    def checksum_expression(self, text: str) -> str:
+        """Return an integer expression: the first eight hexadecimal digits of the MD5 of a text's UTF-8 bytes.
+
+        Args:
+            text: a SQL expression, never null.
+        """
+        raise NotImplementedError
+
+    def text_expression(self, column: Column) -> str:
+        """Return a SQL expression for a column's value as text; null stays null.
+
+        A value must have the same text in a scratch table and in the destination table.
+        """
+        return f"CAST({column.name} AS TEXT)"
+
+    def integer_division(self, number: str, by: int) -> str:
+        """Return a SQL expression for an integer quotient.
+
+        Args:
+            number: a SQL expression for a positive integer.
+            by: the positive divisor.
+        """
+        return f"({number} / {by})"
+
+    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Return statements that create a table if it does not exist.
+
+        Args:
+            name: quoted, like all other names.
+            columns: the table's columns.
+            key: the primary key.
+        """
+        parts = [self.column_definition(column) for column in columns]
+        parts.append(f"PRIMARY KEY ({', '.join(key)})")
+        return [f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(parts)})"]
+
+    def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
+        """Return statements that create an index if it does not exist."""
+        return [f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"]
+
+    def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
+        """Return statements that create an index for equality on values of any length, if the database supports it.
+
+        Args:
+            name: the index's name.
+            table: quoted.
+            column: the column, its name quoted.
+        """
+        return self.create_index(name, table, [column.name])
+
+    def column_definition(self, column: Column) -> str:
+        """Return a column's definition for CREATE TABLE or ADD COLUMN."""
+        default = f" DEFAULT {column.default}" if column.default is not None else ""
+        return f"{column.name} {self.column_type(column.kind)}{' NOT NULL' * column.required}{default}"
+
+
+Value = str | int | datetime | None
+"""A statement parameter. Datetimes are aware and in UTC."""
+
+C = TypeVar("C")
+"""The driver's type of a connection."""
+
+_MAX_IDLE = 4
+"""Idle connections that are kept; further ones are closed after use. The number of connections in use has no limit."""
+
+
+class StatementError(NamedTuple):
+    """A database error after which the connection is usable once the statement is rolled back."""
+
+    reason: str
+    """The database's message, without passwords."""
+    is_value_error: bool
+    """Whether the database rejected a value of a row, so that the statement may succeed without it."""
+
+
+class Connection(Protocol):
+    """One connection. Without an open transaction each statement commits on its own."""
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        """Execute a statement and return the number of rows changed."""
+
+    def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        """Execute a query with a small result."""
+
+    def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        """Execute a query with a large result.
+
+        Args:
+            statement: the query. Its columns are named as in the schema.
+            values: the query's parameters.
+            schema: the result's columns: strings and 64-bit integers, without nulls.
+        """
+
+    def column_names(self, table: str) -> list[str]:
+        """Return the names of a table's columns; empty if there is no such table."""
+
+    def load_scratch(self, table: str, rows: pa.Table) -> None:
+        """Append rows to a scratch table by the driver's fastest path.
+
+        Args:
+            table: the scratch table.
+            rows: the rows to append, with the scratch table's columns in its order: strings, 64-bit integers, booleans
+                and `timestamp("ms", "UTC")`, with nulls. Numbers and JSON are passed as text.
+        """
+
+    def statement_error(self, error: BaseException) -> StatementError | None:
+        """Classify an error that a statement raised.
+
+        Returns:
+            The error; None if it is not the database's error, or if the connection or the transaction is lost.
+        """
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Run the statements of a `with` block atomically. Its first query sees everything committed before."""
+
+
+@runtime_checkable
+class DirectAppend(Protocol):
+    """A `Connection` that can append many rows without a scratch table."""
+
+    def append(self, table: str, columns: Sequence[str], rows: Iterator[pa.Table]) -> bool:
+        """Append rows to a table within the caller's transaction, unless a unique key conflicts.
+
+        Args:
+            table: the table, which has only text and 64-bit integer columns.
+            columns: the names of the rows' columns.
+            rows: chunks of rows. A chunk is encoded while the previous one is sent. Integers must not be null.
+
+        Returns:
+            Whether all rows were appended. If not, none was, and the transaction remains open.
+        """
+
+
+@runtime_checkable
+class HashReader(Protocol):
+    """A `Connection` that can read hexadecimal delta ids as bytes, which halves the transfer."""
+
+    def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
+        """Return the ids that a query selects, as 32 bytes each.
+
+        Args:
+            statement: a query with one column `id`, whose texts have at most 64 characters.
+            values: the query's parameters.
+
+        Returns:
+            The ids; None if any of them is not a hash of 64 hexadecimal digits.
+        """
+
+
+class Executor(Protocol):
+    """Opens and pools connections. Safe to use from several threads."""
+
+    def connect(self) -> AbstractContextManager[Connection]:
+        """Return a live connection for the duration of a `with` block, also after a restart of the database.
+
+        The same thread may request a second connection meanwhile, which is independent of the first one's transaction.
+
+        Raises:
+            AdapterError: any driver error raised inside the block; names the database and the cause.
+        """
+
+    def close(self) -> None:
+        """Close every connection."""
+
+
+def load_scratch_table(
+    connection: Connection, dialect: Dialect, name: str, columns: Sequence[Column], key: Sequence[str], rows: pa.Table
+) -> None:
+    """Create a scratch table, in place of an existing one, and load rows into it.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        name: the scratch table's name.
+        columns: its columns, their names quoted if the user chose them.
+        key: the columns by which rows are unique, quoted likewise.
+        rows: the rows, as `Connection.load_scratch` reads them.
+    """
+    for statement in dialect.create_scratch(name, columns, key):
+        connection.execute(statement)
+    connection.load_scratch(name, rows)
+
+
+def arrow_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """Convert rows to an Arrow table, for drivers that return rows one by one.
+
+    Args:
+        rows: tuples in the schema's order.
+        schema: names and types of the columns.
+    """
+    import pyarrow as pa
+
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+class Pool(Generic[C]):
+    """Lends each connection to one user at a time. Safe to use from several threads.
+
+    A connection whose use failed is closed, because its state is unknown. An idle one is checked before it is reused.
+    """
+
+    def __init__(self, make: Callable[[], C], is_alive: Callable[[C], bool], close: Callable[[C], None]) -> None:
+        """Create an empty pool.
+
+        Args:
+            make: opens a connection.
+            is_alive: returns whether an idle connection can be used.
+            close: closes a connection; never raises.
+        """
+        self._make = make
+        self._is_alive = is_alive
+        self._close = close
+        self._idle: list[C] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lease(self) -> Iterator[C]:
+        """Lend a connection for the duration of a `with` block."""
+        connection = self._take_idle() or self._make()
+        try:
+            yield connection
+        except BaseException:
+            self._close(connection)
+            raise
+        with self._lock:
+            if len(self._idle) < _MAX_IDLE:
+                self._idle.append(connection)
+                return
+        self._close(connection)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._close(connection)
+
+    def _take_idle(self) -> C | None:
+        """Return an idle connection that is still alive; None if there is none. Dead ones are closed."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if self._is_alive(connection):
+                return connection
+            self._close(connection)
