@@ -27,7 +27,7 @@ from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.compositions.lifecycle import TierReport
+    from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.migration import MigrationReport
 
 

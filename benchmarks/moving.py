@@ -23,7 +23,7 @@ import pymysql
 from lakesync.adapters.arrow import arrow_schema
 from lakesync.adapters.arrow_access import write_arrow
 from lakesync.adapters.base import DatabaseAdapter
-from lakesync.adapters.compositions.lifecycle import LifecycleAdapter
+from lakesync.adapters.composite import LifecycleAdapter
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.migration import migrate_adapter
 from tests.backend_servers import mariadb_server

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lakehouse.data_files import is_readable
-from lakesync.analysis.iceberg_catalogue import open_iceberg
+from lakesync.analysis.catalogue import open_iceberg
 from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:

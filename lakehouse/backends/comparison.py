@@ -22,8 +22,7 @@ from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
-from lakesync.adapters.base import StateWriter
-from lakesync.adapters.dead_letters import SuspendedTable, TableIsolation
+from lakesync.adapters.base import StateWriter, SuspendedTable, TableIsolation
 from lakesync.adapters.digests import (
     ARRIVAL_MODULUS,
     ARRIVALS_PER_DAY,

@@ -25,7 +25,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import WriteTarget
-from lakesync.adapters.dead_letters import SuspendedTable, TableIsolation
+from lakesync.adapters.base import SuspendedTable, TableIsolation
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.follower import (
     HISTORY_COLUMNS,

@@ -20,7 +20,7 @@ from lakehouse.backends.adapter_tasks import one_report_each, open_backends
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, TieredBackend
 from lakesync.adapters.base import MarkStore
-from lakesync.adapters.compositions.lifecycle import LifecycleAdapter, TierReport
+from lakesync.adapters.composite import LifecycleAdapter, TierReport
 from lakesync.adapters.transfer.migration import (
     Division,
     MigrationInFile,

@@ -23,7 +23,7 @@ from lakehouse.history.log_reading import decoded_log
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import (
     CommitUnknownError,

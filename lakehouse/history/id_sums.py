@@ -18,7 +18,7 @@ from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.arrow import id_numbers
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import all_of, condition
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from lakehouse.maintenance import apply_deletes
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition
 from lakesync.model.errors import FlushError
 

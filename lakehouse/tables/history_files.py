@@ -16,7 +16,7 @@ from lakehouse.data_files import DataFile, divide_files, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.tables.increment import ROWS_PER_TASK, Increment
 from lakehouse.task_runner import in_tasks
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import all_of, condition
 
 if TYPE_CHECKING:

@@ -5,21 +5,8 @@ The flusher, the pipeline's destinations and `lakesync migrate` use them.
 """
 
 from lakesync.adapters.backends.sqlite import SqliteAdapter
-from lakesync.adapters.base import (
-    Adapter,
-    ArrowAdapter,
-    DatabaseAdapter,
-    LakeAdapter,
-    MarkStore,
-    Materialisable,
-    ObjectInfo,
-    ObjectPage,
-    Prunable,
-    StateWriter,
-)
-from lakesync.adapters.compositions.composite import CompositeAdapter, Route
-from lakesync.adapters.compositions.fan_out import FanOutAdapter, Lag
-from lakesync.adapters.compositions.lifecycle import LifecycleAdapter, TierReport
+from lakesync.adapters.base import ArrowAdapter, DatabaseAdapter, MarkStore, Materialisable, Prunable, StateWriter
+from lakesync.adapters.composite import CompositeAdapter, LifecycleAdapter, Route, TierReport
 from lakesync.adapters.deltas import (
     ArrowPage,
     BatchChecksum,
@@ -29,9 +16,11 @@ from lakesync.adapters.deltas import (
     MarkUpdate,
     StoredDelta,
 )
+from lakesync.adapters.fan_out import FanOutAdapter, Lag
+from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo, ObjectPage
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.object_store.local import LocalDisk
-from lakesync.adapters.registry import as_database, open_adapter, schemes
+from lakesync.adapters.registry import Adapter, as_database, open_adapter, schemes
 from lakesync.adapters.transfer.migration import MigrationReport, MigrationScope, migrate_adapter
 from lakesync.model.types import Position
 

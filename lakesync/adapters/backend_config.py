@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from lakesync.adapters.base import DatabaseAdapter
-from lakesync.adapters.compositions.composite import CompositeAdapter, Route
-from lakesync.adapters.compositions.lifecycle import LifecycleAdapter
+from lakesync.adapters.composite import CompositeAdapter, LifecycleAdapter, Route
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.config.backends import LAKE
 from lakesync.model.errors import ConfigurationError

@@ -1,13 +1,12 @@
-"""The adapter protocols: what a backend must implement to store deltas.
+"""The protocols of a database that stores deltas: `DatabaseAdapter`, and optional ones that only some backends have.
 
-A backend is a database or an object store. A delta is a change of one row. An object store implements `LakeAdapter`;
-`ObjectDeltas` turns it into a `DatabaseAdapter`. A database implements
-`DatabaseAdapter` directly. Compositions (routes by table, fan-out, tiers) are `DatabaseAdapter`s over
-`DatabaseAdapter`s. The optional protocols describe what only some backends can do.
+A delta is a change of one row. A backend is a database, which implements `DatabaseAdapter` directly, or an object store
+(`lakesync.adapters.object_store.base`), which `ObjectDeltas` turns into one. Compositions, which store deltas in
+several adapters, are `DatabaseAdapter`s too. The flusher, the pipeline and `lakesync migrate` call the protocols.
 
 Adapters block, are safe to call from several threads, and keep no state that a crash could lose. They report every
-backend failure as `AdapterError`. Every method may be retried. `tests/conformance/test_adapters.py` and
-`test_adapters_objects.py` run against every implementation.
+backend failure as `AdapterError`. Every method may be retried. `tests/conformance/test_adapters.py` runs against every
+implementation.
 """
 
 from __future__ import annotations
@@ -17,18 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.adapters.deltas import (
-    ArrowPage,
-    BatchChecksum,
-    DeltaBatch,
-    DeltaIdentity,
-    DeltaPage,
-    DeltaQuery,
-    MarkUpdate,
-    Order,
-    StoredDelta,
-    position_of,
-)
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
 from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
@@ -36,33 +24,6 @@ from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from typing_extensions import TypeIs
-
-__all__ = [
-    "UNCHANGED",
-    "Adapter",
-    "ArrowAdapter",
-    "ArrowPage",
-    "BatchChecksum",
-    "ConcurrentWriters",
-    "ContentTransform",
-    "DatabaseAdapter",
-    "DeltaBatch",
-    "DeltaIdentity",
-    "DeltaPage",
-    "DeltaQuery",
-    "MarkStore",
-    "MarkUpdate",
-    "Materialisable",
-    "Order",
-    "Position",
-    "Prunable",
-    "Splittable",
-    "StateWriter",
-    "StoredDelta",
-    "is_object_store",
-    "position_of",
-]
 
 
 class DatabaseAdapter(Protocol):
@@ -320,90 +281,86 @@ class MarkStore(Protocol):
         """
 
 
-class ObjectInfo(msgspec.Struct, frozen=True):
-    """Metadata of an object."""
-
-    key: str
-    size: int
-    """Bytes."""
-    modified_ms: int
-    """Milliseconds since 1970."""
-    etag: str
-    """Changes when the content changes, as far as the store can tell."""
+WHOLE_ROW = ""
+"""In place of a column's name, if the database rejects the row even with null in all columns of the schema."""
 
 
-class ObjectPage(msgspec.Struct, frozen=True):
-    """One page of a listing."""
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A value that was replaced by null in the destination table, or a row that was not written, with the reason."""
 
-    objects: tuple[ObjectInfo, ...]
-    more: bool
-    """Whether objects follow after the last of these."""
+    gateway: str
+    table: str
+    row_id: str
+    column: str
+    """A column name, or `WHOLE_ROW`."""
+    value: str
+    """The rejected value as JSON text; `null` for `WHOLE_ROW`."""
+    reason: str
+    """The database's message."""
 
 
-class LakeAdapter(Protocol):
-    """An object store: whole objects under keys whose parts are separated by `/`.
+class SuspendedTable(msgspec.Struct, frozen=True):
+    """A destination table that could not be written.
 
-    A key has 1 to 1,024 bytes of UTF-8. Its parts are not empty and not `.` or `..`; no key is a folder of another
-    key. Reads are strongly consistent: every later call sees what an earlier call wrote (as in S3 since 2020).
+    The destination still stores the table's deltas. A successful retry rewrites all rows from them.
     """
 
-    def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
-        """Write a whole object durably. Readers see either the old or the new content.
+    table: str
+    reason: str
+    failures: int
+    """Consecutive failed attempts."""
+    retry_ms: int
+    """When the next attempt is due, milliseconds since 1970."""
+
+
+@runtime_checkable
+class TableIsolation(Protocol):
+    """A `DatabaseAdapter` that continues without tables or values that it cannot write."""
+
+    def suspended_tables(self, follower: str) -> list[SuspendedTable]:
+        """Return the follower's suspended tables, also those whose retry is due.
 
         Args:
-            key: the object's key.
-            data: the content.
-            if_absent: keep an existing object (`If-None-Match: *`). One of several concurrent writers wins.
-
-        Returns:
-            Whether `data` was written.
+            follower: the follower's name.
 
         Raises:
-            ValidationError: the key is invalid.
-            AdapterError: the object may or may not have been written.
+            AdapterError: the backend cannot be reached.
         """
 
-    def get_object(self, key: str) -> bytes:
-        """Return an object's content.
-
-        Raises:
-            NotFoundError: there is no object with this key.
-            AdapterError: the store cannot be read.
-        """
-
-    def head_object(self, key: str) -> ObjectInfo:
-        """Return an object's metadata. Raises the errors of `get_object`."""
-
-    def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
-        """List objects in the order of the UTF-8 bytes of their keys.
+    def suspend_table(self, follower: str, table: str, reason: str) -> SuspendedTable:
+        """Suspend a table. Each further failure doubles the pause before the next attempt, from a minute to an hour.
 
         Args:
-            prefix: only keys that start with it.
-            after: only keys that are greater.
-            limit: objects per page.
+            follower: the follower's name.
+            table: the synced table.
+            reason: why it cannot be written.
 
         Raises:
-            AdapterError: the store cannot be read.
+            AdapterError: the backend cannot be reached.
         """
 
-    def delete_object(self, key: str) -> None:
-        """Delete an object durably. Does nothing if it does not exist.
+    def resume_table(self, follower: str, table: str) -> None:
+        """End a table's suspension, so that the next batches write to it. The caller has rewritten all of its rows.
 
         Raises:
-            AdapterError: the object may or may not be deleted.
+            AdapterError: the backend cannot be reached.
         """
 
-    def delete_objects(self, keys: Collection[str]) -> None:
-        """Delete several objects. After a failure some of them may be deleted."""
+    def retry_tables(self, follower: str, tables: Sequence[str]) -> None:
+        """Make the follower's next run rewrite all rows of these tables, suspended or not.
 
-    def close(self) -> None:
-        """Close all connections. No other method is called afterwards."""
+        Raises:
+            AdapterError: the backend cannot be reached.
+        """
 
+    def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """Return the first dead letters of all tables, ordered by table, gateway, row and column.
 
-Adapter = DatabaseAdapter | LakeAdapter
-"""A database or an object store."""
+        There are no pages: the next write of a row replaces its dead letters, so a position would not stay valid.
 
+        Args:
+            limit: the most dead letters to return.
 
-def is_object_store(adapter: Adapter) -> TypeIs[LakeAdapter]:
-    """Return whether an adapter is an object store rather than a database."""
-    return hasattr(adapter, "put_object")
+        Raises:
+            AdapterError: the backend cannot be reached.
+        """

@@ -12,14 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from lakesync.adapters.base import Adapter, DatabaseAdapter, is_object_store
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.adapters.object_store.base import LakeAdapter
 from lakesync.adapters.object_store.delta_files import FlushFormat
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.uri import split_uri
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.secrets import without_password
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+Adapter = DatabaseAdapter | LakeAdapter
+"""A database or an object store."""
 
 GROUP = "lakesync.adapters"
 """The group of entry points in which packages declare adapters."""
@@ -52,6 +60,11 @@ def open_adapter(uri: str) -> Adapter:
 def schemes() -> list[str]:
     """Return every scheme that `open_adapter` supports."""
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def is_object_store(adapter: Adapter) -> TypeIs[LakeAdapter]:
+    """Return whether an adapter is an object store rather than a database."""
+    return hasattr(adapter, "put_object")
 
 
 def as_database(adapter: Adapter, flush_format: FlushFormat = "parquet") -> DatabaseAdapter:

@@ -1,27 +1,27 @@
-"""The lake's tables, read by pyiceberg. The other modules of `lakesync.analysis` and `lakehouse` use it.
+"""Opens the lake's Iceberg catalogue by pyiceberg, and reads its tables and the bounds of their files.
 
-`LakeReader` loads each table once, so that a query sees one version of it.
+`LakeReader` loads each table once, so that a query sees one version of it. The other modules of `lakesync.analysis` and
+`lakehouse` use this module. pyiceberg is imported when a function is called, because it is slow to import, and neither
+Dagster's code location nor every task of Spark needs it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import requests
-from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
-from pyiceberg.table import Table
-from sqlalchemy.exc import SQLAlchemyError
-
-from lakesync.analysis.iceberg_catalogue import open_iceberg
 from lakesync.model.errors import LakeUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
 
     from lakesync.config import Config
 
@@ -34,6 +34,11 @@ UNFILLED_PROPERTY = "lakesync.unfilled"
 CHECKPOINT_TAG = "cut-"
 """Prefix of the tags of checkpoint snapshots; `GATEWAY-ARRIVAL` follows."""
 
+_SHARED_SETTINGS = ("s3.", "header.", "oauth2-server-uri", "credential", "token", "scope", "prefix")
+"""Prefixes of settings that Iceberg in Java and pyiceberg have in common."""
+_LOCAL_FILE_IO = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+"""Opens local files without pyarrow, whose import takes 80 MiB. Metadata can be read without it; a scan imports it."""
+
 
 def open_catalogue(config: Config) -> Catalog:
     """Open the Iceberg catalogue that `[lake]` names.
@@ -41,6 +46,9 @@ def open_catalogue(config: Config) -> Catalog:
     Raises:
         LakeUnavailableError: it is a REST catalogue that does not answer.
     """
+    import requests
+    from pyiceberg.exceptions import RESTError
+
     lake = config.lake
     prefix = f"spark.sql.catalog.{lake.catalog}."
     spark_settings = config.spark.settings.items()
@@ -50,6 +58,41 @@ def open_catalogue(config: Config) -> Catalog:
         return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **settings})
     except (RESTError, requests.ConnectionError) as error:
         raise _unavailable(config) from error
+
+
+def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
+    """Open an Iceberg catalogue with the settings of Spark's catalogue. Does not connect to a database yet.
+
+    Args:
+        name: the catalogue's name in Spark.
+        uri: `http(s)://…` of a REST catalogue, or a database URL of SQLAlchemy.
+        settings: the settings below `spark.sql.catalog.NAME.`. S3 settings that they omit come from the AWS variables,
+            as in Spark's tasks.
+
+    Raises:
+        requests.ConnectionError: the REST catalogue does not answer.
+    """
+    properties = {
+        **_s3_settings(settings),
+        **{key: each for key, each in settings.items() if key.startswith(_SHARED_SETTINGS)},
+    }
+    properties["warehouse"] = settings.get("warehouse", "")
+    if properties["warehouse"].startswith("file:"):
+        properties |= _LOCAL_FILE_IO
+    if uri.startswith(("http://", "https://")):
+        from pyiceberg.catalog.rest import RestCatalog
+
+        return RestCatalog(name, uri=uri, **properties)
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    return SqlCatalog(name, uri=uri, init_catalog_tables="false", **properties)
+
+
+def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return pyiceberg's settings for S3 from the variables that AWS's own tools read."""
+    region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    found = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
+    return {key: value for key, value in found.items() if value}
 
 
 def may_have_catalogue(config: Config) -> bool:
@@ -136,6 +179,10 @@ class LakeReader:
 
     def _names(self, namespace: str) -> list[str]:
         """Return the names of a namespace's tables; empty if there is no such namespace."""
+        import requests
+        from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
+        from sqlalchemy.exc import SQLAlchemyError
+
         if not self._may_exist:  # a connection to SQLite would create an empty file
             raise _unavailable(self._config)
         try:
@@ -167,7 +214,30 @@ def checkpoint_snapshots(table: Table) -> dict[str, dict[int, int]]:
     return found
 
 
+def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int | None, str | int | None]:
+    """Return the lower and upper bound of a column in a data file, as its manifest records them.
+
+    Args:
+        table: the file's table.
+        file: a data file.
+        column: a column of strings or integers. Bounds of long strings may be truncated, unless the table's property
+            `write.metadata.metrics.column.COLUMN` is `full`.
+
+    Returns:
+        The bounds; None for a bound that was not recorded.
+    """
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import PrimitiveType
+
+    field = table.schema().find_field(column)
+    low, high = ((bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
+    kind = field.field_type
+    assert isinstance(kind, PrimitiveType)
+    return (None if low is None else from_bytes(kind, low), None if high is None else from_bytes(kind, high))
+
+
 def _unavailable(config: Config) -> LakeUnavailableError:
+    """Return the error for a catalogue that is missing or does not answer, without its password."""
     location = config.lake.catalog_uri.rpartition("@")[2]
     return LakeUnavailableError(
         f"there is no Iceberg catalogue at {location}; name the data folder of a `lakesync up` with --data, or set "

@@ -14,8 +14,7 @@ import requests
 from pyiceberg.exceptions import NoSuchTableError, RESTError
 from sqlalchemy.exc import SQLAlchemyError
 
-from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, may_have_catalogue, merge_marks
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, column_bounds, may_have_catalogue, merge_marks
 from lakesync.analysis.marks import HistoryFile, LakeMarks, lags, least_mark, positions
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError

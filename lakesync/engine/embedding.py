@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from lakesync.adapters.base import Adapter
 from lakesync.adapters.deltas import StoredDelta
-from lakesync.adapters.registry import as_database
+from lakesync.adapters.registry import Adapter, as_database
 from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.engine.access import RulesCache
 from lakesync.engine.rehydration import rehydrate, stored_deltas

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lakesync.adapters.base import Adapter
-from lakesync.adapters.registry import open_adapter
+from lakesync.adapters.registry import Adapter, open_adapter
 from lakesync.engine.engine import Engine
 from lakesync.engine.flushing import Housekeeping, OnFlushed
 from lakesync.engine.gateway import SyncGateway

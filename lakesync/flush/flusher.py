@@ -21,9 +21,9 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from lakesync.adapters.base import Adapter, DatabaseAdapter, Materialisable
+from lakesync.adapters.base import DatabaseAdapter, Materialisable
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaIdentity, StoredDelta, checksum_of
-from lakesync.adapters.registry import as_database
+from lakesync.adapters.registry import Adapter, as_database
 from lakesync.flush.queue import FlushContext, FlushQueue, StagingFlushQueue, TableWork
 from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.crash_points import crash_point

@@ -33,7 +33,7 @@ class Materialiser:
         on_failure: OnFailure | None = None,
         *,
         attempts: int = 5,
-        first_wait: float = 0.5,
+        first_wait_seconds: float = 0.5,
     ) -> None:
         """Create a worker for one gateway.
 
@@ -43,14 +43,14 @@ class Materialiser:
             destination: the adapter with the destination tables.
             on_failure: called for each job that has failed permanently; None for nothing.
             attempts: maximum attempts per job, those of earlier processes included.
-            first_wait: seconds before the second attempt; doubled for each further one.
+            first_wait_seconds: seconds before the second attempt; doubled for each further one.
         """
         self._gateway_id = gateway_id
         self._queue = queue
         self._destination = destination
         self._on_failure = on_failure
         self._attempts = attempts
-        self._first_wait = first_wait
+        self._first_wait_seconds = first_wait_seconds
 
     def run_once(self) -> int:
         """Run all pending jobs, and return the number that succeeded.
@@ -87,7 +87,7 @@ class Materialiser:
             raise _WorkerDiedError(f"its worker died in each of {job.attempts} attempts")
         remaining = self._attempts - job.attempts
         for attempt in stamina.retry_context(
-            on=TransientError, attempts=remaining, timeout=None, wait_initial=self._first_wait, wait_max=30.0
+            on=TransientError, attempts=remaining, timeout=None, wait_initial=self._first_wait_seconds, wait_max=30.0
         ):
             with attempt:
                 job = self._queue.begin(job)

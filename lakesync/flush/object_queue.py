@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from lakesync.adapters import open_adapter
-from lakesync.adapters.base import LakeAdapter, is_object_store
+from lakesync.adapters.object_store.base import LakeAdapter
+from lakesync.adapters.registry import is_object_store
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
 from lakesync.model.errors import ConfigurationError, NotFoundError
 from lakesync.wire.json import encode_json

@@ -104,7 +104,7 @@ class Stoppable:
 
 def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases):
     slow = Stoppable(databases("secondary"))
-    fan_out = FanOutAdapter(databases("primary"), {"copy": slow, "other": databases("other")}, first_wait=0.01)
+    fan_out = FanOutAdapter(databases("primary"), {"copy": slow, "other": databases("other")}, first_wait_seconds=0.01)
     slow.refuses = True
     for number in range(1, 6):
         made = batch(number, make_delta("c", number, "r", x=number))
@@ -186,8 +186,8 @@ def test_reads_are_complete_while_days_move(databases):
 
 MOVE = (
     "import sys; from lakesync.adapters import LifecycleAdapter, SqliteAdapter;"
-    "from lakesync.adapters.compositions import lifecycle;"
-    "lifecycle.PAGE_DELTAS = 40;"
+    "from lakesync.adapters import composite;"
+    "composite.PAGE_DELTAS = 40;"
     "LifecycleAdapter(SqliteAdapter(sys.argv[1]), SqliteAdapter(sys.argv[2]), 0).migrate_to_tier()"
 )
 

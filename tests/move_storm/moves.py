@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakesync.adapters import DatabaseAdapter, LifecycleAdapter, as_database, migrate_adapter, open_adapter
+from lakesync.adapters import DatabaseAdapter, LifecycleAdapter, as_database, composite, migrate_adapter, open_adapter
 from lakesync.adapters.arrow import columns_as_map
 from lakesync.adapters.arrow_access import read_arrow, read_pages
 from lakesync.adapters.base import MarkStore
-from lakesync.adapters.compositions import lifecycle
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.flows import RowFilter, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
@@ -67,7 +66,7 @@ def migration(source: str, target: str, page: int) -> int:
 
 def tiering(source: str, target: str, page: int) -> int:
     """Move everything; how many deltas this run moved."""
-    lifecycle.PAGE_DELTAS = page
+    composite.PAGE_DELTAS = page
     with _opened(source, target) as (hot, cold):
         return LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas
 
@@ -100,7 +99,7 @@ def migration_in_ranges(source: str, target: str, page: int) -> int:
 
 def tiering_in_ranges(source: str, target: str, page: int) -> int:
     """Move everything in ranges, several at a time; how many deltas this run moved."""
-    lifecycle.PAGE_DELTAS = page
+    composite.PAGE_DELTAS = page
 
     def move(part: HlcRange) -> int:
         with _opened(source, target) as (hot, cold):

@@ -22,7 +22,7 @@ from lakesync.adapters.arrow import (
     table_checksum,
     to_arrow,
 )
-from lakesync.adapters.base import UNCHANGED, ContentTransform, LakeAdapter, ObjectInfo
+from lakesync.adapters.base import UNCHANGED, ContentTransform
 from lakesync.adapters.batch_scan import (
     BatchCache,
     Segment,
@@ -43,6 +43,7 @@ from lakesync.adapters.deltas import (
     checksum_of,
 )
 from lakesync.adapters.digests import Digest, DigestScope, day_of, digest_deltas, merge_digests
+from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo
 from lakesync.adapters.object_store.delta_files import (
     DELTAS_PREFIX,
     DeltaFile,

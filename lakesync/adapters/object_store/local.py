@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakesync.adapters.base import ObjectInfo, ObjectPage
-from lakesync.adapters.object_store.keys import check_key
+from lakesync.adapters.object_store.base import ObjectInfo, ObjectPage, check_key
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, NotFoundError, ValidationError
 

@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lakesync.adapters.base import ObjectInfo, ObjectPage
-from lakesync.adapters.object_store.keys import check_key
+from lakesync.adapters.object_store.base import ObjectInfo, ObjectPage, check_key
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError
 from lakesync.model.optional_imports import extra

@@ -16,8 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow, require_pyarrow, to_arrow
-from lakesync.adapters.base import UNCHANGED, ContentTransform
-from lakesync.adapters.dead_letters import DeadLetter, SuspendedTable
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DeadLetter, SuspendedTable
 from lakesync.adapters.deltas import BUCKETS, ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow

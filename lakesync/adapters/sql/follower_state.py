@@ -2,7 +2,7 @@
 
 A follower copies deltas to the destination; its mark says how far it has read. A dead letter is a value that the
 database rejected, and a suspended table a destination table that could not be written
-(`lakesync.adapters.dead_letters`). All are written in the transaction that writes the rows. `SqlAdapter` calls this
+(`lakesync.adapters.base`). All are written in the transaction that writes the rows. `SqlAdapter` calls this
 module, and `row_tables` for the dead letters of the rows that it writes.
 
 Three kinds of rows share the table of marks:
@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from lakesync.adapters.dead_letters import DeadLetter, SuspendedTable
+from lakesync.adapters.base import DeadLetter, SuspendedTable
 from lakesync.adapters.deltas import MarkUpdate
 from lakesync.adapters.row_content import RowId
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table

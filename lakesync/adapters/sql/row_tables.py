@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync.adapters.dead_letters import WHOLE_ROW, DeadLetter
+from lakesync.adapters.base import WHOLE_ROW, DeadLetter
 from lakesync.adapters.deltas import BUCKETS, bucket_of
 from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table

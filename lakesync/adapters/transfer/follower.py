@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_contents, read_pages
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter
-from lakesync.adapters.dead_letters import TableIsolation
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter, TableIsolation
 from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, MarkUpdate, Part
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.row_content import RowContent, RowId

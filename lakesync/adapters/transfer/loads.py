@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow_access import read_arrow
 from lakesync.adapters.base import DatabaseAdapter, MarkStore, Materialisable
-from lakesync.adapters.compositions.composite import CompositeBase
+from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import (

@@ -173,7 +173,7 @@ def retry_destination(config: Config, letter_id: str) -> str:
         NotFoundError: no such destination is declared, or its adapter does not suspend tables.
         AdapterError: the destination's database cannot be reached.
     """
-    from lakesync.adapters.dead_letters import TableIsolation
+    from lakesync.adapters.base import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
     parts = _DESTINATION_ID.fullmatch(letter_id)
@@ -210,7 +210,7 @@ def _destination_letters(name: str, target: WriteTarget, gateway: str | None) ->
         target: the adapter.
         gateway: only values of this gateway; None: of all gateways. Suspended tables belong to all.
     """
-    from lakesync.adapters.dead_letters import TableIsolation
+    from lakesync.adapters.base import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
     with closing(as_database(open_adapter(target.uri))) as adapter:

@@ -21,7 +21,7 @@ import structlog
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, read_arrow, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
-from lakesync.adapters.compositions.composite import CompositeBase
+from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery
 from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.model import hlc
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _R = TypeVar("_R")
+"""The result of a write."""
 log = structlog.get_logger("adapters")
 
 MAX_QUEUED_DELTAS = 200_000
@@ -66,18 +67,18 @@ class FanOutAdapter(CompositeBase):
         primary: DatabaseAdapter,
         secondaries: Mapping[str, DatabaseAdapter],
         *,
-        first_wait: float = _FIRST_RETRY_SECONDS,
+        first_wait_seconds: float = _FIRST_RETRY_SECONDS,
     ) -> None:
         """Start one replication thread for each secondary.
 
         Args:
             primary: serves all reads, and confirms all writes.
             secondaries: name → adapter.
-            first_wait: seconds before the first retry; doubled for each further one.
+            first_wait_seconds: seconds before the first retry; doubled for each further one.
         """
         super().__init__((primary,))
         self._primary = primary
-        self._secondaries = [_Secondary(name, each, primary, first_wait) for name, each in secondaries.items()]
+        self._secondaries = [_Secondary(name, each, primary, first_wait_seconds) for name, each in secondaries.items()]
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Insert a batch into the primary and queue it for the secondaries."""
@@ -92,17 +93,17 @@ class FanOutAdapter(CompositeBase):
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the table in the primary, then in the secondaries, if they have destination tables."""
-        self._run_on_all(lambda each: each.ensure_schema(schema) if isinstance(each, Materialisable) else None)
+        self._write_all(lambda each: each.ensure_schema(schema) if isinstance(each, Materialisable) else None)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._run_on_all(
+        return self._write_all(
             lambda each: each.materialise(gateway, schema, row_ids) if isinstance(each, Materialisable) else 0
         )
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._run_on_all(lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0)
+        return self._write_all(lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0)
 
     def lags(self) -> list[Lag]:
         """Return the lag of each secondary."""
@@ -119,11 +120,11 @@ class FanOutAdapter(CompositeBase):
             for secondary in reversed(self._secondaries):
                 closing.callback(secondary.stop)
 
-    def _run_on_all(self, work: Callable[[DatabaseAdapter], _R]) -> _R:
-        """Run work on the primary, queue it for the secondaries, and return the primary's result."""
-        result = work(self._primary)
+    def _write_all(self, write: Callable[[DatabaseAdapter], _R]) -> _R:
+        """Call `write` with the primary, queue the call for the secondaries, and return the primary's result."""
+        result = write(self._primary)
         for secondary in self._secondaries:
-            secondary.enqueue(_Task(0, work))
+            secondary.enqueue(_Task(0, write))
         return result
 
 
@@ -132,17 +133,20 @@ class _Task(NamedTuple):
 
     deltas: int
     """Number of deltas that it inserts; 0 if it writes destination tables."""
-    work: Callable[[DatabaseAdapter], object]
+    write: Callable[[DatabaseAdapter], object]
+    """Called with the secondary; again until it succeeds."""
 
 
 class _Secondary:
-    """One secondary and its replication thread."""
+    """One secondary and its replication thread, which starts at once. `_changed` guards its queue and its state."""
 
-    def __init__(self, name: str, adapter: DatabaseAdapter, primary: DatabaseAdapter, first_wait: float) -> None:
+    def __init__(
+        self, name: str, adapter: DatabaseAdapter, primary: DatabaseAdapter, first_wait_seconds: float
+    ) -> None:
         self._name = name
         self._adapter = adapter
         self._primary = primary
-        self._first_wait = first_wait
+        self._first_wait_seconds = first_wait_seconds
         self._tasks: deque[_Task] = deque()
         self._deltas = 0
         self._must_catch_up = True  # the previous process may have lost queued tasks
@@ -165,18 +169,21 @@ class _Secondary:
             self._changed.notify_all()
 
     def lag(self) -> Lag:
+        """Return how far the secondary lags behind the primary."""
         with self._changed:
             return Lag(
                 self._name, self._deltas, self._must_catch_up or self._is_catching_up, self._failures, self._error
             )
 
     def wait_until_replicated(self, seconds: float) -> bool:
+        """Wait until nothing is queued and the secondary lacks nothing; return False after `seconds`."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not (self._tasks or self._must_catch_up or self._is_catching_up), seconds
             )
 
     def stop(self) -> None:
+        """End the thread, without applying what is queued, and close the adapter."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -193,23 +200,23 @@ class _Secondary:
                 return
             if must_catch_up:
                 self._attempt(self._catch_up)
-            elif task is not None and self._attempt(lambda task=task: task.work(self._adapter)):  # type: ignore[misc]
+            elif task is not None and self._attempt(lambda task=task: task.write(self._adapter)):  # type: ignore[misc]
                 with self._changed:
                     self._tasks.popleft()
                     self._deltas -= task.deltas
                     self._changed.notify_all()
 
-    def _attempt(self, work: Callable[[], object]) -> bool:
-        """Run work and return whether it succeeded. After a failure, wait before returning."""
+    def _attempt(self, call: Callable[[], object]) -> bool:
+        """Call a function and return whether it succeeded. After a failure, wait before returning."""
         try:
-            work()
+            call()
         except LakeSyncError as error:
             with self._changed:
                 self._failures += 1
                 self._error = str(error)
-                wait = min(_MAX_RETRY_SECONDS, self._first_wait * 2.0 ** (self._failures - 1))
+                wait_seconds = min(_MAX_RETRY_SECONDS, self._first_wait_seconds * 2.0 ** (self._failures - 1))
             log.warning("replication to a secondary failed and is retried", secondary=self._name, reason=str(error))
-            self._stopping.wait(wait)
+            self._stopping.wait(wait_seconds)
             return False
         with self._changed:
             self._failures, self._error = 0, None

@@ -1,1 +1,0 @@
-"""Several adapters used as one: routed by table, replicated, or tiered by age."""
