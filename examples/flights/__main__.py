@@ -15,10 +15,15 @@ from pathlib import Path
 from examples.flights.data import ALL_DAYS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+"""The folder of the repository."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo. Exits with 0 only if all comparisons agree."""
+    """Run the demo. Return 0 if all comparisons agree, otherwise 1; without `--json`, an error is raised.
+
+    Args:
+        arguments: the command line's arguments; None for those of this process.
+    """
     parser = argparse.ArgumentParser(
         prog="scripts/demo", description="Nineteen clients sync New York's flights of 2013."
     )
@@ -32,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=CHECKOUT / "lakesync-data" / "demo", help="the data folder")
     given = parser.parse_args(arguments)
 
-    # Imported only now, so that a wrong option is answered at once.
+    # Imported only now, so that a wrong option is reported at once.
     from examples.flights.demo import Demo, Options
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as cleanly as Ctrl-C
@@ -56,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _days(text: str) -> int:
+    """Parse the option `--days`."""
     days = int(text)
     if not 1 <= days <= ALL_DAYS:
         raise argparse.ArgumentTypeError(f"{days} is not between 1 and {ALL_DAYS}")

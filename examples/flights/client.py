@@ -1,14 +1,15 @@
-"""A client: its local database, its own encoding of deltas, and its HTTP requests: pushes, pulls and a first sync.
+"""A client of the demo: its local database, its encoding of deltas, its HTTP requests, and the journal of its pushes.
 
-The database applies deltas as plain SQL without any tolerance. The encoding shares no code with the gateway. Requests
-that get no answer are repeated. `first_sync` is a carrier's new device at the end of the run: its first sync is a
-checkpoint, then a pull.
+The database applies deltas as plain SQL, and an INSERT of an existing row is an error. The encoding shares no code with
+the gateway. Requests that get no response are repeated. `Driver` (`driver.py`) creates the clients; `demo.py` calls
+`first_sync` for a carrier's new device at the end of the run: a checkpoint, then a pull.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import sqlite3
 import time
@@ -20,10 +21,8 @@ import jwt
 import msgspec
 import requests
 
-from examples.flights.cast import day_of
-from examples.flights.journal import Journal
-from examples.flights.schemas import COLUMNS, GATEWAY
-from examples.flights.story import Write
+from examples.flights.data import COLUMNS, GATEWAY
+from examples.flights.workload import Write, day_of
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 
@@ -32,7 +31,8 @@ class Replica:
     """SQLite tables with `row_id` and the schema's columns; JSON values are stored as JSON text."""
 
     def __init__(self, path: Path | None = None) -> None:
-        # One client is worked on by one thread at a time.
+        """Create the tables in a new file, or in memory if there is no path."""
+        # Several threads work on a client, one at a time.
         self.database = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
         for table, columns in COLUMNS.items():
             names = "".join(f", {_quoted(column)}" for column in columns)
@@ -50,17 +50,18 @@ class Replica:
         """
         self.database.execute("begin")
         for delta in deltas:
-            self._one(delta["op"], delta["table"], delta["rowId"], delta["columns"])
+            self._execute(delta["op"], delta["table"], delta["rowId"], delta["columns"])
         self.database.execute("commit")
 
     def write(self, op: str, table: str, row_id: str, columns: Mapping[str, Any]) -> None:
-        """Make the application's own change, as INSERT or UPDATE."""
+        """Make the application's own change: a DELETE, otherwise an UPDATE if the row exists, and an INSERT if not."""
         if op != "DELETE":
             query = f"select 1 from {_quoted(table)} where row_id = ?"
             op = "UPDATE" if self.database.execute(query, (row_id,)).fetchone() else "INSERT"
-        self._one(op, table, row_id, [{"column": name, "value": value} for name, value in columns.items()])
+        self._execute(op, table, row_id, [{"column": name, "value": value} for name, value in columns.items()])
 
-    def _one(self, op: str, table: str, row_id: str, columns: Iterable[Mapping[str, Any]]) -> None:
+    def _execute(self, op: str, table: str, row_id: str, columns: Iterable[Mapping[str, Any]]) -> None:
+        """Make one change; `columns` are those of a delta on the wire, `{"column": …, "value": …}`."""
         names = [_quoted(cell["column"]) for cell in columns]
         values = [_stored(cell["value"]) for cell in columns]
         if op == "INSERT":
@@ -82,6 +83,7 @@ class Replica:
 
 
 def _stored(value: Any) -> Any:
+    """Return a decoded JSON value as the database stores it."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True) if isinstance(value, dict | list) else value
 
 
@@ -107,6 +109,7 @@ def push_body(client: str, writes: Sequence[Write]) -> bytes:
 
 
 def _identity(write: Write) -> dict[str, object]:
+    """Return the fields of a delta from which its id is computed."""
     return {
         "clientId": write.client,
         "columns": [{"column": name, "value": value} for name, value in write.columns.items()],
@@ -120,20 +123,29 @@ BATCH = 500
 """Deltas per push; a body stays far below 1 MiB."""
 PAGE = 1000
 """Deltas per pull."""
-PATIENCE = 180.0
+RETRY_SECONDS = 180.0
 """Seconds during which a request is repeated."""
 PAUSE = 0.1
 """Seconds between two attempts."""
 REPEATABLE = frozenset({429, 502, 503, 504})
+"""HTTP statuses after which a request is repeated."""
 TOKEN_HOURS = 24
+"""Hours for which a token is valid."""
 
 
-class RefusedError(Exception):
-    """The gateway answered with an error that a retry cannot change."""
+class RequestError(Exception):
+    """The gateway rejected a request, or did not respond to it in time."""
 
 
 def token(secret: str, client_id: str, role: str, claims: dict[str, str]) -> str:
-    """Return a token for one client, signed like the application's login would sign it."""
+    """Return a token for one client, signed like the application's login would sign it.
+
+    Args:
+        secret: the gateway's secret.
+        client_id: the token's `sub`.
+        role: `client` or `admin`.
+        claims: further claims.
+    """
     expires = int(time.time()) + TOKEN_HOURS * 3600
     return jwt.encode({"sub": client_id, "gw": GATEWAY, "role": role, "exp": expires, **claims}, secret, "HS256")
 
@@ -147,39 +159,86 @@ class Connection:
         self._session.trust_env = False
         self._session.headers["Authorization"] = f"Bearer {bearer}"
         self.closed = False
-        """Set by whoever gives up: nothing is repeated any more."""
+        """Whether to stop repeating requests; `Driver.close` sets it."""
         self.repeats = 0
         """Requests that were sent again."""
+        self.last_headers: Mapping[str, str] = {}
+        """The headers of the newest response."""
 
     def send(self, method: str, path: str, *, body: bytes | None = None, params: dict[str, str] | None = None) -> bytes:
-        """Return the answer's body. The request is repeated while the gateway is unreachable or asks to wait.
+        """Return the response's body. The request is repeated while the gateway is unreachable or asks to wait.
+
+        Args:
+            method: the HTTP method.
+            path: the path and query below the gateway's address.
+            body: a JSON body; None for none.
+            params: further parameters of the query.
 
         Raises:
-            RefusedError: any other error, or the timeout.
+            RequestError: the gateway responded with an error that a repeat cannot change, or did not respond in time.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + RETRY_SECONDS
         headers = {"Content-Type": "application/json"} if body is not None else {}
         while True:
             try:
-                answer = self._session.request(
+                response = self._session.request(
                     method, self._url + path, data=body, params=params, headers=headers, timeout=60
                 )
-                if answer.ok:
-                    return self._answered(answer)
-                problem, wait = f"{answer.status_code} {answer.text[:500]}", PAUSE
-                if answer.status_code not in REPEATABLE:
-                    raise RefusedError(f"{method} {path}: {problem}")
-                wait = min(float(answer.headers.get("Retry-After", PAUSE)), 5.0)
+                if response.ok:
+                    self.last_headers = response.headers
+                    return response.content
+                problem = f"{response.status_code} {response.text[:500]}"
+                if response.status_code not in REPEATABLE:
+                    raise RequestError(f"{method} {path}: {problem}")
+                wait = min(float(response.headers.get("Retry-After", PAUSE)), 5.0)
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
                 problem, wait = repr(error), PAUSE
             if self.closed or time.monotonic() > deadline:
-                raise RefusedError(f"{method} {path}: no answer within {PATIENCE:.0f} s; the last was: {problem}")
+                raise RequestError(
+                    f"{method} {path}: no success within {RETRY_SECONDS:.0f} s; the last response was: {problem}"
+                )
             self.repeats += 1
             time.sleep(wait)
 
-    def _answered(self, answer: requests.Response) -> bytes:
-        self.last_headers = answer.headers
-        return answer.content
+
+_LINE_START = '{{"order":{},"step":{},"day":"{}","server_hlc":"{}","push":'
+
+
+class Journal:
+    """The journal of a run's acknowledged pushes: a file per client, and in it a line per push.
+
+    A push is recorded after its response. `truth.py` computes from the journal what every client and the lake must
+    have. Clients write concurrently, each to its own file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Create a journal in a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._order = itertools.count()
+        self.pushes = 0
+        """How many pushes were acknowledged so far, or a few less, because several threads count."""
+
+    def record(self, client: str, step: int, day: str, server_hlc: str, body: bytes) -> None:
+        """Append an acknowledged push.
+
+        Args:
+            client: the client's id.
+            step: the step at which it was pushed.
+            day: the server's UTC day of that step, as `YYYY-MM-DD`.
+            server_hlc: the cursor in the response.
+            body: the push's body as it was sent.
+        """
+        order = next(self._order)
+        self.pushes = order + 1
+        head = _LINE_START.format(order, step, day, server_hlc).encode()
+        with (self.folder / f"{client}.jsonl").open("ab", buffering=0) as file:
+            file.write(head + body + b"}\n")
+
+    @property
+    def pattern(self) -> str:
+        """Return a glob pattern for every file of the journal."""
+        return str(self.folder / "*.jsonl")
 
 
 class SyncingClient:
@@ -194,19 +253,27 @@ class SyncingClient:
         """Deltas received."""
 
     def push(self, writes: Sequence[Write], step: int, journal: Journal) -> int:
-        """Push an outbox in batches, and record each acknowledged batch in the journal. Returns the number of deltas.
+        """Push an outbox in batches, and record each acknowledged batch in the journal.
+
+        Args:
+            writes: the client's writes of this step.
+            step: the step's number.
+            journal: the run's journal.
+
+        Returns:
+            The number of deltas.
 
         Raises:
-            RefusedError: the gateway rejected a batch, or accepted another number of deltas than sent.
+            RequestError: the gateway rejected a batch, or accepted another number of deltas than sent.
         """
         for start in range(0, len(writes), BATCH):
             batch = writes[start : start + BATCH]
             body = push_body(self.id, batch)
-            answer = msgspec.json.decode(self.connection.send("POST", f"/v1/sync/{GATEWAY}/push", body=body))
-            if answer["accepted"] != len(batch):
-                raise RefusedError(f"{self.id} pushed {len(batch)} deltas and {answer['accepted']} were accepted")
-            self.cursor = int(answer["serverHlc"])
-            journal.acknowledged(self.id, step, day_of(step), answer["serverHlc"], body)
+            result = msgspec.json.decode(self.connection.send("POST", f"/v1/sync/{GATEWAY}/push", body=body))
+            if result["accepted"] != len(batch):
+                raise RequestError(f"{self.id} pushed {len(batch)} deltas and {result['accepted']} were accepted")
+            self.cursor = int(result["serverHlc"])
+            journal.record(self.id, step, day_of(step), result["serverHlc"], body)
         self.replica.database.execute("begin")
         for write in writes:
             self.replica.write(write.op, write.table, write.row_id, write.columns)
@@ -214,7 +281,7 @@ class SyncingClient:
         return len(writes)
 
     def pull(self) -> int:
-        """Pull and apply all pages. Returns the number of deltas."""
+        """Pull and apply all pages. Return the number of deltas."""
         before = self.pulled
         for page in self._pages():
             self.replica.apply(page)
@@ -222,20 +289,27 @@ class SyncingClient:
         return self.pulled - before
 
     def _pages(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the deltas of each page after the cursor; the cursor advances once a page was applied."""
         more = True
         while more:
             params = {"since": str(self.cursor), "clientId": self.id, "limit": str(PAGE)}
-            answer = msgspec.json.decode(self.connection.send("GET", f"/v1/sync/{GATEWAY}/pull", params=params))
-            yield answer["deltas"]
-            self.cursor = int(answer["serverHlc"])
-            more = answer["hasMore"]
+            page = msgspec.json.decode(self.connection.send("GET", f"/v1/sync/{GATEWAY}/pull", params=params))
+            yield page["deltas"]
+            self.cursor = int(page["serverHlc"])
+            more = page["hasMore"]
 
 
 def first_sync(url: str, secret: str, carrier: str, database: Path) -> SyncingClient:
     """Sync a new client of a carrier into a SQLite file, and return it; its rows are in `replica`.
 
+    Args:
+        url: the gateway's address.
+        secret: the gateway's secret, for the client's token.
+        carrier: the carrier's code.
+        database: the file, which is replaced.
+
     Raises:
-        RefusedError: there is no checkpoint, or the gateway returns another error.
+        RequestError: there is no checkpoint, or the gateway returns another error.
         sqlite3.IntegrityError: a row was sent as new twice.
     """
     database.unlink(missing_ok=True)

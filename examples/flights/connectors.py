@@ -1,6 +1,8 @@
-"""Tickets and accounts from vendors, polled into a gateway of their own.
+"""Polls of two vendors, the option `--connectors`: Dagster polls their rows into a gateway of their own.
 
-A fake Jira site and a fake Salesforce organisation run on this machine. A client and the lake must show their rows.
+`Demo` (`demo.py`) calls this module.
+A fake Jira site with tickets and a fake Salesforce organisation with accounts run on this machine. A client and the
+lake must show the vendors' rows.
 """
 
 from __future__ import annotations
@@ -16,22 +18,25 @@ import msgspec
 import pyarrow.compute as pc
 from pyiceberg.exceptions import NoSuchTableError
 
-from examples.flights.cast import CAST
 from examples.flights.client import Connection
 from examples.flights.lake import Lake
 from examples.flights.system import System
+from examples.flights.workload import CLIENTS
 from lakesync.testing.servers import serve
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
 GATEWAY = "helpdesk"
+"""The id of the gateway that gets the polled rows."""
 TICKETS = 60
+"""Number of tickets at the Jira site."""
 SHOWN = {
     "jira_issues": ("summary", "status", "priority"),
     "sf_accounts": ("name", "industry", "number_of_employees"),
 }
 """Table → the columns that are compared and shown."""
-PATIENCE_S = 300.0
+WAIT_SECONDS = 300.0
+"""Longest time until a client or the lake has the vendors' rows."""
 
 Rows = dict[str, dict[str, Any]]
 """Row id → the shown columns."""
@@ -43,11 +48,12 @@ class NotArrivedError(Exception):
 
 @dataclass(frozen=True)
 class Vendors:
-    """Both servers and their addresses."""
+    """The fake vendors, which run until `vendors` ends."""
 
     site: JiraSite
     org: SalesforceOrg
     connectors: tuple[Mapping[str, Any], ...]
+    """The bodies of the requests that register a connector to each."""
 
     def truth(self) -> dict[str, Rows]:
         """Return what a client and the lake must show."""
@@ -75,15 +81,15 @@ def vendors() -> Iterator[Vendors]:
     """Start a site with tickets about lost luggage, and an organisation with the airlines as accounts."""
     site, org = JiraSite(_now), SalesforceOrg(_now)
     site.add_project("BAG")
-    airlines = sorted({carrier for client in CAST if (carrier := client.claims.get("carrier")) is not None})
+    airlines = sorted({carrier for client in CLIENTS if (carrier := client.claims.get("carrier")) is not None})
     for number in range(TICKETS):
         site.add_issue("BAG", f"Suitcase {number + 1} missing on {airlines[number % len(airlines)]}")
     for number, airline in enumerate(airlines):
         org.add("Account", Name=f"Airline {airline}", Industry="Transportation", NumberOfEmployees=100 * (number + 1))
     jira, salesforce = JiraApi(site), SalesforceApi(org)
     with ExitStack() as stack:
-        at, there = stack.enter_context(serve(jira)), stack.enter_context(serve(salesforce))
-        every = {"intervalMs": 2_000}
+        jira_server, salesforce_server = stack.enter_context(serve(jira)), stack.enter_context(serve(salesforce))
+        ingest = {"intervalMs": 2_000}
         yield Vendors(
             site,
             org,
@@ -91,18 +97,23 @@ def vendors() -> Iterator[Vendors]:
                 {
                     "name": "luggage",
                     "type": "jira",
-                    "jira": {"domain": "fake", "email": jira.email, "apiToken": jira.token, "baseUrl": at.url},
-                    "ingest": every,
+                    "jira": {
+                        "domain": "fake",
+                        "email": jira.email,
+                        "apiToken": jira.token,
+                        "baseUrl": jira_server.url,
+                    },
+                    "ingest": ingest,
                 },
                 {
                     "name": "crm",
                     "type": "salesforce",
                     "salesforce": {
-                        "instanceUrl": there.url,
+                        "instanceUrl": salesforce_server.url,
                         "clientId": salesforce.client_id,
                         "clientSecret": salesforce.client_secret,
                     },
-                    "ingest": every,
+                    "ingest": ingest,
                 },
             ),
         )
@@ -125,18 +136,23 @@ def change(vendors: Vendors) -> None:
     vendors.org.delete(vendors.org.visible("Account", deleted=False)[1])
 
 
-def wait_for(what: str, seen: Callable[[], dict[str, Rows]], truth: dict[str, Rows]) -> None:
-    """Return once both tables equal the vendors' data.
+def wait_for(what: str, read: Callable[[], dict[str, Rows]], truth: dict[str, Rows]) -> None:
+    """Return once both tables have the vendors' rows.
+
+    Args:
+        what: who must have them, for the error.
+        read: returns the rows by table.
+        truth: the vendors' rows by table.
 
     Raises:
-        NotArrivedError: they do not in time.
+        NotArrivedError: the tables differ from them for too long.
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := seen()) != truth:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (found := read()) != truth:
         if time.monotonic() > deadline:
             off = {table: mismatches(found[table], truth[table]) for table in truth}
             raise NotArrivedError(
-                f"{what} does not show what the vendors have after {PATIENCE_S:.0f} s: {off} rows differ"
+                f"{what} does not show the vendors' rows after {WAIT_SECONDS:.0f} s: {off} rows differ"
             )
         time.sleep(0.5)
 
@@ -185,9 +201,11 @@ def request_flush(system: System) -> None:
 
 
 def _token(secret: str, client: str, role: str) -> str:
+    """Return a token for the gateway `GATEWAY`; `role` is `client` or `admin`."""
     expires = int(time.time()) + 24 * 3600
     return jwt.encode({"sub": client, "gw": GATEWAY, "role": role, "exp": expires}, secret, "HS256")
 
 
 def _now() -> int:
+    """Return milliseconds since 1970, the clock of the fake vendors."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""The demo from start to end: start, push, flush, verify and report.
+"""The demo from start to end: start, push, flush, verify and report. `__main__.py` runs it.
 
 The clients write each push into a journal too. `truth.py` merges the journal with code of its own, so that its result,
 the truth, can be compared with the lake and with the clients' rows.
@@ -11,22 +11,24 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.flights import connectors, pipeline, prove
-from examples.flights.cast import CAST, day_of
-from examples.flights.client import BATCH, first_sync
-from examples.flights.journal import Journal
+from examples.flights import connectors, pipeline
+from examples.flights.client import BATCH, Journal, first_sync
+from examples.flights.data import COLUMNS
+from examples.flights.driver import GATEWAY_KILLS, Driver, DriverResult, Killer
 from examples.flights.pipeline import Dagster
-from examples.flights.play import Play, Played
 from examples.flights.report import Reporter, Result
-from examples.flights.schemas import COLUMNS
-from examples.flights.story import Step, Story
 from examples.flights.system import System
 from examples.flights.truth import Truth, replica_mismatches, state_mismatches, visible_rows
+from examples.flights.workload import CLIENTS, Step, Workload, day_of
 
-CARRY_SECONDS = 600.0
+FLUSH_SECONDS = 600.0
 """Seconds without progress after which the pipeline has failed."""
 MAX_DAYS_IN_MEMORY = 31
 """Maximum number of days for which all writes are held in memory."""
+DELTAS_PER_DAY = 2950
+"""About the number of deltas in a day."""
+PUSHES_PER_DAY = 25
+"""A number of pushes that every day has at least."""
 NEW_DEVICE_CARRIER = "B6"
 """The carrier whose new device syncs at the end."""
 MIN_CROSSED_SHARE = 0.05
@@ -38,29 +40,35 @@ class Options:
     """The command line's options."""
 
     days: int
+    """Days of flights."""
     data: Path
+    """The data folder."""
     prove: bool = False
+    """Whether to kill processes, and to repeat all merges."""
     keep: bool = False
+    """Whether to leave the system running at the end."""
     json: bool = False
+    """Whether stdout is for one line of JSON."""
     connectors: bool = False
+    """Whether to poll fake vendors too."""
 
 
 @dataclass(frozen=True)
 class PlannedSteps:
-    """The steps to play: prepared before a short run, and generated during a long one, to save memory."""
+    """The steps that clients push: prepared before a short run, and generated during a long one, to save memory."""
 
     steps: Iterable[Step]
     deltas: int
     """The number of deltas; approximate for a long run."""
     pushes: int
-    """The minimum number of pushes."""
+    """The number of pushes that happen at least."""
 
     @classmethod
-    def of(cls, story: Story) -> PlannedSteps:
-        """Prepare the steps."""
-        if story.days > MAX_DAYS_IN_MEMORY:
-            return cls(story.steps(), 2950 * story.days, 25 * MAX_DAYS_IN_MEMORY)
-        steps = list(story.steps())
+    def of(cls, workload: Workload) -> PlannedSteps:
+        """Return the steps of a workload."""
+        if workload.days > MAX_DAYS_IN_MEMORY:
+            return cls(workload.steps(), DELTAS_PER_DAY * workload.days, PUSHES_PER_DAY * MAX_DAYS_IN_MEMORY)
+        steps = list(workload.steps())
         outboxes = [outbox for step in steps for outbox in step.outboxes.values()]
         return cls(steps, sum(map(len, outboxes)), sum(-(-len(outbox) // BATCH) for outbox in outboxes))
 
@@ -69,6 +77,7 @@ class Demo:
     """One run of the demo."""
 
     def __init__(self, options: Options) -> None:
+        """Prepare a run; `run` starts the system."""
         self.options = options
         self.reporter = Reporter(as_json=options.json)
         self.system = System(options.data, brief=options.days <= MAX_DAYS_IN_MEMORY)
@@ -78,98 +87,98 @@ class Demo:
         """Run everything. The result says whether all comparisons agree.
 
         Raises:
-            SystemFailedError, RefusedError, NotCarriedError, RunFailedError: the run could not be completed.
+            SystemFailedError, RequestError, NotInLakeError, RunFailedError: the run could not be completed.
         """
         reporter = self.reporter
         try:
             with reporter.stage("start", "Starting lakesync up; the gateway first"):
                 self.system.start()
-                planned = PlannedSteps.of(Story(self.options.days))
+                planned = PlannedSteps.of(Workload(self.options.days))
                 self.system.wait_gateway()
                 self.system.register()
             journal = Journal(self.system.data / "journal")
-            with closing(Play(self.system.gateway, self.system.secret, journal, self.system.clock)) as play:
-                self._run_stages(planned, play)
+            with closing(Driver(self.system.gateway, self.system.secret, journal, self.system.clock)) as driver:
+                self._run_stages(planned, driver)
         finally:
             if self.system.running and self.options.keep:
-                reporter.line(f"lakesync up goes on as process {self.system.pid}; end it with: kill {self.system.pid}")
+                reporter.line(f"lakesync up keeps running as process {self.system.pid}: kill {self.system.pid} ends it")
             elif self.system.running:
                 with reporter.stage("stop", "Stopping"):
                     self.system.stop()
         self.result.seconds = {**reporter.seconds, "total": round(reporter.elapsed, 2)}
         return self.result
 
-    def _run_stages(self, planned: PlannedSteps, play: Play) -> None:
+    def _run_stages(self, planned: PlannedSteps, driver: Driver) -> None:
         """Run all stages on the started system, and fill the result."""
         killer = None
         if self.options.prove:
-            killer = prove.Killer(self.system, play.journal, planned.pushes)
-            killer.start(play)
-        played = self._push(play, planned)
+            killer = Killer(self.system, driver.journal, planned.pushes)
+            killer.start(driver)
+        done = self._push(driver, planned)
         with self.reporter.stage("ready", "Waiting for Spark and Dagster"):
             self.system.wait_all()
         self.system.request_flush()
         with self.reporter.stage("truth", "Computing the truth from the journal"):
-            truth = Truth(play.journal)
-            truth.reduce("final", played.last_step)
-            truth.reduce("middle", played.middle[0])
-        self._carry(played)
+            truth = Truth(driver.journal)
+            truth.reduce("final", done.last_step)
+            truth.reduce("middle", done.middle[0])
+        self._wait_for_lake(done)
         if killer is not None:
             killer.end()
             self.result.kills = killer.gateway_kills + killer.spark_kills
-            self.result.wrong["kills that did not happen"] = prove.GATEWAY_KILLS + 1 - self.result.kills
-        self._check(truth, play, played)
+            self.result.wrong["kills that did not happen"] = GATEWAY_KILLS + 1 - self.result.kills
+        self._check(truth, driver, done)
         if self.options.prove:
             self._prove(truth)
         if self.options.connectors:
             self._poll()
         self._report(truth)
 
-    def _push(self, play: Play, planned: PlannedSteps) -> Played:
+    def _push(self, driver: Driver, planned: PlannedSteps) -> DriverResult:
         """Let the clients push everything."""
-        with self.reporter.stage("push", f"{len(play.clients)} clients push their changes") as stage:
+        with self.reporter.stage("push", f"{len(driver.clients)} clients push their changes") as stage:
             stage.set_total(planned.deltas)
 
             def report(step: Step) -> None:
-                stage.set_done(play.done.deltas)
+                stage.set_done(driver.done.deltas)
                 stage.set_note(day_of(step.number))
 
-            played = play.perform(planned.steps, report)
-        self.result.rates["push"] = round(played.deltas / played.push_seconds, 1)
-        self.result.rates["pull"] = round(played.pulled / max(played.pull_seconds, 1e-9), 1)
-        self.result.pulled, self.result.repeats = played.pulled, played.repeats
-        self.result.clients = len(play.clients)
-        return played
+            done = driver.run(planned.steps, report)
+        self.result.rates["push"] = round(done.deltas / done.push_seconds, 1)
+        self.result.rates["pull"] = round(done.pulled / max(done.pull_seconds, 1e-9), 1)
+        self.result.pulled, self.result.repeats = done.pulled, done.repeats
+        self.result.clients = len(driver.clients)
+        return done
 
-    def _carry(self, played: Played) -> None:
+    def _wait_for_lake(self, done: DriverResult) -> None:
         """Wait until the pipeline has everything in the lake."""
         with (
             self.reporter.stage("carry", "Dagster carries it into the lake, on Spark") as stage,
             pipeline.staging(self.system.configuration()) as store,
         ):
-            stage.set_total(played.deltas)
+            stage.set_total(done.deltas)
             dagster = Dagster(self.system.dagster)
 
             def report(waiting: int) -> None:
-                stage.set_done(played.deltas - waiting)
+                stage.set_done(done.deltas - waiting)
                 stage.set_note(", ".join(f"{run.job} {run.status.lower()}" for run in dagster.runs(1)))
 
-            pipeline.wait_until_carried(store, CARRY_SECONDS, report)
+            pipeline.wait_until_in_lake(store, FLUSH_SECONDS, report)
 
-    def _check(self, truth: Truth, play: Play, played: Played) -> None:
+    def _check(self, truth: Truth, driver: Driver, done: DriverResult) -> None:
         """Compare the lake, the clients and a new client with the truth, at the end and as of the middle of the run."""
         wrong = self.result.wrong
         with self.reporter.stage("check", "Comparing lake and clients with the truth"):
             self._tables(truth, "lake")
             counts, (deltas, distinct) = truth.counts, self.system.lake.count()
             wrong["deltas in the lake"] = abs(deltas - counts.distinct)
-            wrong["deltas doubled in the lake"] = deltas - distinct
-            wrong["deltas acknowledged"] = abs(counts.distinct - played.deltas) + counts.deltas - counts.distinct
+            wrong["deltas twice in the lake"] = deltas - distinct
+            wrong["deltas acknowledged"] = abs(counts.distinct - done.deltas) + counts.deltas - counts.distinct
             wrong["too few crossing cells"] = int(counts.crossed < MIN_CROSSED_SHARE * counts.cells)
             expected = visible_rows(truth, "final")
             wrong["rows of the clients"] = sum(
-                replica_mismatches(expected, client.claims.get("carrier"), play.clients[client.id].replica)
-                for client in CAST
+                replica_mismatches(expected, client.claims.get("carrier"), driver.clients[client.id].replica)
+                for client in CLIENTS
             )
             new_device = first_sync(
                 self.system.gateway, self.system.secret, NEW_DEVICE_CARRIER, self.system.data / "new-device.db"
@@ -179,7 +188,7 @@ class Demo:
             self.reporter.stage("as_of", "Comparing the state of the middle of the run"),
             pipeline.staging(self.system.configuration()) as store,
         ):
-            states = pipeline.states_as_of(self.system.configuration(), store, played.middle[1])
+            states = pipeline.states_as_of(self.system.configuration(), store, done.middle[1])
             self.result.asof_mismatches = sum(
                 state_mismatches(truth, "middle", table, state) for table, state in states.items()
             )
@@ -199,7 +208,7 @@ class Demo:
             "prove", f"Merging {len(days)} days again in random order, then from nothing"
         ) as stage:
             pipeline.erase_marks(self.system.configuration())
-            changed = prove.run_again(dagster, self.system.lake, days, stage.set_note)
+            changed = pipeline.repeat_merges(dagster, self.system.lake, days, stage.set_note)
             self.result.wrong["contents changed by a repeat"] = changed
             self._tables(truth, "after the repeats")
 
@@ -216,13 +225,13 @@ class Demo:
             with self.reporter.stage("poll_carry", "Waiting for the lake to show the same"):
                 connectors.request_flush(system)
                 connectors.wait_for("the lake", lambda: connectors.in_the_lake(lake), truth)
-            client, carried = connectors.at_a_client(system), connectors.in_the_lake(lake)
+            at_client, in_lake = connectors.at_a_client(system), connectors.in_the_lake(lake)
         for table, columns in connectors.SHOWN.items():
-            self.result.wrong[f"{table} at a client"] = connectors.mismatches(client[table], truth[table])
-            self.result.wrong[f"{table} in the lake"] = connectors.mismatches(carried[table], truth[table])
-            self.result.polled[table] = [{"id": row_id, **row} for row_id, row in sorted(carried[table].items())]
+            self.result.wrong[f"{table} at a client"] = connectors.mismatches(at_client[table], truth[table])
+            self.result.wrong[f"{table} in the lake"] = connectors.mismatches(in_lake[table], truth[table])
+            self.result.polled[table] = [{"id": row_id, **row} for row_id, row in sorted(in_lake[table].items())]
             rows = [
-                (row_id, *(str(row[column]) for column in columns)) for row_id, row in sorted(carried[table].items())
+                (row_id, *(str(row[column]) for column in columns)) for row_id, row in sorted(in_lake[table].items())
             ]
             self.reporter.table(f"{table}, in the lake as at a client (5 of {len(rows)})", ("id", *columns), rows[:5])
 

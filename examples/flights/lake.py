@@ -1,6 +1,7 @@
 """Reads the lake with public tools: pyiceberg for tables, DuckDB for queries.
 
-It shares no code with LakeSync, so the demo's comparisons do not depend on LakeSync's own reader.
+It shares no code with LakeSync, so the demo's comparisons do not depend on LakeSync's own reader. `System`
+(`system.py`) creates the `Lake`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from examples.flights.schemas import COLUMNS
+from examples.flights.data import COLUMNS
 
 DELTAS = "lakesync.deltas"
+"""The history: a table with all deltas that clients ever pushed."""
 STATE = "tables"
 """Namespace of the state tables."""
 
@@ -27,9 +29,14 @@ class Lake:
     catalogue: Path
     """The catalog's SQLite file."""
     warehouse: Path
+    """The folder with the tables' files."""
 
     def read(self, table: str, *columns: str) -> pa.Table:
-        """Return a table's newest snapshot; `table` includes its namespace.
+        """Return the rows of a table's newest snapshot.
+
+        Args:
+            table: the table's name with its namespace.
+            columns: the columns to read; none for all.
 
         Raises:
             pyiceberg.exceptions.NoSuchTableError: nothing was merged into it yet.
@@ -41,7 +48,7 @@ class Lake:
             catalogue.engine.dispose()
 
     def state(self, table: str) -> pa.Table:
-        """Return a state table's newest snapshot."""
+        """Return all rows of a state table. Deleted rows are included: their column `_gone` is true."""
         return self.read(f"{STATE}.{table}")
 
     def count(self) -> tuple[int, int]:

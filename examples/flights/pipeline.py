@@ -1,10 +1,11 @@
-"""The pipeline as the demo watches it: whether everything is flushed, the state as of a time, and Dagster's runs.
+"""The pipeline as the demo sees it: whether the lake has everything, the state as of a time, and Dagster's runs.
 
-Runs are listed, awaited and launched through Dagster's GraphQL API.
+Runs are listed, awaited and launched through Dagster's GraphQL API. `demo.py` and `driver.py` call this module.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from examples.flights.schemas import COLUMNS, GATEWAY
+from examples.flights.data import COLUMNS, GATEWAY
+from examples.flights.lake import Lake
 from lakehouse.checkpoints.checkpoint import state_as_of
 from lakehouse.sessions import session
 from lakehouse.staging_connection import pipeline_store
@@ -24,50 +26,64 @@ from lakesync.cli import dagster_client
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
 
-POLL = 0.5
+RUN_SECONDS = 300.0
+"""Seconds after which a repeated merge has failed."""
+TABLES_JOB = "tables"
+"""The Dagster job that merges the history into the state tables."""
+POLL_SECONDS = 0.5
 """Seconds between two checks."""
 
 
-class NotCarriedError(Exception):
-    """The flush sensor's runs did not flush everything in time."""
+class NotInLakeError(Exception):
+    """The runs that the flush sensor requested did not bring everything into the lake in time."""
 
 
 @contextmanager
 def staging(config: Config) -> Iterator[PipelineStore]:
-    """Open the store as the pipeline sees it."""
+    """Open the staging store as the pipeline does: SQLite's through the gateway that owns it."""
     with pipeline_store(config) as store:
         yield store
 
 
-def wait_until_carried(store: PipelineStore, patience: float, on_progress: Callable[[int], None]) -> None:
+def wait_until_in_lake(store: PipelineStore, patience: float, on_progress: Callable[[int], None]) -> None:
     """Return once nothing is unflushed and the newest checkpoint covers the last arrival.
 
-    `on_progress` is called with the number of unflushed deltas.
+    Args:
+        store: the staging store.
+        patience: seconds to wait without any progress.
+        on_progress: called at each check with the number of unflushed deltas.
 
     Raises:
-        NotCarriedError: there was no progress for `patience` seconds.
+        NotInLakeError: there was no progress for `patience` seconds.
     """
     deadline, before = time.monotonic() + patience, None
     while True:
         shards = [shard for shard in store.backlog() if shard.gateway == GATEWAY]
-        waiting = sum(shard.deltas for shard in shards)
-        on_progress(waiting)
+        unflushed = sum(shard.deltas for shard in shards)
+        on_progress(unflushed)
         checkpoint = store.newest_checkpoint(GATEWAY)
-        last = max((shard.last_arrival for shard in shards), default=0)
-        if not waiting and checkpoint is not None and checkpoint.arrival >= last:
+        last_arrival = max((shard.last_arrival for shard in shards), default=0)
+        if not unflushed and checkpoint is not None and checkpoint.arrival >= last_arrival:
             return
-        where = checkpoint.arrival if checkpoint else None
-        if (waiting, where) != before:
-            deadline, before = time.monotonic() + patience, (waiting, where)
+        covered = checkpoint.arrival if checkpoint else None
+        if (unflushed, covered) != before:
+            deadline, before = time.monotonic() + patience, (unflushed, covered)
         if time.monotonic() > deadline:
-            raise NotCarriedError(
-                f"for {patience:.0f} s {waiting} deltas have waited, and the newest checkpoint is at {where} of {last}"
+            raise NotInLakeError(
+                f"nothing changed for {patience:.0f} s: {unflushed} deltas are not flushed, and the newest checkpoint "
+                f"covers arrival {covered} of {last_arrival}"
             )
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
 def states_as_of(config: Config, store: GatewayStore, milliseconds: int) -> dict[str, pa.Table]:
-    """Return each table's rows as of a server time in milliseconds, reduced by the lake from its history."""
+    """Return each table's rows as of a time, which Spark computes from the history.
+
+    Args:
+        config: the configuration of the running system.
+        store: the staging store, which has the schemas.
+        milliseconds: the server's time since 1970.
+    """
     schemas = store.gateway_config(GATEWAY).schemas
     arrival = milliseconds << 16
     with session(config) as spark:
@@ -78,24 +94,27 @@ def states_as_of(config: Config, store: GatewayStore, milliseconds: int) -> dict
 
 
 def _to_arrow(state: DataFrame) -> pa.Table:
-    """Convert to Arrow, with nullable fields because stamps may be null."""
+    """Convert to Arrow. Stamps may be null, so the fields in their structs are cast to nullable ones first."""
     for stamp in ("_tombstone", "_inserted"):
         state = state.withColumn(stamp, state[stamp].cast("struct<hlc: bigint, client_id: string>"))
     return state.toArrow()
 
 
 def erase_marks(config: Config) -> None:
-    """Delete the merge mark of every state table."""
+    """Delete the merge mark of every state table, so that the next merge starts from the beginning."""
     with session(config) as spark:
         for table in COLUMNS:
             forget_marks(spark, table, LakeNames())
 
 
 SENSOR_TAG = "lakesync/requested_by"
+"""The tag of a run with the sensor that requested it."""
 REASON_TAG = "lakesync/reason"
+"""The tag of a run with the sensor's reason."""
 LOCATION = "lakesync"
 """Name of the code location."""
 FINISHED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+"""The statuses of runs that have ended."""
 
 
 class RunFailedError(Exception):
@@ -112,7 +131,9 @@ class Run:
     requested_by: str | None
     """The sensor that requested it; None if it was launched manually."""
     reason: str | None
+    """Why the sensor requested it."""
     seconds: float | None
+    """How long it took; None if it has not ended."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the run as JSON."""
@@ -123,33 +144,43 @@ class Dagster:
     """The runs of a Dagster instance."""
 
     def __init__(self, url: str) -> None:
+        """Use the Dagster whose web pages have this address."""
         self._dagster = dagster_client.DagsterClient(url)
 
     def runs(self, limit: int = 1000) -> list[Run]:
         """Return the latest runs, newest first."""
         return [_run(run) for run in self._dagster.runs(limit)]
 
-    def finished(self, wanted: Iterable[str], seconds: float) -> list[Run]:
+    def wait_for(self, run_ids: Iterable[str], seconds: float) -> list[Run]:
         """Return the runs with these ids once all have succeeded.
+
+        Args:
+            run_ids: the runs' ids.
+            seconds: the longest time to wait.
 
         Raises:
             RunFailedError: a run failed, or did not end in time.
         """
-        ids = set(wanted)
+        ids = set(run_ids)
         deadline = time.monotonic() + seconds
         while True:
             runs = [run for run in self.runs() if run.id in ids]
-            broken = [run for run in runs if run.status in FINISHED and run.status != "SUCCESS"]
-            if broken:
-                raise RunFailedError(f"run {broken[0].id} of {broken[0].job} ended as {broken[0].status}")
+            failed = [run for run in runs if run.status in FINISHED and run.status != "SUCCESS"]
+            if failed:
+                raise RunFailedError(f"run {failed[0].id} of {failed[0].job} ended as {failed[0].status}")
             if len(runs) == len(ids) and all(run.status == "SUCCESS" for run in runs):
                 return runs
             if time.monotonic() > deadline:
                 raise RunFailedError(f"after {seconds:.0f} s not all runs have ended: {runs}")
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
 
     def launch(self, job: str, tags: Mapping[str, str], config: Mapping[str, Any] | None = None) -> str:
         """Launch a run of a job, and return its id.
+
+        Args:
+            job: the job's name.
+            tags: the run's tags, with its partition.
+            config: the run's configuration by op; None for the defaults.
 
         Raises:
             ValidationError, NotFoundError: Dagster rejected it.
@@ -158,15 +189,45 @@ class Dagster:
         return self._dagster.launch(selector, tags, config or {})
 
 
-def _run(found: Mapping[str, Any]) -> Run:
-    """Convert Dagster's record of a run."""
-    tags = {tag["key"]: tag["value"] for tag in found["tags"]}
-    lasted = found["endTime"] - found["startTime"] if found["endTime"] and found["startTime"] else None
+def _run(record: Mapping[str, Any]) -> Run:
+    """Convert a run as Dagster's GraphQL API returns it."""
+    tags = {tag["key"]: tag["value"] for tag in record["tags"]}
+    has_ended = record["endTime"] and record["startTime"]
     return Run(
-        id=found["runId"],
-        job=found["jobName"],
-        status=found["status"],
+        id=record["runId"],
+        job=record["jobName"],
+        status=record["status"],
         requested_by=tags.get(SENSOR_TAG),
         reason=tags.get(REASON_TAG),
-        seconds=None if lasted is None else round(lasted, 2),
+        seconds=round(record["endTime"] - record["startTime"], 2) if has_ended else None,
     )
+
+
+def repeat_merges(dagster: Dagster, lake: Lake, days: Iterable[str], on_progress: Callable[[str], None]) -> int:
+    """Merge every day of arrival again, one run per day in random order, then rebuild all tables.
+
+    Args:
+        dagster: runs the merges.
+        lake: the lake, which is read after each run.
+        days: the days, as `YYYY-MM-DD`.
+        on_progress: called before each run with the day, or with a text for the rebuild.
+
+    Returns:
+        How many tables had another content after a run; each must be 0, because a repeated merge changes nothing.
+
+    Raises:
+        RunFailedError: a run failed.
+    """
+    before = lake.hashes()
+    order = sorted(days)
+    random.shuffle(order)
+    rebuild = {"ops": {f"tables__{table}": {"config": {"rebuild": True}} for table in COLUMNS}}
+    merges = [(day, day, None) for day in order] + [("a rebuild from nothing", max(order), rebuild)]
+    changed = 0
+    for name, day, config in merges:
+        on_progress(name)
+        run = dagster.launch(TABLES_JOB, {"dagster/partition": day, "demo": name}, config)
+        dagster.wait_for([run], RUN_SECONDS)
+        after = lake.hashes()
+        changed += sum(after[table] != content for table, content in before.items())
+    return changed

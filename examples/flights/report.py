@@ -26,8 +26,10 @@ class Stage:
 
     _progress: Progress
     _task: TaskID
-    _line: Callable[[str], None] | None
-    _said: float = field(default_factory=time.monotonic)
+    _print_line: Callable[[str], None] | None
+    """Prints a line; None on a terminal."""
+    _printed_at: float = field(default_factory=time.monotonic)
+    """When the newest line was printed, on the monotonic clock."""
     _note: str = ""
     _total: int = 0
     _done: int = 0
@@ -48,17 +50,19 @@ class Stage:
         self._show()
 
     def _show(self) -> None:
+        """Update the progress bar; without a terminal, print a line if the last one is `LINE_SECONDS` old."""
         self._progress.update(self._task, completed=self._done, note=self._note)
-        if self._line is not None and time.monotonic() - self._said > LINE_SECONDS:
-            self._said = time.monotonic()
+        if self._print_line is not None and time.monotonic() - self._printed_at > LINE_SECONDS:
+            self._printed_at = time.monotonic()
             count = f"{self._done:,} of {self._total:,}" if self._total else ""
-            self._line("  " + " · ".join(filter(None, (count, self._note))))
+            self._print_line("  " + " · ".join(filter(None, (count, self._note))))
 
 
 class Reporter:
     """Writes progress to stderr, and the report there too if stdout is for JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
+        """Start the clock; `as_json` says whether stdout is for the line of JSON."""
         self._errors = Console(stderr=True, highlight=False)
         self._report = self._errors if as_json else Console(highlight=False)
         self._began = time.perf_counter()
@@ -76,7 +80,12 @@ class Reporter:
 
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[Stage]:
-        """Show a stage while it runs, and its duration."""
+        """Show a stage while the block runs, then its duration, which `seconds` gets.
+
+        Args:
+            name: the stage's name in `seconds`.
+            text: what the stage does, for people.
+        """
         began = time.perf_counter()
         columns = (
             SpinnerColumn(),
@@ -95,10 +104,16 @@ class Reporter:
         self.line(f"[green]✓[/green] {text} [dim]({self.seconds[name]:.1f} s)[/dim]")
 
     def table(self, title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-        """Print a table of the report."""
+        """Print a table of the report; columns of numbers are aligned to the right.
+
+        Args:
+            title: the heading.
+            header: the columns' names.
+            rows: the cells, as many in each row as there are columns.
+        """
         table = Table(title=title, title_justify="left", title_style="bold")
-        for place, name in enumerate(header):
-            table.add_column(name, justify="right" if rows and isinstance(rows[0][place], int | float) else "left")
+        for index, name in enumerate(header):
+            table.add_column(name, justify="right" if rows and isinstance(rows[0][index], int | float) else "left")
         for row in rows:
             table.add_row(*(_cell_text(value) for value in row))
         self._report.print(table)
@@ -110,10 +125,12 @@ class Reporter:
 
 @dataclass
 class Result:
-    """The result, as in the JSON line."""
+    """The result of a run, as `--json` prints it. Its fields are part of the demo's interface."""
 
     ok: bool = False
+    """Whether all comparisons agree."""
     days: int = 0
+    """Days of flights."""
     deltas: int = 0
     """Acknowledged deltas."""
     cells: int = 0
@@ -131,15 +148,20 @@ class Result:
     rows: int = 0
     """Visible rows at the end."""
     mismatches: int = 0
+    """Differences between the system and the truth."""
     asof_mismatches: int = 0
+    """Differences of the state as of the middle of the run."""
     clients: int = 0
     pulled: int = 0
+    """Deltas that clients pulled."""
     repeats: int = 0
     """Repeated requests."""
     wrong: dict[str, int] = field(default_factory=dict)
     """Comparison → differences; `mismatches` is their sum without `as of`."""
     runs: list[dict[str, Any]] = field(default_factory=list)
+    """Dagster's runs, newest first."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Duration by stage."""
     rates: dict[str, float] = field(default_factory=dict)
     """Deltas per second by stage."""
     polled: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

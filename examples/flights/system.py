@@ -20,16 +20,18 @@ from typing import Any
 import msgspec
 import requests
 
-from examples.flights.cast import push_time
 from examples.flights.client import Connection, token
-from examples.flights.data import FIRST_DAY
+from examples.flights.data import FIRST_DAY, GATEWAY, RULES, SCHEMAS
 from examples.flights.lake import Lake
-from examples.flights.play import ServerClock
-from examples.flights.schemas import GATEWAY, RULES, SCHEMAS
+from examples.flights.workload import push_time
 from lakesync import config
 
 READY_SECONDS = 240.0
+"""Longest time for a service to become ready."""
 STOP_SECONDS = 60.0
+"""Longest time for `lakesync up` to end."""
+CLOCK_READ_SECONDS = 0.03
+"""Seconds until the gateway has read its clock's file again."""
 MARKER = "flights-demo"
 """Marks a data folder that the demo created and may empty."""
 
@@ -38,15 +40,35 @@ class SystemFailedError(Exception):
     """`lakesync up` could not be started or stopped, or did not become ready."""
 
 
+class ServerClock:
+    """The file that sets the gateway's clock: it has an offset from real time, so that the clock runs between steps."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file, which `set` creates."""
+        self.path = path
+
+    def set(self, milliseconds: int) -> None:
+        """Set the gateway's clock, and wait until the gateway has read the file.
+
+        Args:
+            milliseconds: the time since 1970, not before the clock's present time.
+        """
+        draft = self.path.with_suffix(".next")
+        draft.write_text(str(milliseconds - time.time_ns() // 1_000_000), "ascii")
+        draft.replace(self.path)
+        time.sleep(CLOCK_READ_SECONDS)
+
+
 class System:
-    """One data folder and the processes on it."""
+    """A data folder, and the processes of `lakesync up` that use it."""
 
     def __init__(self, data: Path, *, brief: bool = False) -> None:
         """Choose a data folder.
 
         Args:
             data: the data folder.
-            brief: Spark runs for a minute or two only, so Java's second compiler is not worth its time.
+            brief: whether Spark runs for a minute or two only; then Java's second compiler would cost more than it
+                saves, and is switched off.
         """
         self.data = data.absolute()
         self._java = "-XX:TieredStopAtLevel=1" if brief else ""
@@ -77,7 +99,7 @@ class System:
             SystemFailedError: the folder is not the demo's, or a process still uses it.
         """
         if self.data.exists():
-            self._check_mine()
+            self._check_deletable()
             shutil.rmtree(self.data)
         self.data.mkdir(parents=True)
         (self.data / MARKER).touch()
@@ -93,6 +115,7 @@ class System:
             )
 
     def _variables(self) -> dict[str, str]:
+        """Return the environment variables with the settings of `lakesync up`."""
         return {
             "LAKESYNC_CONFIG": "",
             "LAKESYNC_JWT_SECRET": self.secret,
@@ -100,26 +123,28 @@ class System:
             "LAKESYNC_SPARK_TOKEN": self._spark,
             "LAKESYNC_CLOCK_OFFSET_FILE": str(self.clock.path),
             "LAKESYNC_GATEWAY_PORT": "0",
-            "LAKESYNC_CONNECTORS_ALLOWED_HOSTS": '["127.0.0.1"]',  # the vendors that the demo makes up
+            "LAKESYNC_CONNECTORS_ALLOWED_HOSTS": '["127.0.0.1"]',  # for the fake vendors of `connectors.py`
             "LAKESYNC_DAGSTER_PORT": "0",
             "LAKESYNC_DAGSTER_PARTITIONS_START": FIRST_DAY.isoformat(),
             "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "5",
             "JAVA_TOOL_OPTIONS": " ".join(filter(None, (os.environ.get("JAVA_TOOL_OPTIONS"), self._java))),
         }
 
-    def _check_mine(self) -> None:
+    def _check_deletable(self) -> None:
+        """Raise SystemFailedError if the demo did not create the existing data folder, or a process still uses it."""
         if not (self.data / MARKER).exists():
-            raise SystemFailedError(f"{self.data} was not made by the demo and is left alone; name another with --data")
-        if self.up_info() and _alive(int(self.up_info().get("pid", 0))):
-            raise SystemFailedError(f"a demo still runs on {self.data}: end process {self.up_info()['pid']} first")
+            raise SystemFailedError(f"{self.data} was not created by the demo and is kept: name another with --data")
+        info = self.up_info()
+        if info and _is_running(int(info.get("pid", 0))):
+            raise SystemFailedError(f"a demo still runs on {self.data}: end process {info['pid']} first")
 
     def up_info(self) -> dict[str, Any]:
-        """Return the content of `up.json`; empty before it is written."""
+        """Return the content of `up.json`: addresses and process ids by service. Empty before it is written."""
         try:
-            found: dict[str, Any] = json.loads((self.data / "up.json").read_text("utf-8"))
+            info: dict[str, Any] = json.loads((self.data / "up.json").read_text("utf-8"))
         except FileNotFoundError:
             return {}
-        return found
+        return info
 
     def configuration(self) -> config.Config:
         """Return the configuration with which the pipeline reaches the running system."""
@@ -149,15 +174,22 @@ class System:
         Raises:
             SystemFailedError: it is not ready in time, or `lakesync up` ended.
         """
-        self._wait("the gateway", lambda: self._serves("gateway", "/ready"))
+        self._wait("the gateway", lambda: self._responds("gateway", "/ready"))
 
     def wait_all(self) -> None:
         """Return once Spark and Dagster are ready too. Raises the errors of `wait_gateway`."""
         self._wait(
-            "Spark and Dagster", lambda: bool(self.up_info().get("ready")) and self._serves("dagster", "/server_info")
+            "Spark and Dagster",
+            lambda: bool(self.up_info().get("ready")) and self._responds("dagster", "/server_info"),
         )
 
-    def _serves(self, name: str, path: str) -> bool:
+    def _responds(self, name: str, path: str) -> bool:
+        """Return whether a service responds to a GET with success.
+
+        Args:
+            name: the service's name in `up.json`.
+            path: the path below its address.
+        """
         url = self.up_info().get(name, {}).get("url")
         if not url:
             return False
@@ -166,9 +198,10 @@ class System:
         except requests.RequestException:
             return False
 
-    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+    def _wait(self, what: str, is_ready: Callable[[], bool]) -> None:
+        """Wait until `is_ready` returns True; `what` names the service in the error. Raises as `wait_gateway`."""
         deadline = time.monotonic() + READY_SECONDS
-        while not ready():
+        while not is_ready():
             if not self.running:
                 raise SystemFailedError(f"lakesync up ended before {what} was ready:\n{self.last_lines()}")
             if time.monotonic() > deadline:
@@ -176,7 +209,7 @@ class System:
             time.sleep(0.05)
 
     def last_lines(self, count: int = 20) -> str:
-        """Return the last lines of the output."""
+        """Return the last `count` lines of the output of `lakesync up`."""
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-count:])
 
     def admin(self) -> Connection:
@@ -189,7 +222,7 @@ class System:
         for schema in SCHEMAS:
             admin.send("POST", f"/v1/admin/schema/{GATEWAY}", body=msgspec.json.encode(schema))
         admin.send("POST", f"/v1/admin/sync-rules/{GATEWAY}", body=msgspec.json.encode(RULES))
-        # Towers report times of flights that the rules show to the carrier alone. They may well read them.
+        # Towers write the times of flights, which the rules show only to carriers.
         admin.send("POST", f"/v1/admin/settings/{GATEWAY}", body=msgspec.json.encode({"writeScope": "any"}))
 
     def request_flush(self) -> None:
@@ -197,11 +230,11 @@ class System:
         self.admin().send("POST", f"/v1/admin/flush/{GATEWAY}")
 
     def kill(self, name: str) -> None:
-        """Kill one process with SIGKILL; `lakesync up` restarts it."""
+        """Kill a service's process with SIGKILL; `lakesync up` restarts it. `name` is its name in `up.json`."""
         os.kill(int(self.up_info()[name]["pid"]), signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop everything like Ctrl-C.
+        """Stop all processes as Ctrl-C does.
 
         Raises:
             SystemFailedError: it did not end in time, and was killed.
@@ -218,7 +251,8 @@ class System:
             ) from None
 
 
-def _alive(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
+    """Return whether a process with this id runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

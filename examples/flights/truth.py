@@ -1,8 +1,9 @@
-"""The expected result, computed from the journal of acknowledged pushes, and the comparison of the system with it.
+"""The truth: the expected result, computed from the journal of acknowledged pushes, and comparisons with it.
 
-It is computed with SQL window functions in DuckDB, and shares no code with LakeSync's merge. A value wins by
-`(hlc, client)`, and by its text if those are equal. It is live above its row's tombstone. A row is visible while it has
-a live value, or an INSERT above the tombstone.
+`Demo` (`demo.py`) compares the lake's tables and the clients' rows with the truth. It is computed with SQL window
+functions in DuckDB, and shares no code with LakeSync's merge. A value wins by `(hlc, client)`, and by its text if those
+are equal. It is live above its row's tombstone. A row is visible while it has a live value, or an INSERT above the
+tombstone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from examples.flights.client import Replica
-from examples.flights.journal import Journal
-from examples.flights.schemas import COLUMNS
+from examples.flights.client import Journal, Replica
+from examples.flights.data import COLUMNS
 
 _LOAD = """
 create or replace table journal as
@@ -99,9 +99,11 @@ class Counts:
     """What happened, according to the journal."""
 
     deltas: int
+    """Acknowledged deltas."""
     distinct: int
     """Distinct delta ids."""
     clients: int
+    """Clients that pushed."""
     cells: int
     """Distinct (row, column)."""
     conflicts: int
@@ -122,12 +124,18 @@ class Truth:
     """
 
     def __init__(self, journal: Journal) -> None:
+        """Load the journal; `reduce` computes states from it."""
         self.database = duckdb.connect()
         self.database.execute(_LOAD, {"files": journal.pattern})
         self.database.execute(_CELLS)
 
     def reduce(self, name: str, last_step: int) -> None:
-        """Compute the state `name` from everything acknowledged up to and including a step."""
+        """Compute a state: the rows after all pushes up to a step.
+
+        Args:
+            name: the state's name, an identifier.
+            last_step: the last step whose pushes are included.
+        """
         for statement in (_ROWS, _LIVE, _VISIBLE):
             self.database.execute(statement.format(name=name, step=int(last_step)))
 
@@ -187,7 +195,14 @@ where expected is distinct from found
 
 
 def state_mismatches(truth: Truth, name: str, table: str, state: pa.Table) -> int:
-    """Return how many rows, cells and typed values of a state table differ from the truth's state `name`."""
+    """Return how many rows, cells and typed values of a table in the lake differ from the truth.
+
+    Args:
+        truth: the truth.
+        name: the state of the truth, as `Truth.reduce` named it.
+        table: the table's name.
+        state: the rows of the lake's state table.
+    """
     truth.database.register("lake", state)
     try:
         queries = [_ROW_MISMATCHES.format(name=name, table=table), _CELL_MISMATCHES.format(name=name, table=table)]
@@ -210,16 +225,21 @@ def visible_rows(truth: Truth, name: str) -> Rows:
 def replica_mismatches(expected: Rows, carrier: str | None, replica: Replica) -> int:
     """Return how many rows of a client's database are surplus, missing or different from what the rules allow.
 
-    A carrier sees its own flights, an airport (None) sees no flights, and everyone sees the reference tables. A flight
-    that only has an airport's values, after a cancellation with a slow clock, belongs to no carrier.
+    A carrier sees its own flights, an airport sees no flights, and everyone sees the reference tables. A flight that
+    only has an airport's values, after a cancellation by a slow clock, belongs to no carrier.
+
+    Args:
+        expected: the truth's visible rows.
+        carrier: the code of the client's carrier; None for an airport's client.
+        replica: the client's database.
     """
-    place = list(COLUMNS["flights"]).index("carrier")
+    index = list(COLUMNS["flights"]).index("carrier")
     wrong = 0
     for table, rows in expected.items():
         found = replica.rows(table)
         seen = rows
         if table == "flights":
-            seen = {key: row for key, row in rows.items() if carrier is not None and row[place] == carrier}
+            seen = {key: row for key, row in rows.items() if carrier is not None and row[index] == carrier}
         wrong += sum(1 for key in seen.keys() | found.keys() if seen.get(key) != found.get(key))
     return wrong
 
@@ -227,6 +247,7 @@ def replica_mismatches(expected: Rows, carrier: str | None, replica: Replica) ->
 def _visible_rows(
     database: duckdb.DuckDBPyConnection, name: str, table: str, columns: Mapping[str, str]
 ) -> dict[str, tuple[Any, ...]]:
+    """Return the visible rows of one table of a state: row id → typed values in the schema's order."""
     values = ", ".join(
         f"max({EXPECTED[kind]}) filter (col = '{column}') as \"{column}\"" for column, kind in columns.items()
     )
@@ -240,5 +261,6 @@ def _visible_rows(
 
 
 def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
+    """Return the one number that a query returns."""
     [(number,)] = database.execute(query).fetchall()
     return int(number)

@@ -1,7 +1,7 @@
 """`scripts/other-reader`: checks that ClickHouse reads the same from a lake's Iceberg tables as LakeSync's own reader.
 
-Both readers compute figures of every table, such as counts, sums and extremes of its columns (`figures.py`). ClickHouse
-runs in an interpreter of its own (`clickhouse.py`), because its package is not one of LakeSync's dependencies.
+Both readers compute figures of every table, such as counts, sums and extremes of its columns. ClickHouse runs
+`clickhouse.py` in an interpreter of its own, because its package is not one of LakeSync's dependencies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyiceberg.types import BooleanType, DoubleType, IcebergType, IntegerType, L
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from examples.other_reader.figures import figures
+from examples.other_reader.clickhouse import figures
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.config import load
 
@@ -90,7 +90,7 @@ def _folder(table: Table) -> str:
 
 
 def _same(ours: list[object], theirs: list[object] | None) -> bool:
-    """Return whether both readers have the same figures; None if ClickHouse returned none."""
+    """Return whether both readers have the same figures of a table; `theirs` is None if ClickHouse returned none."""
     return theirs is not None and [_plain(value) for value in ours] == [_plain(value) for value in theirs]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from examples.inspection.__main__ import main
+from examples.inspection import main
 from tests.integration.gateway_support import Served, sign
 
 
@@ -27,14 +27,14 @@ def test_two_inspectors_share_a_list_and_one_works_offline(inspector) -> None:
     assert "sent 1" in inspector("ann", "sync")
     inspector("ben", "sync")
     inspector("ben", "done", "1", "--note", "replaced", online=False)
-    with pytest.raises(SystemExit, match="no network: 1 changes wait, nothing is lost"):
+    with pytest.raises(SystemExit, match="no network: 1 changes are kept and sent next time"):
         inspector("ben", "sync", online=False)
-    assert inspector("ben", "list", online=False) == "1 done, 1 changes wait to be sent\n"
+    assert inspector("ben", "list", online=False) == "1 done, 1 changes not sent yet\n"
     inspector("ann", "add", "Bridge 12", "Paint the rail")
     inspector("ann", "sync")
     inspector("ben", "sync")
     inspector("ann", "sync")
-    expected = "  1  Bridge 12: Paint the rail\n1 done, 0 changes wait to be sent\n"
+    expected = "  1  Bridge 12: Paint the rail\n1 done, 0 changes not sent yet\n"
     assert inspector("ann", "list") == inspector("ben", "list") == expected
     assert "ann" in inspector("ben", "history", "1")
 

@@ -37,10 +37,10 @@ def test_the_example_restores_its_stock_on_the_second_run(tmp_path):
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=140).stdout
 
     first, second = run(), run()
-    assert "brought back from earlier days: 0 deltas\nscrews in stock: unknown\n" in first
+    assert "restored from earlier days: 0 deltas\nscrews in stock: unknown\n" in first
     assert "both tills: {'count': 90, 'shelf': 'A3', 'cents': 15}" in first
     assert first.count("flushed: ") >= 1  # more where so much time passed between two pushes that a flush was due
-    assert "brought back from earlier days: 2 deltas\nscrews in stock: 90\n" in second
+    assert "restored from earlier days: 2 deltas\nscrews in stock: 90\n" in second
     assert "both tills: {'count': 80, 'shelf': 'A3', 'cents': 14}" in second
     assert second.count("flushed: ") > first.count("flushed: ")
 

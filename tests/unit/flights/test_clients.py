@@ -1,4 +1,4 @@
-"""The demo's clients forgive nothing, and its play knows its own middle."""
+"""The demo's clients forgive nothing, and its driver knows the middle of the run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sqlite3
 
 import pytest
 
-from examples.flights.cast import MINUTE, push_time
-from examples.flights.journal import Journal
-from examples.flights.play import Played
+from examples.flights.client import Journal
+from examples.flights.driver import DriverResult
+from examples.flights.workload import MINUTE, push_time
 
 
 def delta(op: str, **columns) -> dict:
@@ -41,8 +41,8 @@ def test_an_update_by_the_app_of_a_missing_row_does_nothing(replica):
 
 def test_the_journal_stores_pushes_unchanged(tmp_path):
     journal = Journal(tmp_path)
-    journal.acknowledged("a", 3, "2013-01-01", "7", b'{"deltas":[]}')
-    journal.acknowledged("a", 4, "2013-01-02", "8", b'{"deltas":[1]}')
+    journal.record("a", 3, "2013-01-01", "7", b'{"deltas":[]}')
+    journal.record("a", 4, "2013-01-02", "8", b'{"deltas":[1]}')
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [(line["order"], line["step"], line["push"]) for line in lines] == [
         (0, 3, {"deltas": []}),
@@ -52,6 +52,6 @@ def test_the_journal_stores_pushes_unchanged(tmp_path):
 
 
 def test_the_middle_is_before_the_step_after_half_of_the_deltas():
-    played = Played(deltas=100, timeline=[(0, 30), (2, 60), (5, 100)])
+    played = DriverResult(deltas=100, timeline=[(0, 30), (2, 60), (5, 100)])
     assert played.middle == (2, push_time(5) - MINUTE)
-    assert Played(deltas=10, timeline=[(3, 10)]).middle == (3, push_time(4) - MINUTE)
+    assert DriverResult(deltas=10, timeline=[(3, 10)]).middle == (3, push_time(4) - MINUTE)

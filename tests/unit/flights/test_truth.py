@@ -7,11 +7,10 @@ import json
 import pyarrow as pa
 import pytest
 
-from examples.flights.client import push_body
-from examples.flights.journal import Journal
-from examples.flights.schemas import COLUMNS
-from examples.flights.story import Write
+from examples.flights.client import Journal, push_body
+from examples.flights.data import COLUMNS
 from examples.flights.truth import Truth, replica_mismatches, state_mismatches, visible_rows
+from examples.flights.workload import Write
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def told(tmp_path):
     def tell(*writes: Write) -> Truth:
         journal = Journal(tmp_path / "journal")
         for step, write in enumerate(writes):
-            journal.acknowledged(write.client, step, "2013-01-01", "1", push_body(write.client, [write]))
+            journal.record(write.client, step, "2013-01-01", "1", push_body(write.client, [write]))
         truth = Truth(journal)
         truth.reduce("final", len(writes))
         return truth

@@ -1,4 +1,4 @@
-"""A field inspection to-do list for the terminal: it works without a network, and sends when there is one.
+"""A field inspection to-do list for the terminal: it works without a network, and `sync` sends what was changed.
 
     export LAKESYNC_REMOTE_URL=https://sync.example.com LAKESYNC_REMOTE_GATEWAY=inspections LAKESYNC_TOKEN=…
     python -m examples.inspection add "Bridge 12" "Check the north bearing"
@@ -6,7 +6,8 @@
     python -m examples.inspection done 1 --note "replaced"
     python -m examples.inspection sync
 
-Everything is kept in inspections.db beside you: an SQLite file that any tool may read and write.
+Everything is kept in the file inspections.db in the working folder, an SQLite database that any tool may read and
+write.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def show(db: Client, _: argparse.Namespace) -> None:
     for number, check in enumerate(open_checks(db), 1):
         print(f"{number:>3}  {check['site']}: {check['task']}")
     finished = len(db["checks"].rows("done"))
-    print(f"{finished} done, {db.status.pending} changes wait to be sent")
+    print(f"{finished} done, {db.status.pending} changes not sent yet")
 
 
 def sync(db: Client, _: argparse.Namespace) -> None:
@@ -77,7 +78,7 @@ def sync(db: Client, _: argparse.Namespace) -> None:
     try:
         report = db.sync()
     except UnreachableError:
-        raise SystemExit(f"no network: {db.status.pending} changes wait, nothing is lost") from None
+        raise SystemExit(f"no network: {db.status.pending} changes are kept and sent next time") from None
     print(f"sent {report.pushed}, received {report.pulled}")
     for edit in report.refused:
         print(f"refused: {edit.delta.row_id}: {edit.message}", file=sys.stderr)
@@ -91,7 +92,7 @@ def history(db: Client, options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command."""
+    """Run a command of the command line; `arguments` are None for those of this process."""
     parser = argparse.ArgumentParser(prog="inspection", description="A field inspection to-do list, offline first.")
     parser.add_argument("--database", default="inspections.db", metavar="FILE")
     commands = parser.add_subparsers(required=True)

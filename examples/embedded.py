@@ -18,8 +18,10 @@ class Till:
     """A client: its rows, its clock and its cursor."""
 
     def __init__(self, name: str) -> None:
+        """Create a till without stock; its name is its client id."""
         self.name = name
         self.stock: dict[str, dict[str, object]] = {}
+        """Item → its columns."""
         self._clock = lakesync.HLC()
         self._cursor = 0
 
@@ -35,15 +37,16 @@ class Till:
         return delta
 
     def pull(self, gateway: SyncGateway) -> None:
-        """Apply the others' changes."""
-        for delta in self._lacked(gateway):
+        """Apply the changes of other tills since the last pull."""
+        for delta in self._new_deltas(gateway):
             if delta.op == "DELETE":
                 self.stock.pop(delta.row_id, None)
             else:
                 cells = {cell.column: cell.decoded() for cell in delta.columns}
                 self.stock.setdefault(delta.row_id, {}).update(cells)
 
-    def _lacked(self, gateway: SyncGateway) -> Iterator[RowDelta]:
+    def _new_deltas(self, gateway: SyncGateway) -> Iterator[RowDelta]:
+        """Yield the deltas after the cursor, page by page, and advance the cursor."""
         more = True
         while more:
             page = gateway.handle_pull(SyncPull(self.name, self._cursor, 1000))
@@ -52,9 +55,9 @@ class Till:
 
 
 def main(folder: Path) -> None:
-    """Sell some screws."""
+    """Restore the stock from the files in a folder, sell some screws at one till, and set their price at the other."""
     with lakesync.open_gateway("shop", adapter=LocalDisk(folder), flush=FlushSettings(batch_deltas=1000)) as gateway:
-        print(f"brought back from earlier days: {gateway.rehydrate()} deltas")
+        print(f"restored from earlier days: {gateway.rehydrate()} deltas")
         left, right = Till("left"), Till("right")
         for till in (left, right):
             till.pull(gateway)
@@ -69,7 +72,7 @@ def main(folder: Path) -> None:
 
         assert left.stock == right.stock, "both tills show the same"
         print(f"both tills: {left.stock['screws']}")
-        print(f"waiting for the next flush: {gateway.buffer_stats().log_size} deltas")
+        print(f"not flushed yet: {gateway.buffer_stats().log_size} deltas")
     for info in LocalDisk(folder).list_objects("deltas/shop/").objects:
         print(f"flushed: {info.key.rpartition('/')[2].partition('.')[2]}, {info.size} bytes")
 

@@ -1,4 +1,4 @@
-"""The story of the flights demo is the same everywhere, and full of real conflicts."""
+"""The workload of the flights demo is the same everywhere, and full of real conflicts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from examples.flights import cast, data
+from examples.flights import data, workload
 from examples.flights.client import delta_id, push_body
-from examples.flights.story import Step, Story, crossed
+from examples.flights.workload import Step, Workload, count_crossed_cells
 from lakesync.model import delta
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.model.types import ColumnValue
@@ -19,25 +19,25 @@ DAYS = 7
 
 @pytest.fixture(scope="module")
 def steps() -> list[Step]:
-    return list(Story(DAYS).steps())
+    return list(Workload(DAYS).steps())
 
 
 def test_all_nineteen_clients_write(steps):
-    assert len({client for step in steps for client in step.outboxes}) == len(cast.CAST) == 19
+    assert len({client for step in steps for client in step.outboxes}) == len(workload.CLIENTS) == 19
 
 
-def test_the_story_is_deterministic(steps):
-    assert list(Story(DAYS).steps()) == steps
+def test_the_workload_is_deterministic(steps):
+    assert list(Workload(DAYS).steps()) == steps
 
 
 def test_steps_are_ordered_and_span_one_day_more_than_the_flights(steps):
     numbers = [step.number for step in steps]
     assert numbers == sorted(set(numbers))
-    assert len({cast.day_of(number) for number in numbers}) == DAYS + 1
+    assert len({workload.day_of(number) for number in numbers}) == DAYS + 1
 
 
 def test_one_day_of_flights_arrives_on_three_days():
-    assert {cast.day_of(step.number) for step in Story(1).steps()} == {"2013-01-01", "2013-01-02", "2013-01-03"}
+    assert {workload.day_of(step.number) for step in Workload(1).steps()} == {"2013-01-01", "2013-01-02", "2013-01-03"}
 
 
 def test_every_flight_and_reference_row_is_written_by_someone(steps):
@@ -60,15 +60,15 @@ def test_a_client_pushes_in_the_order_of_its_clock(steps):
 
 
 def test_clocks_differ_by_minutes_and_never_run_ahead_of_the_server(steps):
-    skews = [client.skew for client in cast.CAST]
-    assert max(skews) - min(skews) > 2 * cast.MINUTE
+    skews = [client.skew for client in workload.CLIENTS]
+    assert max(skews) - min(skews) > 2 * workload.MINUTE
     for step in steps:
         latest = max(write.hlc for out in step.outboxes.values() for write in out) >> 16
-        assert latest < cast.push_time(step.number) + MAX_DRIFT_MS
+        assert latest < workload.push_time(step.number) + MAX_DRIFT_MS
 
 
 def test_stamps_cross_the_order_of_arrival_in_at_least_five_percent_of_the_cells(steps):
-    cells, crossing = crossed(steps)
+    cells, crossing = count_crossed_cells(steps)
     assert crossing / cells >= 0.05
 
 

@@ -1,1 +1,0 @@
-"""A shop with an embedded gateway: no server, pipeline or Spark."""

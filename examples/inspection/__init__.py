@@ -1,1 +1,0 @@
-"""A field inspection to-do list for the terminal, offline first."""
