@@ -14,31 +14,28 @@ if TYPE_CHECKING:
     from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
     from lakesync.client.errors import DbError, TableError, UnreachableError
     from lakesync.client.factory import create_client, open_client
+    from lakesync.client.queries import Watch
     from lakesync.client.queues import MemoryQueue, QueueEntry, SyncQueue
     from lakesync.client.sqlite.database import LocalDB
     from lakesync.client.sqlite.tables import Row, SyncTracker, Table
-    from lakesync.client.status import Event, Progress, SyncReport, SyncStatus, Version
-    from lakesync.client.sync.action_queue import ActionQueue, QueuedAction
+    from lakesync.client.status import Event, Progress, SyncReport, SyncStatus, TableCheck, Version
     from lakesync.client.sync.coordinator import SyncCoordinator
-    from lakesync.client.sync.outbox import Outbox
+    from lakesync.client.sync.outbox import ActionQueue, Outbox, QueuedAction
     from lakesync.client.sync.sync_session import SchemaSynchroniser
-    from lakesync.client.sync.verification import TableCheck
     from lakesync.client.transports.base import (
         ActionTransport,
         CheckpointTransport,
         ConnectorTypesTransport,
+        LocalTransport,
         RealtimeTransport,
         SchemaTransport,
         SyncTransport,
         Token,
     )
     from lakesync.client.transports.http import HttpTransport
-    from lakesync.client.transports.local import LocalTransport
     from lakesync.client.transports.websocket import WebSocketTransport
-    from lakesync.client.watch import Watch
 
 _MODULES = {
-    "sync.action_queue": ("ActionQueue", "QueuedAction"),
     "async_client": ("AsyncClient", "AsyncTable", "open_async"),
     "client": ("Client",),
     "sync.coordinator": ("SyncCoordinator",),
@@ -46,25 +43,24 @@ _MODULES = {
     "sqlite.database": ("LocalDB",),
     "errors": ("DbError", "TableError", "UnreachableError"),
     "factory": ("create_client", "open_client"),
-    "sync.outbox": ("Outbox",),
+    "sync.outbox": ("ActionQueue", "Outbox", "QueuedAction"),
+    "queries": ("Watch",),
     "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
-    "status": ("Event", "Progress", "SyncReport", "SyncStatus", "Version"),
+    "status": ("Event", "Progress", "SyncReport", "SyncStatus", "TableCheck", "Version"),
     "sync.sync_session": ("SchemaSynchroniser",),
     "sqlite.tables": ("Row", "SyncTracker", "Table"),
     "transports.base": (
         "ActionTransport",
         "CheckpointTransport",
         "ConnectorTypesTransport",
+        "LocalTransport",
         "RealtimeTransport",
         "SchemaTransport",
         "SyncTransport",
         "Token",
     ),
     "transports.http": ("HttpTransport",),
-    "transports.local": ("LocalTransport",),
     "transports.websocket": ("WebSocketTransport",),
-    "sync.verification": ("TableCheck",),
-    "watch": ("Watch",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

@@ -17,10 +17,9 @@ from lakesync.client.client import Client
 from lakesync.client.core import Edit
 from lakesync.client.factory import open_client
 from lakesync.client.sqlite.tables import Row
-from lakesync.client.status import Event, SyncReport, SyncStatus, Version
-from lakesync.client.sync.action_queue import QueuedAction
+from lakesync.client.status import Event, SyncReport, SyncStatus, TableCheck, Version
+from lakesync.client.sync.outbox import QueuedAction
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
-from lakesync.client.sync.verification import TableCheck
 from lakesync.client.transports.base import Token
 from lakesync.model.errors import ConfigurationError
 
@@ -32,6 +31,7 @@ class AsyncTable:
     """A synced table: `db["todos"]`, with methods to await."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
+        """Name a table of a client; the table is looked up when a method is called."""
         self._client = client
         self._name = name
 

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from lakesync.client import dataframes
+from lakesync.client import queries
 from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import Row, Table
-from lakesync.client.status import Event, SyncReport, SyncStatus, Version, versions
-from lakesync.client.sync.action_queue import QueuedAction
+from lakesync.client.status import Event, SyncReport, SyncStatus, TableCheck, Version, versions
 from lakesync.client.sync.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, SyncCoordinator
-from lakesync.client.sync.verification import TableCheck
+from lakesync.client.sync.outbox import QueuedAction
 from lakesync.client.transports.base import SyncTransport, Token, TokenTransport
-from lakesync.client.watch import Watch
 from lakesync.model.action_handlers import ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, ValidationError
 from lakesync.model.schema import TableSchema
@@ -143,7 +141,7 @@ class Client:
         """
         return self.db.query(sql, params)
 
-    def watch(self, sql: str, params: Any = ()) -> Watch:
+    def watch(self, sql: str, params: Any = ()) -> queries.Watch:
         """Watch a query: iterate over its result now, and over each changed result.
 
             for rows in db.watch("SELECT * FROM todos WHERE NOT done"):
@@ -154,7 +152,7 @@ class Client:
             params: values for its placeholders, as for `sqlite3`.
         """
         self.db.check_open()
-        return Watch(self.db.path, sql, params, self._replica.tables(), _rows_as_dicts, self._closed)
+        return queries.Watch(self.db.path, sql, params, self._replica.tables(), _rows_as_dicts, self._closed)
 
     def history(self, table: str, row_id: str) -> list[Version]:
         """Return the deltas of a row, oldest first: who wrote which columns when, and which are unacknowledged.
@@ -182,7 +180,7 @@ class Client:
             ConfigurationError: pandas is not installed.
             ValidationError: the statement writes, or returns no rows.
         """
-        return dataframes.to_pandas(self._read_columns(sql, params))
+        return queries.to_pandas(self._read_columns(sql, params))
 
     def to_polars(self, sql: str, params: Any = ()) -> pl.DataFrame:
         """Return the result of a query, or a whole table, as a polars frame.
@@ -195,7 +193,7 @@ class Client:
             ConfigurationError: polars is not installed.
             ValidationError: the statement writes, or returns no rows.
         """
-        return dataframes.to_polars(self._read_columns(sql, params))
+        return queries.to_polars(self._read_columns(sql, params))
 
     def to_arrow(self, sql: str, params: Any = ()) -> pa.Table:
         """Return the result of a query, or a whole table, as an Arrow table.
@@ -208,7 +206,7 @@ class Client:
             ConfigurationError: pyarrow is not installed.
             ValidationError: the statement writes, or returns no rows.
         """
-        return dataframes.to_arrow(self._read_columns(sql, params))
+        return queries.to_arrow(self._read_columns(sql, params))
 
     # -- synchronisation ------------------------------------------------------------------------------------------
 
@@ -344,12 +342,13 @@ class Client:
         """Return the numbers of all changes that the gateway rejected."""
         return [edit.number for edit in self.coordinator.outbox.all("refused")]
 
-    def _read_columns(self, sql: str, params: Any) -> dataframes.Columns:
+    def _read_columns(self, sql: str, params: Any) -> queries.Columns:
         """Read the result of a query, or a table that is named instead of it, column by column."""
         self.db.check_open()
-        return dataframes.read_columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
+        return queries.read_columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
 
 
 def _rows_as_dicts(cursor: sqlite3.Cursor) -> list[Row]:
+    """Fetch all rows of a cursor as dicts by column."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]

@@ -157,6 +157,7 @@ class QueueLink:
     """
 
     def __init__(self, queue: SyncQueue) -> None:
+        """Create a link to a queue, which may lack edits; `reconcile` appends them."""
         self.queue = queue
         self._numbers: dict[str, int] = {}
         """Delta id → number in the client's file, for waiting and sent edits."""
@@ -181,8 +182,8 @@ class QueueLink:
                 self.queue.push(edit.delta)
         self._may_lack_edits = False
 
-    def edits_changing(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
-        """Collect what the transaction in progress changes, to notify the queue after its commit.
+    def collect_changes(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
+        """Collect what the transaction in progress changes, for `notify` after its commit.
 
         Args:
             before: the changed edits as they are stored now, by number; an edit that is made is absent.
@@ -191,12 +192,12 @@ class QueueLink:
         for number, new in after.items():
             old = before.get(number)
             is_queued = old is not None and old.status != "refused"
-            stays = new is not None and new.status != "refused"
-            if old is not None and is_queued and (not stays or (new is not None and new.id != old.id)):
+            belongs_in_queue = new is not None and new.status != "refused"
+            if old is not None and is_queued and (not belongs_in_queue or (new is not None and new.id != old.id)):
                 self._notifications.append(("ack", old.delta))
                 self._numbers.pop(old.id, None)
                 is_queued = False
-            if new is None or not stays:
+            if new is None or not belongs_in_queue:
                 continue
             if not is_queued:
                 self._notifications.append(("push", new.delta))
@@ -206,8 +207,8 @@ class QueueLink:
             elif old is not None and is_queued and old.status == "sent" and new.status == "waiting":
                 self._notifications.append(("nack", new.delta))
 
-    def committed(self) -> None:
-        """Notify the queue of the changes that were committed; an exception of the queue is logged."""
+    def notify(self) -> None:
+        """Notify the queue of the collected changes, whose transaction was committed; log an exception of the queue."""
         notifications, self._notifications = self._notifications, []
         try:
             for method, group in groupby(notifications, itemgetter(0)):
@@ -221,8 +222,8 @@ class QueueLink:
             self._may_lack_edits = True
             log.exception("the custom queue %r raised; edits that it lacks will be pushed to it again", self.queue)
 
-    def rolled_back(self) -> None:
-        """Discard the collected notifications: their transaction was rolled back."""
+    def discard_changes(self) -> None:
+        """Discard the collected changes, whose transaction was rolled back."""
         self._notifications.clear()
         self._may_lack_edits = True
 

@@ -74,6 +74,29 @@ class SyncStatus(msgspec.Struct, frozen=True):
     """`full`; `pushOnly` never pulls, `pullOnly` never pushes."""
 
 
+class Checksum(msgspec.Struct, frozen=True):
+    """A checksum of a table that does not depend on the order of its rows."""
+
+    rows: int
+    """Number of rows."""
+    value: int
+    """The sum of 8 bytes of BLAKE2 of each row, modulo 2^64."""
+
+
+class TableCheck(msgspec.Struct, frozen=True):
+    """A table's checksums before and after verification."""
+
+    found: Checksum
+    """Before the full pull."""
+    repaired: Checksum
+    """After the full pull."""
+
+    @property
+    def differed(self) -> bool:
+        """Whether the table differed from the gateway's; a row that another client changed meanwhile counts too."""
+        return self.found != self.repaired
+
+
 class Version(msgspec.Struct, frozen=True):
     """One write to a row: a write of any client that the gateway has, or an edit of this client."""
 

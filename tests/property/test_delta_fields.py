@@ -15,8 +15,7 @@ from lakesync.client.core import FetchCheckpoint
 from lakesync.client.factory import open_client
 from lakesync.client.sync import checkpoint_load
 from lakesync.client.sync.checkpoint_load import load_checkpoint
-from lakesync.client.transports.base import Checkpoint
-from lakesync.client.transports.local import LocalTransport
+from lakesync.client.transports.base import Checkpoint, LocalTransport
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, Op, RowDelta, SyncResponse
 from lakesync.wire.protobuf import decode_by_field, decode_response, encode_response, split_deltas

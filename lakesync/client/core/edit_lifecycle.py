@@ -70,7 +70,7 @@ class EditClock:
         if last > self._hlc.last:
             self._hlc = HLC(self._wall, last)
 
-    def limit(self) -> int:
+    def highest_accepted(self) -> int:
         """Return the highest hlc that the gateway accepts now, if its clock agrees with this machine's.
 
         The gateway rejects stamps more than MAX_DRIFT_MS ahead of its clock (CLOCK_DRIFT). Its clock is at least at
@@ -231,7 +231,7 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
         store: the store with the edits.
         clock: the client's clock; it is turned back, then stamps the edits.
     """
-    limit = clock.limit()
+    limit = clock.highest_accepted()
     if clock.last <= limit:
         return Changes()
     future, last = [], 0

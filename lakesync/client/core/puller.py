@@ -30,6 +30,13 @@ class Puller:
     """Decides what to pull, and applies pages."""
 
     def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits) -> None:
+        """Continue from the stored position.
+
+        Args:
+            state: the state that it shares with `ClientCore` and `Pusher`.
+            backoff: the retry delays of pulls.
+            limits: the largest page.
+        """
         self.backoff = backoff
         """The retry delays of pulls."""
         self.due = state.position.cursor > 0 and not state.position.caught_up

@@ -29,6 +29,14 @@ class Pusher:
     """Decides what to push, and applies the responses."""
 
     def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits, policy: RetryPolicy) -> None:
+        """Start without a push.
+
+        Args:
+            state: the state that it shares with `ClientCore` and `Puller`.
+            backoff: the retry delays of pushes.
+            limits: the largest push.
+            policy: says after how many overload errors edits are marked as refused (`pushes`).
+        """
         self.backoff = backoff
         """The retry delays of pushes."""
         self._overloads = 0
@@ -85,6 +93,12 @@ class Pusher:
 
         If the gateway may have stored the push, the batch stays in doubt and is repeated. If the gateway rejects a push
         without naming deltas, the next batches are halved until the rejected edit is alone.
+
+        Args:
+            response: why the newest push failed.
+
+        Returns:
+            The committed changes; empty while the push is in doubt.
         """
         batch = self._batch
         is_overload = isinstance(response, ErrorResponse) and response.code in _OVERLOAD_ERRORS

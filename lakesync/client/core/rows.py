@@ -42,7 +42,7 @@ def apply_page_delta(state: RowState, delta: RowDelta) -> bool:
 
 
 def merge_edit(state: RowState, delta: RowDelta) -> bool:
-    """Merge an edit's delta into a row, in place; return whether the row changed.
+    """Merge a delta of an edit or a page into a row, in place, as the gateway does; return whether the row changed.
 
     Args:
         state: the row; it is updated.

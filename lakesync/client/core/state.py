@@ -21,6 +21,13 @@ class CoreState:
     """A store, and the position and clock in memory, which change only after a successful commit."""
 
     def __init__(self, store: ClientStore, position: Position, clock: EditClock) -> None:
+        """Continue from the stored position.
+
+        Args:
+            store: the durable state.
+            position: the store's position, bound to this client.
+            clock: stamps edits.
+        """
         self.store = store
         self.position = position
         self.clock = clock

@@ -135,6 +135,9 @@ class ClientCore:
     def add_delta(self, delta: RowDelta) -> Edit:
         """Store a delta as an edit and apply it to the app's row. An app calls it to push a delta of its own.
 
+        Args:
+            delta: a delta with this client's id; its stamp and delta id are kept.
+
         Returns:
             The edit; the existing one if the delta was added before.
 

@@ -361,10 +361,12 @@ class ChangeTracking:
         return hashlib.sha256(repr(triggers).encode()).hexdigest()
 
     def _columns(self, table: str) -> set[str]:
+        """Return the names of a table's columns; empty if the table does not exist."""
         return {name for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
 
 
 def _trigger_name(table: str, trigger: str) -> str:
+    """Return the name of a table's trigger, given its key in `_TRIGGERS`."""
     return f"_lakesync_{table}_{trigger}"
 
 

@@ -3,15 +3,15 @@
 The state is: the client's edits, which are changes that the gateway has not acknowledged; its position in the gateway's
 feed; the schemas of the synced tables; and a record of each row that the gateway has, so that later deltas can be
 merged. A row is settled if it has no edits: then its values are only in the app's table. Triggers on the app's tables
-write each change of the app into a journal. A recreated table ("remade") is one that the app has dropped, recreated or
-renamed, so that it lost its triggers. A generation is the number of a full pull of all rows; rows of an older one were
-not in it.
+write each change of the app into a journal. A recreated table (`remade` in the file) is one that the app has dropped,
+recreated or renamed, so that it lost its triggers. A generation is the number of a full pull of all rows; rows of an
+older one were not in it.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ from lakesync.client.core.rows import visible_row
 from lakesync.client.core.store import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.errors import TableError
 from lakesync.client.queues import QueueLink
-from lakesync.client.sqlite import page_plan, staging_table
+from lakesync.client.sqlite import page_plan
 from lakesync.client.sqlite.bulk_changes import BulkChanges
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.row_storage import AMONG, RowStorage, by_table, id_list
@@ -139,23 +139,23 @@ class SqliteClientStore:
                     continue
                 stored = _decode_schema(stored_row[1])
                 schema = merge_schemas(stored, declared)
-                remade = bool(lost_columns(self._db, stored)) or not self.tracking.is_intact(stored.table)
-                if remade:
+                recreated = bool(lost_columns(self._db, stored)) or not self.tracking.is_intact(stored.table)
+                if recreated:
                     repair_table(self._db, schema)
                 check_table(self._db, schema)
-                self._put_schema(schema, stored_row[0], before=stored, remade=remade)
+                self._put_schema(schema, stored_row[0], before=stored, recreated=recreated)
             check_triggers(self._db, self.schemas)
 
-    def remade_tables(self) -> list[str]:
+    def recreated_tables(self) -> list[str]:
         """Return recreated tables whose rows were not written again yet."""
-        remade = self._db.execute("SELECT tbl FROM _lakesync_tables WHERE remade")
-        return [table for (table,) in remade if table in self.schemas]
+        recreated = self._db.execute("SELECT tbl FROM _lakesync_tables WHERE remade")
+        return [table for (table,) in recreated if table in self.schemas]
 
-    def clear_remade(self) -> None:
+    def clear_recreated(self) -> None:
         """Record that recreated tables contain the edits again, and that a resync will fill in the other rows."""
         self._db.execute("UPDATE _lakesync_tables SET remade = 0 WHERE remade")
 
-    def track_remade_tables(self) -> bool:
+    def track_recreated_tables(self) -> bool:
         """Track tables again that the app has recreated; return whether there were any.
 
         Raises:
@@ -189,7 +189,7 @@ class SqliteClientStore:
             return False
         self._check_intact(self.schemas)
         self._checked_schema_version = version
-        return bool(self.remade_tables())
+        return bool(self.recreated_tables())
 
     def _check_intact(self, tables: Iterable[str]) -> None:
         """Raise TableError if one of some tables has lost its triggers."""
@@ -226,7 +226,7 @@ class SqliteClientStore:
         *,
         before: TableSchema | None = None,
         is_new: bool = False,
-        remade: bool = False,
+        recreated: bool = False,
     ) -> None:
         """Create or alter a table as its schema says, and create its triggers.
 
@@ -235,24 +235,24 @@ class SqliteClientStore:
             version: the gateway's version of the schema; 0 if the app's own schema is used.
             before: the schema that the table had; None if it was not synchronised.
             is_new: whether the table was not synchronised before. Its rows become inserts.
-            remade: whether the app has dropped, recreated or renamed it. Rows that only this client has become inserts;
-                all others get the values of the gateway and the edits.
+            recreated: whether the app has dropped, recreated or renamed it. Rows that only this client has become
+                inserts; all others get the values of the gateway and the edits.
         """
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
         existing = existing_columns(self._db, schema, added) if before is not None else {}
-        whole_rows = self._rows.create_table(schema)
-        if is_new or remade or existing:
+        whole_rows = self._rows.create_table(schema)  # rows whose values did not fit the table before
+        if is_new or recreated or existing:
             check_existing_rows(self._db, schema)
         self._db.execute(
             "INSERT INTO _lakesync_tables (tbl, version, schema, remade) VALUES (?, ?, ?, ?) ON CONFLICT (tbl) DO "
             "UPDATE SET version = excluded.version, schema = excluded.schema, remade = remade OR excluded.remade",
-            (schema.table, version, _encode(schema), remade),
+            (schema.table, version, _encode(schema), recreated),
         )
         self.tracking.install(schema)
-        if is_new or remade:
+        if is_new or recreated:
             self.tracking.journal_unknown_rows(schema.table)
-        if remade:
+        if recreated:
             self.tracking.journal_reappeared_rows(schema.table, self._deleted_by_edits(schema.table))
         edits = self.edits_of(whole_rows)
         rows = self._rows.known(whole_rows)
@@ -371,11 +371,12 @@ class SqliteClientStore:
         """Return the rows that have edits."""
         return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
 
-    def copy_from(self, database: str, generation: int) -> set[str]:
-        """Copy the staging tables of an attached database, except rows that have edits.
+    def copy_from(self, staging_tables: Mapping[str, str], generation: int) -> set[str]:
+        """Copy complete rows from staging tables, except rows that have edits.
 
         Args:
-            database: the name under which the database is attached.
+            staging_tables: the quoted name of each synced table's staging table, with the name of its database. It has
+                the columns row_id and stamps (the row's record), and those of the schema.
             generation: the generation that the copied rows get.
 
         Returns:
@@ -383,11 +384,7 @@ class SqliteClientStore:
         """
         self._check_intact(self.schemas)
         with self.tracking.without_any_trigger():
-            tables = {
-                table
-                for table in self.schemas
-                if self._rows.copy_from(f"{database}.{staging_table.name_of(table)}", table, generation)
-            }
+            tables = {table for table in self.schemas if self._rows.copy_from(staging_tables[table], table, generation)}
             self.tracking.notify_watches(tables)
         return tables
 
@@ -434,7 +431,7 @@ class SqliteClientStore:
         except BaseException:
             self.stamp_codec.clear_cache()
             if self.queue_link is not None:
-                self.queue_link.rolled_back()
+                self.queue_link.discard_changes()
             if self._db.in_transaction:  # a full disk has rolled back by itself
                 for statement in rollback:
                     self._db.execute(statement)
@@ -442,7 +439,7 @@ class SqliteClientStore:
         finally:
             self._in_transaction = False
         if self.queue_link is not None:
-            self.queue_link.committed()
+            self.queue_link.notify()
 
     def _select_edits(self, where: str, params: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
         """Yield edits with their rows' keys; `where` is the end of the SELECT, from WHERE on."""
@@ -453,7 +450,7 @@ class SqliteClientStore:
     def _put_edits(self, edits: dict[int, Edit | None]) -> None:
         """Insert or replace edits by number, or delete those that are None; prepare the queue's notification."""
         if self.queue_link is not None and edits:
-            self.queue_link.edits_changing(self._edits_by_number(edits), edits)
+            self.queue_link.collect_changes(self._edits_by_number(edits), edits)
         deleted = [(number,) for number, edit in edits.items() if edit is None]
         self._db.executemany("DELETE FROM _lakesync_edits WHERE number = ?", deleted)
         self._db.executemany(

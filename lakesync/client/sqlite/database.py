@@ -354,6 +354,7 @@ class LocalDB:
             raise self._write_error(error) from error
 
     def _write_error(self, error: sqlite3.OperationalError) -> DbError:
+        """Return the client's error for a failed write."""
         return DbError(f"{self.path} cannot be written now: {error}")
 
 

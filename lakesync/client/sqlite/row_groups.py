@@ -2,8 +2,7 @@
 
 A row consists of one or more deltas: an INSERT and later UPDATEs. Its layout says which columns each of them wrote
 (`stamps.Layout`). Its record stores the stamp (hlc and client id) of each delta, in the table beside the app's table.
-Rows with one layout need the same SQL. `bulk_changes` uses it for pages; `checkpoint_load` and `staging_table` for
-checkpoints.
+Rows with one layout need the same SQL. `bulk_changes` uses it for pages, and `sync.checkpoint_load` for checkpoints.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class RowStorage:
     """Reads and writes the app's rows and their records."""
 
     def __init__(self, db: sqlite3.Connection, stamp_codec: StampCodec) -> None:
+        """Use an app's database; `stamp_codec` encodes and decodes the records."""
         self._db = db
         self._stamp_codec = stamp_codec
         self._types: dict[str, dict[str, ColumnType]] = {}

@@ -383,6 +383,7 @@ def _check_text(text: str) -> None:
 
 
 def _check_id(row_id: object) -> None:
+    """Check that a row id is text without lone surrogates; raise ValidationError if not."""
     if not isinstance(row_id, str):
         raise ValidationError(f"row_id is {row_id!r}, it must be text: pass str(…)")
     try:
@@ -397,4 +398,5 @@ def _new_id() -> str:
 
 
 def _column_list(names: list[str]) -> str:
+    """Return columns as the continuation of an SQL list, each quoted and after a comma."""
     return "".join(f', "{name}"' for name in names)

@@ -1,33 +1,38 @@
 """Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database.
 
 `Exchange` calls `load_checkpoint`. A checkpoint has all rows that the client may see, in frames: protobuf messages with
-deltas. A row is bulk-writable, which means that SQL copies it without a merge, if its deltas are an INSERT and UPDATEs
-with values of the right types. Such rows are copied in groups: the rows of a group have the same table, and the same
-columns written by each delta (its layout). The staging file has other rows, the rest, as deltas.
+deltas. The app must not see a part of a checkpoint, so the rows stay in a second SQLite file, next to the app's, until
+all have arrived.
+
+A row is bulk-writable, which means that SQL copies it without a merge, if its deltas are an INSERT and UPDATEs with
+values of the right types. Such rows are copied in groups: the rows of a group have the same table, and the same columns
+written by each delta (its layout). In the staging file, each synced table has a staging table `pile_TABLE` with the row
+ids, records (the stamps of the deltas) and values of these rows. The table `rest` has all other rows as deltas.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from operator import eq
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lakesync.client.core import CheckpointEnd, CheckpointFrame, ClientCore, NoResponse
 from lakesync.client.errors import DbError
-from lakesync.client.sqlite import staging_table
 from lakesync.client.sqlite.column_values import NotBulkWritableError, TableTypes
 from lakesync.client.sqlite.database import first_sync_path, remove_database
-from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart
-from lakesync.client.sqlite.stamps import Record
+from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, execute_for_rows
+from lakesync.client.sqlite.sql_values import from_sql
+from lakesync.client.sqlite.stamps import Record, StampCodec
 from lakesync.client.status import Progress
 from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import Checkpoint
-from lakesync.model.types import RowDelta, SyncResponse
+from lakesync.model.types import ColumnValue, RowDelta, RowKey, SyncResponse
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire import protobuf
+from lakesync.wire.json import decode_deltas, encode_deltas
 from lakesync.wire.protobuf import DeltaFields, decode_by_field, split_deltas
 
 STAGED_TOGETHER = 20_000
@@ -89,7 +94,7 @@ def _stage(
     for pragma in _STAGING_PRAGMAS:
         db.execute(pragma)
     types = replica.types()
-    staging_table.create(db, types)
+    _create_tables(db, types)
     rows = size = highest_hlc = 0
     for frame in checkpoint.frames:
         deltas = split_deltas(frame)
@@ -112,11 +117,11 @@ def _stage_deltas(
         ready = [(group, group.sql_columns(types), _encode_records(replica, group)) for group in groups]
     except NotBulkWritableError:
         decoded = protobuf.decode_deltas(deltas)
-        staging_table.add_rest(db, decoded)
+        _add_rest(db, decoded)
         return len({delta.key for delta in decoded}), max(delta.hlc for delta in decoded)
     db.execute("BEGIN")
     for group, columns, records in ready:
-        staging_table.add(db, group, columns, records)
+        _add_rows(db, group, columns, records)
     db.execute("COMMIT")
     return sum(len(group.row_ids) for group, _, _ in ready), groups.highest_hlc
 
@@ -159,6 +164,9 @@ def _group_rows(fields: DeltaFields | None) -> RowGroups:
 def _parts_of(fields: DeltaFields) -> Iterator[RowPart]:
     """Yield each delta as a part of its row. A row is an INSERT and the UPDATEs that follow it.
 
+    Args:
+        fields: the fields of a frame's deltas; the names of each delta's columns end with an empty name.
+
     Raises:
         NotBulkWritableError: a delta is neither an INSERT nor an UPDATE of the row before it.
     """
@@ -182,6 +190,7 @@ def _end_of_row(deltas: Sequence[bytes], end: int) -> int:
 
 
 def _row_id_of(delta: bytes) -> str:
+    """Return the row id of a delta that is encoded as protobuf."""
     return protobuf.parse(pb.RowDelta(), delta).row_id
 
 
@@ -197,11 +206,12 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     edited = [key for key in store.edited_rows() if key[0] in store.schemas]
     merged: list[RowDelta] = []
     if edited:
-        merged = staging_table.read_rows(db, _STAGING_SCHEMA, edited, replica.types(), store.stamp_codec)
+        merged = _read_rows(db, edited, replica.types(), store.stamp_codec)
     tables = core.receive(CheckpointFrame(SyncResponse(tuple(merged), cursor))).tables
-    for rest in staging_table.read_rest(db, _STAGING_SCHEMA):
+    for rest in _read_rest(db):
         tables |= core.receive(CheckpointFrame(SyncResponse(rest, cursor))).tables
-    tables |= store.copy_from(_STAGING_SCHEMA, store.position().generation)
+    staging_tables = {table: f"{_STAGING_SCHEMA}.{_staging_table(table)}" for table in store.schemas}
+    tables |= store.copy_from(staging_tables, store.position().generation)
     return tables | core.receive(CheckpointEnd(cursor, highest_hlc)).tables
 
 
@@ -217,3 +227,91 @@ def _attached(replica: Replica, path: Path) -> Iterator[None]:
     finally:
         db.execute(f"PRAGMA main.cache_size = {cache_size}")
         db.execute(f"DETACH {_STAGING_SCHEMA}")
+
+
+_REST = "CREATE TABLE rest (number INTEGER PRIMARY KEY, deltas BLOB NOT NULL)"
+
+
+def _create_tables(db: sqlite3.Connection, tables: Mapping[str, Iterable[str]]) -> None:
+    """Create the staging tables.
+
+    Args:
+        db: an empty database.
+        tables: the columns of each synced table.
+    """
+    for table, columns in tables.items():
+        names = "".join(f', "{name}"' for name in columns)
+        db.execute(f"CREATE TABLE {_staging_table(table)} (row_id, stamps{names})")
+    db.execute(_REST)
+
+
+def _staging_table(table: str) -> str:
+    """Return the quoted name of a table's staging table."""
+    return f'"pile_{table}"'
+
+
+def _add_rows(
+    db: sqlite3.Connection, group: RowGroup, columns: Sequence[Sequence[Any]], records: Sequence[Record]
+) -> None:
+    """Add new rows to their staging table.
+
+    Args:
+        db: the database with the staging tables.
+        group: the rows.
+        columns: the values of each column of the group, as SQLite binds them.
+        records: the rows' records, encoded with the numbers of the app's database.
+    """
+    names = "".join(f', "{name}"' for name in group.names)
+    head = f"INSERT INTO {_staging_table(group.table)} (row_id, stamps{names})"
+    execute_for_rows(db, head, f"(?, ?{', ?' * len(group.names)})", [group.row_ids, records, *columns])
+
+
+def _add_rest(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:
+    """Add deltas of whole rows that must be merged row by row.
+
+    Args:
+        db: the database with the staging tables.
+        deltas: all deltas of one or more rows.
+    """
+    db.execute("INSERT INTO rest (deltas) VALUES (?)", (encode_deltas(deltas),))
+
+
+def _read_rest(db: sqlite3.Connection) -> Iterator[tuple[RowDelta, ...]]:
+    """Yield the deltas of each `_add_rest`. `db` is the app's database, to which the staging file is attached."""
+    for (number,) in db.execute(f"SELECT number FROM {_STAGING_SCHEMA}.rest ORDER BY number").fetchall():
+        ((deltas,),) = db.execute(f"SELECT deltas FROM {_STAGING_SCHEMA}.rest WHERE number = ?", (number,))
+        yield tuple(decode_deltas(deltas))
+
+
+def _read_rows(
+    db: sqlite3.Connection,
+    keys: Collection[RowKey],
+    types: TableTypes,
+    stamp_codec: StampCodec,
+) -> list[RowDelta]:
+    """Return staged rows as the deltas that create them, the INSERT first, without delta ids.
+
+    Args:
+        db: the app's database, to which the staging file is attached.
+        keys: the rows to read; those that have no staged row are skipped.
+        types: the column types of each table.
+        stamp_codec: decodes the records.
+    """
+    result: list[RowDelta] = []
+    for table in {table for table, _ in keys}:
+        wanted = {row_id for key_table, row_id in keys if key_table == table}
+        columns = types[table]
+        selected = "".join(f', "{name}"' for name in columns)
+        for row_id, record, *cells in db.execute(
+            f"SELECT row_id, stamps{selected} FROM {_STAGING_SCHEMA}.{_staging_table(table)}"
+        ):
+            if row_id not in wanted:
+                continue
+            values = {name: from_sql(kind, cell) for (name, kind), cell in zip(columns.items(), cells, strict=True)}
+            stamps = stamp_codec.decode(record)
+            if stamps.inserted is not None:
+                result.append(RowDelta("INSERT", table, row_id, stamps.inserted[1], (), stamps.inserted[0], ""))
+            for hlc, client, part in stamps.parts:
+                cells_of_part = tuple(ColumnValue(name, values[name]) for name in part)
+                result.append(RowDelta("UPDATE", table, row_id, client, cells_of_part, hlc, ""))
+    return result

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
+
+import msgspec
 
 from lakesync.client.core import CoreLimits, Mode, RetryPolicy
 from lakesync.client.errors import UnreachableError
@@ -17,14 +20,12 @@ from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import SyncTracker, Tables
-from lakesync.client.status import Event, EventListeners, SyncReport, SyncStatus
-from lakesync.client.sync.action_queue import ActionQueue
+from lakesync.client.status import Checksum, Event, EventListeners, SyncReport, SyncStatus, TableCheck
 from lakesync.client.sync.auto_sync import AutoSync
 from lakesync.client.sync.exchange import CycleResult
-from lakesync.client.sync.outbox import Outbox
+from lakesync.client.sync.outbox import ActionQueue, Outbox
 from lakesync.client.sync.replica import Replica
 from lakesync.client.sync.sync_session import SyncSession
-from lakesync.client.sync.verification import TableCheck, checksums, record_untracked_changes
 from lakesync.client.transports.base import ConnectorTypesTransport, NamedTransport, SyncTransport
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, LakeSyncError
@@ -35,6 +36,11 @@ DEFAULT_INTERVAL = 10.0
 """Seconds between the pulls of auto-sync."""
 DEFAULT_HEARTBEAT = 60.0
 """Seconds between the pulls of auto-sync while a WebSocket is open."""
+_ROWS_PER_READ = 10_000
+"""Rows that one query reads for a checksum, so that writers do not wait long."""
+_MASK = (1 << 64) - 1
+"""Keeps the low 64 bits of a sum."""
+_encode = msgspec.json.Encoder().encode
 
 
 def check_mode(mode: str) -> None:
@@ -282,11 +288,11 @@ class SyncCoordinator:
             LakeSyncError: the gateway did not answer; no row was changed.
         """
         with self._session.exclusive():
-            record_untracked_changes(self.replica)
+            _record_untracked_changes(self.replica)
             self.sync_once()
-            before = checksums(self.replica)
+            before = _checksums(self.replica)
             self.resync()
-            after = checksums(self.replica)
+            after = _checksums(self.replica)
             self.sync_once()  # acknowledges the newest page to the gateway
         return {table: TableCheck(before[table], after[table]) for table in before}
 
@@ -367,3 +373,36 @@ class SyncCoordinator:
         """Return the time of the oldest change that the gateway has not acknowledged; None if it has all."""
         oldest_ms = self.replica.oldest_unacknowledged_at()
         return None if oldest_ms is None else datetime.fromtimestamp(oldest_ms / 1000, UTC)
+
+
+def _checksums(replica: Replica) -> dict[str, Checksum]:
+    """Return the checksum of every table, without uncommitted writes."""
+    return {table: _checksum(replica, table) for table in replica.tables()}
+
+
+def _record_untracked_changes(replica: Replica) -> None:
+    """Prepare a comparison: record what the app changed without the client's triggers, which usually record writes.
+
+    These are rows that were written, and tables that were dropped and recreated. The client has a record of every row
+    that it knows. A row without a record is treated as an insert by the app, and will be pushed, because it may be the
+    only copy.
+    """
+    store = replica.store
+    replica.step(lambda _: store.track_recreated_tables())
+    replica.step(lambda _: store.journal_unknown_rows())
+    replica.step(lambda _: store.forget_missing())
+    replica.step(lambda _: store.check_tracked())  # recreated tables are filled after the comparison, not before
+
+
+def _checksum(replica: Replica, table: str) -> Checksum:
+    """Return a table's checksum. The table is read in parts, so that writers do not wait."""
+    names = ", ".join(["row_id", *(f'"{name}"' for name in replica.store.schemas[table].types)])
+    count = total = 0
+    last_id = ""
+    query = f'SELECT {names} FROM "{table}" WHERE row_id > ? ORDER BY row_id LIMIT {_ROWS_PER_READ}'
+    while rows := replica.read(query, (last_id,)):
+        for row in rows:
+            total += int.from_bytes(hashlib.blake2b(_encode(row), digest_size=8).digest())
+        count += len(rows)
+        last_id = rows[-1][0]
+    return Checksum(count, total & _MASK)

@@ -1,16 +1,26 @@
-"""The outbox: the edits of an app, which are changes that the gateway has not acknowledged, in the app's database.
+"""What an app has queued to be sent, in its database: `Outbox` has the edits, and `ActionQueue` the actions.
 
-Apps reach it as `client.coordinator.outbox`; `Client.pending`, `retry` and `drop` call it.
+An edit is a change that the gateway has not acknowledged. An action is a request that the gateway executes once in an
+external system, such as opening a ticket; its outcome is its result or its error. Apps reach the queues as
+`client.coordinator.outbox` and `client.coordinator.actions`, and by methods of `Client`. `SyncSession` sends actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
 
 from lakesync.client.core import Edit
+from lakesync.client.core.limits import RetryPolicy
 from lakesync.client.core.store import EditStatus
 from lakesync.client.sync.replica import Replica
-from lakesync.model.types import RowDelta
+from lakesync.model.delta import make_action
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import Action, ActionFailure, ActionResult, RowDelta
 
 DEFAULT_PEEK = 100
 """Edits that `peek` returns by default, at most."""
@@ -106,3 +116,214 @@ class Outbox:
         marks = ", ".join("?" * len(statuses))
         ((count,),) = self._replica.read(f"SELECT count(*) FROM _lakesync_edits WHERE status IN ({marks})", statuses)
         return int(count)
+
+
+ActionStatus = Literal["waiting", "done", "failed"]
+"""`waiting`: to be sent, again if necessary. `done`: executed. `failed`: rejected for good, or attempted too often."""
+_SENT_TOGETHER = 50
+"""Actions of one request, at most."""
+_STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
+"""Error codes of an action that the gateway is still executing; they do not count as an attempt."""
+
+_TABLE = """CREATE TABLE IF NOT EXISTS _lakesync_actions (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, due REAL NOT NULL,
+    attempts INTEGER NOT NULL, body BLOB NOT NULL, data BLOB, code TEXT NOT NULL, message TEXT NOT NULL)"""
+_COLUMNS = "body, status, attempts, data, code, message"
+_decode = msgspec.json.Decoder(Action).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class QueuedAction(msgspec.Struct, frozen=True):
+    """An action and its state."""
+
+    action: Action
+    status: ActionStatus
+    """`failed` actions stay until they are retried or dropped; `done` ones until they are dropped."""
+    attempts: int
+    """How often the gateway has answered with a result or an error, other than that it is still executing the action.
+    """
+    data: Any = None
+    """The decoded result of a `done` action."""
+    code: str = ""
+    """The error code of the newest failure; empty if there was none."""
+    message: str = ""
+    """The message of the newest failure."""
+
+    @property
+    def action_id(self) -> str:
+        """The action's id."""
+        return self.action.action_id
+
+
+class ActionQueue:
+    """The actions of a client. They survive the process, and each is executed once, however often it is sent."""
+
+    def __init__(
+        self, replica: Replica, *, retry: RetryPolicy | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Create the queue's table if it does not exist.
+
+        Args:
+            replica: the app's database.
+            retry: the delays and the number of attempts; None for the defaults.
+            clock: returns seconds since 1970.
+        """
+        self._replica = replica
+        self._db = replica.db
+        self._retry = retry or RetryPolicy()
+        self._clock = clock
+        self._failures = 0
+        """Consecutive requests that failed as a whole."""
+        replica.step(lambda _: self._db.execute(_TABLE))
+
+    def push(
+        self, connector: str, action_type: str, params: Mapping[str, Any], idempotency_key: str | None = None
+    ) -> Action:
+        """Queue an action.
+
+        Args:
+            connector: name of the connector at the gateway that executes it.
+            action_type: one of the connector's actions.
+            params: a JSON object.
+            idempotency_key: actions with the same key are executed once; None if every call is an action of its own.
+
+        Raises:
+            ValidationError: `params` is not a JSON object.
+        """
+        make = partial(make_action, connector, action_type, params, idempotency_key=idempotency_key)
+
+        def work(core: Any) -> Action:
+            action = make(client_id=core.client_id, hlc=core.next_hlc())
+            self._db.execute(
+                "INSERT INTO _lakesync_actions (id, status, due, attempts, body, code, message) "
+                "VALUES (?, 'waiting', 0, 0, ?, '', '')",
+                (action.action_id, _encode(action)),
+            )
+            return action
+
+        return self._replica.step(work)
+
+    def peek(self, limit: int = _SENT_TOGETHER) -> list[Action]:
+        """Return the waiting actions that are due, oldest first, at most `limit`."""
+        rows = self._replica.read(
+            "SELECT body FROM _lakesync_actions WHERE status = 'waiting' AND due <= ? ORDER BY number LIMIT ?",
+            (self._clock(), limit),
+        )
+        return [_decode(body) for (body,) in rows]
+
+    def delay(self) -> float | None:
+        """Return the seconds until an action is due; None if none is waiting."""
+        ((due,),) = self._replica.read("SELECT min(due) FROM _lakesync_actions WHERE status = 'waiting'")
+        return None if due is None else max(0.0, due - self._clock())
+
+    def record_outcomes(self, outcomes: Sequence[ActionResult | ActionFailure]) -> list[QueuedAction]:
+        """Store the outcomes of actions; return the actions that are done or have failed for good."""
+        self._failures = 0
+
+        def work(_: Any) -> list[QueuedAction]:
+            return [self.get(outcome.action_id) for outcome in outcomes if self._record_outcome(outcome)]
+
+        return self._replica.step(work)
+
+    def postpone(self, actions: Sequence[Action], retry_after: float | None = None) -> float:
+        """Make actions due later, after a request that failed as a whole.
+
+        Args:
+            actions: the actions of the request.
+            retry_after: seconds that the gateway asked for; None if it did not.
+
+        Returns:
+            Seconds until they are due.
+        """
+        self._failures += 1
+        delay = max(retry_after or 0.0, self._retry_delay(self._failures - 1))
+        due = [(self._clock() + delay, action.action_id) for action in actions]
+        statement = "UPDATE _lakesync_actions SET due = ? WHERE id = ?"
+        self._replica.step(lambda _: self._db.executemany(statement, due))
+        return delay
+
+    def clear_delays(self) -> None:
+        """Make all waiting actions due now."""
+        self._failures = 0
+        self._replica.step(lambda _: self._db.execute("UPDATE _lakesync_actions SET due = 0 WHERE due > 0"))
+
+    def get(self, action_id: str) -> QueuedAction:
+        """Return an action.
+
+        Raises:
+            NotFoundError: the queue does not contain it.
+        """
+        rows = self._replica.read(f"SELECT {_COLUMNS} FROM _lakesync_actions WHERE id = ?", (action_id,))
+        if not rows:
+            raise NotFoundError(
+                f"action {action_id!r} is not in this client's queue: it was dropped, or queued by another client"
+            )
+        return _queued_action(rows[0])
+
+    def all(self, status: ActionStatus | None = None) -> list[QueuedAction]:
+        """Return actions, oldest first.
+
+        Args:
+            status: only actions with this status; None for all.
+        """
+        statement = f"SELECT {_COLUMNS} FROM _lakesync_actions WHERE ? IN (status, '') ORDER BY number"
+        return [_queued_action(row) for row in self._replica.read(statement, (status or "",))]
+
+    def depth(self) -> int:
+        """Return the number of waiting actions."""
+        ((count,),) = self._replica.read("SELECT count(*) FROM _lakesync_actions WHERE status = 'waiting'")
+        return int(count)
+
+    def retry(self, action_id: str) -> None:
+        """Send a failed action again, under the same id.
+
+        Raises:
+            NotFoundError: no failed action has this id.
+        """
+        self._update_one(
+            "UPDATE _lakesync_actions SET status = 'waiting', due = 0, attempts = 0 WHERE id = ? AND status = 'failed'",
+            action_id,
+            "has not failed, so it cannot be retried",
+        )
+
+    def drop(self, action_id: str) -> None:
+        """Delete an action that is done or has failed.
+
+        Raises:
+            NotFoundError: no such action has this id.
+        """
+        self._update_one(
+            "DELETE FROM _lakesync_actions WHERE id = ? AND status <> 'waiting'",
+            action_id,
+            "is still waiting or unknown, so it cannot be dropped",
+        )
+
+    def _record_outcome(self, outcome: ActionResult | ActionFailure) -> bool:
+        """Store an outcome; return whether the action has ended: done, rejected for good, or failed too often."""
+        set_to = "UPDATE _lakesync_actions SET status = ?, due = ?, attempts = ?, data = ?, code = ?, message = ?"
+        where = " WHERE id = ? AND status = 'waiting'"
+        action_id = outcome.action_id
+        if isinstance(outcome, ActionResult):
+            done = ("done", 0, self.get(action_id).attempts + 1, bytes(outcome.data), "", "", action_id)
+            return bool(self._db.execute(set_to + where, done).rowcount)
+        attempts = self.get(action_id).attempts + (outcome.code not in _STILL_RUNNING)
+        ended = not outcome.retryable or attempts >= self._retry.actions
+        due = self._clock() + self._retry_delay(attempts)
+        failed = ("failed" if ended else "waiting", due, attempts, None, outcome.code, outcome.message, action_id)
+        return bool(self._db.execute(set_to + where, failed).rowcount) and ended
+
+    def _retry_delay(self, failures: int) -> float:
+        """Return the seconds before a retry. They double with each failure."""
+        return min(self._retry.longest_delay, self._retry.first_delay * 2.0 ** min(failures, 10))
+
+    def _update_one(self, statement: str, action_id: str, problem: str) -> None:
+        """Run a statement for one action; raise NotFoundError with `problem` if no row matched."""
+        if not self._replica.step(lambda _: self._db.execute(statement, (action_id,)).rowcount):
+            raise NotFoundError(f"action {action_id!r} {problem}")
+
+
+def _queued_action(row: tuple[Any, ...]) -> QueuedAction:
+    """Decode a row of _COLUMNS."""
+    body, status, attempts, data, code, message = row
+    result = None if data is None else msgspec.json.decode(data)
+    return QueuedAction(_decode(body), status, attempts, result, code, message)

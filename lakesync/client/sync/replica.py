@@ -113,7 +113,7 @@ class Replica:
                 self.store.queue_link = QueueLink(queue)
                 self.store.queue_link.reconcile(self.store.edits())
             self._core = self._create_core()
-            if self.store.remade_tables():
+            if self.store.recreated_tables():
                 self.step(self._resync)
             self._read_connection = connect_read_only(path)
         except sqlite3.Error as error:
@@ -285,7 +285,7 @@ class Replica:
     def close(self) -> None:
         """Close the connections. Tables that the app has recreated get triggers first, so that later writes count."""
         with self._lock, self._read_lock:
-            self._track_remade_tables()
+            self._track_recreated_tables()
             self.db.close()
             self._read_connection.close()
 
@@ -362,17 +362,17 @@ class Replica:
     def _resync(self, core: ClientCore) -> None:
         """Write known rows and edits into recreated tables again, and start a full pull."""
         self.store.forget_missing()
-        if remade := set(self.store.remade_tables()):
-            core.refresh_rows([key for key in self.store.edited_rows() if key[0] in remade])
-            self.store.clear_remade()
+        if recreated := set(self.store.recreated_tables()):
+            core.refresh_rows([key for key in self.store.edited_rows() if key[0] in recreated])
+            self.store.clear_recreated()
         core.resync()
 
-    def _track_remade_tables(self) -> None:
+    def _track_recreated_tables(self) -> None:
         """Create the triggers of recreated tables, as opening the file does; only log a warning if that fails."""
         try:
             self.db.execute(f"PRAGMA busy_timeout = {_CLOSING_MS}")
             with self._transaction():
-                if not self.store.track_remade_tables():
+                if not self.store.track_recreated_tables():
                     return
                 self._core = self._create_core()  # a pending request will not be answered
                 while self._record():

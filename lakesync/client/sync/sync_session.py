@@ -2,8 +2,8 @@
 
 The core (`lakesync.client.core`) is a state machine that decides which request comes next. A session sends its
 requests, and gives it the responses. `SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its
-thread. `SchemaSynchroniser` adds columns that the gateway's schemas have and the app's tables lack; apps may call it
-too.
+thread. `ActionSender` sends the queued actions, which the gateway executes in external systems. `SchemaSynchroniser`
+adds columns that the gateway's schemas have and the app's tables lack; apps may call it too.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from msgspec.structs import replace
 from lakesync.client.core import ClientCore, NoResponse, Wait
 from lakesync.client.core.messages import Request, Response
 from lakesync.client.core.store import Changes
+from lakesync.client.errors import UnreachableError
 from lakesync.client.sqlite.database import SyncLock
 from lakesync.client.status import EventListeners, SyncReport
-from lakesync.client.sync.action_queue import ActionQueue, ActionSender
 from lakesync.client.sync.exchange import CycleResult, Exchange
+from lakesync.client.sync.outbox import ActionQueue
 from lakesync.client.sync.replica import Replica
-from lakesync.client.transports.base import SchemaTransport, SyncTransport
-from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
+from lakesync.client.transports.base import ActionTransport, SchemaTransport, SyncTransport
+from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPull, SyncPush, SyncResponse
 
 CLOSE_TIMEOUT = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
@@ -318,3 +319,77 @@ class SchemaSynchroniser:
             return True
 
         return self._replica.step(work)
+
+
+class ActionSender:
+    """Sends the actions of a queue. A repeated action is executed once, because it keeps its id."""
+
+    def __init__(self, queue: ActionQueue, transport: SyncTransport, client_id: str, listeners: EventListeners) -> None:
+        """Create a sender; nothing is sent yet.
+
+        Args:
+            queue: the queued actions.
+            transport: sends the actions, if it is an `ActionTransport`.
+            client_id: this client's id.
+            listeners: those of `onActionComplete` are called for each action that ends.
+        """
+        self._queue = queue
+        self._transport = transport
+        self._client_id = client_id
+        self._listeners = listeners
+
+    @property
+    def transport(self) -> ActionTransport:
+        """The transport.
+
+        Raises:
+            ConfigurationError: the transport cannot send actions.
+        """
+        if not isinstance(self._transport, ActionTransport):
+            raise ConfigurationError("this transport cannot send actions: use HttpTransport or LocalTransport")
+        return self._transport
+
+    def send_due(self, result: CycleResult) -> float | None:
+        """Send the actions that are due. After a failed request, they are sent again later.
+
+        Args:
+            result: the outcome of the request is added to it; its errors are not raised.
+
+        Returns:
+            Seconds until another action is due; None if none is waiting.
+        """
+        while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
+            result.had_contact = True
+            try:
+                outcomes = self._execute(*actions)
+            except LakeSyncError as error:
+                if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
+                    result.error = error
+                    return self._queue.postpone(actions, getattr(error, "retry_after", None))
+                # One action may have made the gateway reject the request. Sent alone, the others are executed.
+                outcomes = [self._execute_alone(action) for action in actions]
+            for ended in self._queue.record_outcomes(outcomes):
+                self._listeners.emit("onActionComplete", ended.action_id, ended)
+        return self._queue.delay()
+
+    def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
+        """Send one action alone, after the gateway rejected a request with several, and return its outcome."""
+        try:
+            (outcome,) = self._execute(action)
+        except LakeSyncError as error:
+            return ActionFailure(action.action_id, error.code, str(error), error.retryable)
+        return outcome
+
+    def _execute(self, *actions: Action) -> list[ActionResult | ActionFailure]:
+        """Send actions in one request, and return the outcome of each.
+
+        Raises:
+            UnreachableError: an outcome is missing. An empty response, as from a proxy, decodes as no outcomes.
+        """
+        outcomes = list(self.transport.execute_actions(ActionPush(self._client_id, actions)).results)
+        if {outcome.action_id for outcome in outcomes} != {action.action_id for action in actions}:
+            raise UnreachableError(
+                f"the response has {len(outcomes)} outcomes for {len(actions)} actions: check that the address is a "
+                "gateway's"
+            )
+        return outcomes

@@ -1,4 +1,6 @@
-"""The protocols of transports, by which a client reaches its gateway. `lakesync.client.sync` calls them.
+"""The protocols of transports, by which a client reaches its gateway, and the transport to a gateway in this process.
+
+`lakesync.client.sync` calls them.
 
 There is one protocol for each capability. Every transport pushes and pulls (`SyncTransport`); the other protocols are
 optional, and are recognised by `isinstance`. Every method blocks. If the gateway responds with an error, the method
@@ -8,13 +10,15 @@ raises the class of `lakesync.model.errors` with the error's code. If no complet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
 
 Token = str | Callable[[], str]
 """A JWT, or a function that returns one that is valid now."""
@@ -164,3 +168,79 @@ class TokenTransport(Protocol):
 
     def set_token(self, token: Token) -> None:
         """Send this token, or the tokens of this function, from now on."""
+
+
+class LocalGateway(Protocol):
+    """The methods of `SyncGateway` (`lakesync.engine`) that a client calls. `claims` are those of its token."""
+
+    gateway_id: str
+
+    def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
+        """Store deltas, all or none."""
+
+    def submit_pull(self, pull: SyncPull, claims: Claims, *, knows_resync: bool = False) -> Future[SyncResponse]:
+        """Return a page; with `knows_resync`, raise ResyncRequiredError for a cursor that it does not know."""
+
+    def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
+        """Execute actions."""
+
+    def describe_actions(self) -> ActionDiscovery:
+        """Return the connectors and their actions."""
+
+    def connector_types(self) -> list[ConnectorDescriptor]:
+        """Return the types of connector that it supports."""
+
+    def config(self) -> Any:
+        """Return its configuration; `schemas` maps each registered table to its schema and version."""
+
+
+class LocalTransport:
+    """Calls a gateway object directly, without a network."""
+
+    def __init__(self, gateway: LocalGateway, claims: Mapping[str, str | list[str]] | None = None) -> None:
+        """Create a transport to a gateway.
+
+        Args:
+            gateway: the gateway; `close` leaves it open.
+            claims: the claims that a token would have, which decide what the client may see. `sub` is the client's id
+                by default.
+        """
+        self._gateway = gateway
+        self.gateway_id = gateway.gateway_id
+        self._claims = dict(claims or {})
+
+    def push(self, push: SyncPush) -> PushResult:
+        """See `SyncTransport.push`."""
+        return self._gateway.handle_push(push, self._claims_of(push.client_id))
+
+    def pull(self, pull: SyncPull) -> SyncResponse:
+        """See `SyncTransport.pull`."""
+        return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), knows_resync=True).result()
+
+    def checkpoint(self, client_id: str) -> AbstractContextManager[Checkpoint]:
+        """Raise NotFoundError, because only the pipeline makes checkpoints."""
+        raise NotFoundError(f"a local gateway has no checkpoint for {client_id!r}: pull from cursor 0")
+
+    def schema(self, table: str) -> ServerSchema | None:
+        """See `SchemaTransport.schema`."""
+        registered = self._gateway.config().schemas.get(table)
+        return None if registered is None else ServerSchema(registered.schema, registered.version)
+
+    def execute_actions(self, push: ActionPush) -> ActionResponse:
+        """See `ActionTransport.execute_actions`."""
+        return self._gateway.handle_action(push, self._claims_of(push.client_id))
+
+    def describe_actions(self) -> ActionDiscovery:
+        """See `ActionTransport.describe_actions`."""
+        return self._gateway.describe_actions()
+
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """See `ConnectorTypesTransport.list_connector_types`."""
+        return self._gateway.connector_types()
+
+    def close(self) -> None:
+        """Do nothing: the app closes its gateway."""
+
+    def _claims_of(self, client_id: str) -> Claims:
+        """Return the claims with which a client's request is served."""
+        return {"sub": client_id, **self._claims}

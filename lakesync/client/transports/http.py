@@ -328,6 +328,7 @@ class _FullReads(io.RawIOBase):
     """A response's stream whose `read` can be cancelled, and returns as many bytes as requested until the end."""
 
     def __init__(self, raw: Any, calls: CancellableCalls) -> None:
+        """Wrap a response's raw stream; `calls` cancels its reads."""
         self._raw = raw
         self._calls = calls
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.client.watch import MAX_INTERVAL
+from lakesync.client.queries import MAX_INTERVAL
 
 SCHEMAS = [{"table": "todos", "columns": [{"name": "title", "type": "string"}]}]
 
