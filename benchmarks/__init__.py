@@ -2,5 +2,5 @@
 
 Each module of `benchmarks.suite` is one benchmark. The other modules are their tools: `server` starts the measured
 server in a process, `load` and `broadcasts` are the clients, in another process, `usage` measures processes, `lake`
-starts Spark, and `plain` and `echo` are minimal servers for comparison.
+starts Spark, and `baselines` has minimal servers for comparison.
 """

@@ -40,7 +40,7 @@ class BroadcastLoad(msgspec.Struct, frozen=True):
     storm: bool = False
     """Whether all listeners lose their connections at the end, and reconnect together."""
     echo: bool = False
-    """Whether the server is `benchmarks.echo`, which forwards every message unchanged and knows no pulls."""
+    """Whether the server is the echo server, which forwards every message unchanged and does not know pulls."""
 
 
 class BroadcastResult(msgspec.Struct):
@@ -69,6 +69,7 @@ def run_load(port: int, load: BroadcastLoad) -> BroadcastResult:
 
 
 async def _run_load(port: int, load: BroadcastLoad) -> BroadcastResult:
+    """Do what `run_load` says, on the event loop."""
     listeners = _Listeners(port, load)
     begun = time.perf_counter()
     await listeners.connect()
@@ -89,6 +90,7 @@ class _Listeners:
     """The listeners and the writer, and the deliveries that they measure."""
 
     def __init__(self, port: int, load: BroadcastLoad) -> None:
+        """Prepare the listeners of a load; `connect` connects them."""
         self._port = port
         self._load = load
         self._sockets: list[Socket] = []

@@ -48,12 +48,22 @@ def main() -> None:
 
 
 def _create_history(folder: Path, count: int) -> dict[str, float]:
+    """Create a lake in a folder, with this number of deltas in its history."""
     with lake(folder) as bench:
         write_history(bench.spark, SyntheticHistory(0, count, 250_000))
     return {"written": count}
 
 
 def _measure_move(folder: Path, move: str, source: str, target: str, heap: str) -> dict[str, float]:
+    """Move deltas with Spark, and measure this process, Spark's JVM and its workers.
+
+    Args:
+        folder: the lake's folder.
+        move: a key of `_MOVES`.
+        source: URI of the backend with the deltas, or the lake's folder.
+        target: URI of the other backend, or of the gateway.
+        heap: heap of Spark's JVM.
+    """
     with lake(folder, heap) as bench:
         step, jvm = MeasuredProcess(os.getpid()), MeasuredProcess(bench.spark_process.pid)
         together = SharedMemory(step.pid, jvm.pid)
@@ -79,6 +89,7 @@ def _measure_move(folder: Path, move: str, source: str, target: str, heap: str) 
 
 
 def _migrate(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
+    """Copy all deltas to the target, read them back and compare. Return their number, as all moves do."""
     work = Migration(
         "migrations/bench", source, SingleBackend("target", target), MigrationScope(), PAGE_DELTAS, str(folder)
     )
@@ -86,22 +97,26 @@ def _migrate(bench: Lake, source: SingleBackend, target: str, folder: Path) -> i
 
 
 def _tier(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
+    """Move all deltas from a hot tier to a cold one."""
     tiers = TieredBackend(source, SingleBackend("target", target), 0)
     return move_to_tier(bench.spark, "bench", tiers, time.time_ns() // 1_000_000).deltas
 
 
 def _flow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
+    """Copy all deltas by an unfiltered flow between two backends."""
     (pages,) = flow(bench.spark, [Flow("flows/bench", source, WriteTarget("target", target), RowFilter())])
     return sum(page.deltas for page in pages)
 
 
 def _push(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
+    """Copy all deltas by a flow into the gateway whose URL is `target`."""
     config = bench.config.replace(gateway={"url": target}, service_token=SecretStr(SECRET))
     pages = flow_to_lake(bench.spark, LakeFlow(source, RowFilter(), None, config, folder / "progress.json"))
     return sum(page.deltas for page in pages)
 
 
 def _follow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
+    """Let a destination follow the lake's history."""
     return follow(bench.spark, Follower("destinations/bench", WriteTarget("target", target), DeltaSelection())).deltas
 
 

@@ -121,6 +121,7 @@ def pull(port: int, load: PullLoad) -> list[Sample]:
 
 
 async def _push_all(port: int, load: PushLoad) -> list[Sample]:
+    """Run a `PushLoad` on the event loop; see `push`."""
     samples: list[Sample] = []
     numbers = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
     begun = time.perf_counter()
@@ -192,6 +193,16 @@ def _bodies(
 
 
 def _insert(client: str, row: int, hlc: int, identity: str, load: PushLoad, more: str = "") -> str:
+    """Return the JSON of an INSERT of a whole row.
+
+    Args:
+        client: the client's id.
+        row: the row's number.
+        hlc: the delta's timestamp.
+        identity: the delta's id.
+        load: says which values the row has, and how many further columns.
+        more: JSON of further columns, with a leading comma.
+    """
     more += "".join(f',{{"column":"c{n}","value":{row + n}}}' for n in range(load.columns))
     return (
         f'{{"op":"INSERT","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
@@ -202,6 +213,7 @@ def _insert(client: str, row: int, hlc: int, identity: str, load: PushLoad, more
 
 
 def _update(client: str, row: int, hlc: int, identity: str, number: int) -> str:
+    """Return the JSON of an UPDATE of the columns `done` and `points`; `number` decides the value of `points`."""
     return (
         f'{{"op":"UPDATE","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
         f'{{"column":"done","value":true}},{{"column":"points","value":{number % 1009}}}],'
@@ -210,6 +222,7 @@ def _update(client: str, row: int, hlc: int, identity: str, number: int) -> str:
 
 
 def _varying(client: str, row: int, hlc: int, identity: str, chance: random.Random) -> str:
+    """Return the JSON of an UPDATE of one to three columns, which are drawn at random."""
     names = chance.sample(_VARIED, chance.randint(1, 3))
     cells = ",".join([f'{{"column":"{name}","value":"{chance.randrange(1000)}"}}' for name in names])
     return (
@@ -219,6 +232,7 @@ def _varying(client: str, row: int, hlc: int, identity: str, chance: random.Rand
 
 
 async def _pull_all(port: int, load: PullLoad) -> list[Sample]:
+    """Run a `PullLoad` on the event loop; see `pull`."""
     samples: list[Sample] = []
     begun = time.perf_counter()
 
@@ -240,6 +254,7 @@ async def _pull_all(port: int, load: PullLoad) -> list[Sample]:
 
 
 async def _admin(port: int, path: str, body: bytes) -> None:
+    """Post a body to a path as an admin."""
     connection = await Connection.open(port)
     await connection.call("POST", path, token("admin"), body)
     connection.close()
@@ -310,4 +325,5 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def _rate(samples: Sequence[Sample], begun: float) -> int:
+    """Return the deltas per second of consecutive samples, the first of which began at `begun`."""
     return round(sum(sample.deltas for sample in samples) / max(1e-9, samples[-1].ended - begun))

@@ -124,10 +124,12 @@ def main() -> None:
 
 
 def _tier(hot: DatabaseAdapter, cold: DatabaseAdapter) -> int:
+    """Move all deltas from a hot tier to a cold one, and return their number."""
     return LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas
 
 
 def _parts(count: int) -> Iterator[pa.Table]:
+    """Yield synthetic deltas in batches."""
     for start in range(0, count, _DELTAS_PER_BATCH):
         yield deltas_between(start, min(count, start + _DELTAS_PER_BATCH))
 

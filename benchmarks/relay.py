@@ -62,6 +62,13 @@ async def _forward(source: asyncio.StreamReader, target: asyncio.StreamWriter, d
 
 
 async def _serve(port: int, delay: float, bytes_per_second: float) -> None:
+    """Forward connections to a port until the process is stopped, and print the relay's URL.
+
+    Args:
+        port: the port to forward to.
+        delay: seconds that a byte travels in one direction.
+        bytes_per_second: bandwidth of each direction.
+    """
     up, down = _Direction(delay, bytes_per_second), _Direction(delay, bytes_per_second)
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

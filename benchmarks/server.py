@@ -92,21 +92,22 @@ def gateway(folder: Path, **variables: str) -> Iterator[Server]:
         "LAKESYNC_LIMITS_MAX_BACKPRESSURE_BYTES": str(1 << 40),
         **variables,
     }
-    with _start(folder, "gateway", settings) as server:
+    with _start(folder, ("gateway",), settings) as server:
         yield server
 
 
 @contextmanager
 def plain(folder: Path) -> Iterator[Server]:
-    """Start `benchmarks.plain`, a minimal sync server for comparison."""
-    with _start(folder, "benchmarks.plain", {"BENCH_FOLDER": str(folder / "data"), "BENCH_SECRET": SECRET}) as server:
+    """Start the minimal sync server of `benchmarks.baselines`, for comparison."""
+    variables = {"BENCH_FOLDER": str(folder / "data"), "BENCH_SECRET": SECRET}
+    with _start(folder, ("benchmarks.baselines", "plain"), variables) as server:
         yield server
 
 
 @contextmanager
 def echo(folder: Path) -> Iterator[Server]:
-    """Start `benchmarks.echo`, a minimal WebSocket server for comparison."""
-    with _start(folder, "benchmarks.echo", {"BENCH_SECRET": SECRET}) as server:
+    """Start the minimal WebSocket server of `benchmarks.baselines`, for comparison."""
+    with _start(folder, ("benchmarks.baselines", "echo"), {"BENCH_SECRET": SECRET}) as server:
         yield server
 
 
@@ -120,19 +121,18 @@ def slow_network(folder: Path, to: int, ms: float, mbit: float) -> Iterator[Serv
         ms: milliseconds of a round trip.
         mbit: megabits per second in each direction.
     """
-    with _start(
-        folder, "benchmarks.relay", {"BENCH_TO": str(to), "BENCH_MS": str(ms), "BENCH_MBIT": str(mbit)}
-    ) as server:
+    variables = {"BENCH_TO": str(to), "BENCH_MS": str(ms), "BENCH_MBIT": str(mbit)}
+    with _start(folder, ("benchmarks.relay",), variables) as server:
         yield server
 
 
 @contextmanager
-def _start(folder: Path, module: str, settings: dict[str, str]) -> Iterator[Server]:
-    """Start `python -m MODULE`, wait until it listens, and stop it at the end of the block.
+def _start(folder: Path, command: tuple[str, ...], settings: dict[str, str]) -> Iterator[Server]:
+    """Start `python -m COMMAND`, wait until it listens, and stop it at the end of the block.
 
     Args:
         folder: the server's folder, which gets the log.
-        module: the server's module.
+        command: the server's module, and its arguments.
         settings: environment variables, beside the inherited ones that are not `LAKESYNC_…`.
 
     Raises:
@@ -143,7 +143,7 @@ def _start(folder: Path, module: str, settings: dict[str, str]) -> Iterator[Serv
     log = folder / "server.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", module], env={**inherited, **settings}, stdout=stream, stderr=stream
+            [sys.executable, "-m", *command], env={**inherited, **settings}, stdout=stream, stderr=stream
         )
     try:
         yield Server(process, _port(process, log), folder)

@@ -141,6 +141,7 @@ def _up(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]
 
 
 def _family(pid: int) -> list[psutil.Process]:
+    """Return a process and its living descendants."""
     parent = psutil.Process(pid)
     return [parent, *parent.children(recursive=True)]
 
@@ -156,6 +157,7 @@ def _cpu(services: dict[int, str]) -> dict[str, float]:
 
 
 def _spent(process: psutil.Process) -> float:
+    """Return a process's processor seconds, including ended children; 0 if it has just ended."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:  # it has just ended
@@ -169,6 +171,7 @@ def _pss(services: dict[int, str]) -> dict[str, float]:
 
 
 def _pss_of(process: psutil.Process) -> int:
+    """Return a process's memory in bytes, with shared pages divided by their users; 0 if it has just ended."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.NoSuchProcess:
@@ -179,6 +182,13 @@ class _FlushClient:
     """Pushes deltas and requests flushes."""
 
     def __init__(self, up_info: dict[str, Any], tables: int, each: int = _DELTAS) -> None:
+        """Prepare the client; `register` registers its tables.
+
+        Args:
+            up_info: the content of `up.json`.
+            tables: number of tables that the deltas are spread over.
+            each: deltas of each flush.
+        """
         claims = {"sub": "bench", "gw": _GATEWAY, "role": "admin", "exp": int(time.time()) + 86_400}
         self._url, self._dagster = up_info["gateway"]["url"], up_info["dagster"]["url"]
         self._session = requests.Session()
@@ -249,6 +259,7 @@ class _FlushClient:
             time.sleep(0.5)
 
     def _push(self) -> None:
+        """Push the deltas of one flush."""
         now = time.time_ns() // 1_000_000
         deltas = []
         for number in range(self._pushed, self._pushed + self._each):
@@ -261,6 +272,7 @@ class _FlushClient:
         self._post(f"/sync/{_GATEWAY}/push", {"clientId": "bench", "deltas": deltas, "lastSeenHlc": "0"})
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Post JSON to the gateway and return the response's JSON; raise RuntimeError if it is an error."""
         response = self._session.post(self._url + path, json=body, timeout=60)
         if not response.ok:
             raise RuntimeError(f"{path} failed with {response.status_code}: {response.text}")
@@ -279,6 +291,7 @@ def _spark_jobs(ui_url: str) -> list[tuple[float, float]]:
 
 
 def _moment(text: str) -> float:
+    """Return a time of Spark's UI in seconds since 1970."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fGMT").replace(tzinfo=UTC).timestamp()
 
 

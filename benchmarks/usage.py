@@ -49,6 +49,7 @@ class SharedMemory:
         found += [samples[0], max(samples)]
 
     def _pss(self) -> float:
+        """Return the memory in MiB, with each shared page divided by the number of its users."""
         processes = {each.pid: each for one in self._processes for each in (one, *one.children(recursive=True))}
         return round(_sum(processes.values(), lambda process: process.memory_full_info().pss) / _MIB, 1)
 
@@ -98,9 +99,12 @@ class MeasuredProcess:
         raise TimeoutError(f"process {self.pid} is not idle after {timeout} s")
 
     def _rss(self) -> float:
+        """Return the resident memory in MiB."""
         return round(self._sum(lambda one: one.memory_info().rss) / _MIB, 1)
 
     def _cpu(self) -> float:
+        """Return the processor seconds so far."""
+
         def used(one: psutil.Process) -> float:
             times = one.cpu_times()
             ended = times.children_user + times.children_system if self._family else 0
@@ -109,6 +113,7 @@ class MeasuredProcess:
         return self._sum(used)
 
     def _sum(self, value_of: Callable[[psutil.Process], float]) -> float:
+        """Add up a value of the process and, with `family`, of its children."""
         return _sum([self._process, *(self._process.children(recursive=True) if self._family else ())], value_of)
 
 

@@ -76,6 +76,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:
+    """Start Postgres, and measure its adapter and its driver."""
     import psycopg
 
     from lakesync.adapters.backends.postgres import PostgresAdapter
@@ -132,6 +133,7 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
 
 
 def _mariadb(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:
+    """Start MariaDB, and measure the MySQL adapter and its driver."""
     import pymysql
 
     from lakesync.adapters.backends.mysql import MySqlAdapter, _lines
@@ -198,6 +200,7 @@ def _sql_figures(
 
 
 def _s3(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:  # noqa: ARG001 it keeps no rows
+    """Start an S3 server, and measure the object store adapter and boto3."""
     import boto3
 
     from lakesync.adapters.object_store.s3 import S3Objects
@@ -236,12 +239,14 @@ _BACKENDS: dict[str, Callable[[ExitStack, pa.Table, Namespace], dict[str, Any]]]
 
 
 def _append(adapter: SqlAdapter | ObjectDeltas, deltas: pa.Table) -> None:
+    """Append deltas with the adapter, in batches of `_PAGE`."""
     for start in range(0, len(deltas), _PAGE):
         some = deltas.slice(start, _PAGE)
         assert adapter.insert_arrow(f"g.main.1.{start}", "g", some).deltas == len(some)
 
 
 def _read(adapter: SqlAdapter | ObjectDeltas) -> None:
+    """Read all deltas with the adapter, in pages of `_PAGE`."""
     for page in read_pages(adapter.query_arrow, DeltaQuery(limit=_PAGE)):
         assert len(page.deltas)
 

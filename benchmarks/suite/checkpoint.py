@@ -99,4 +99,5 @@ def _read_peak_mib(checkpoint: Checkpoint) -> float:
 
 
 def _wall() -> int:
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -83,6 +83,7 @@ class _PreparedPages:
 
 
 def _client(folder: Path, name: str, page: int = 1000, transport: SyncTransport | None = None) -> Client:
+    """Open a client of an own file in a folder; `page` is the largest page. By default nothing can be pulled."""
     limits = CoreLimits(pull_deltas=page)
     transport = transport or _PreparedPages()
     return open_client(folder / f"{name}.db", transport=transport, client_id=name, schemas=[_SCHEMA], limits=limits)
@@ -136,6 +137,7 @@ def _writes(folder: Path, transactions: int) -> dict[str, Any]:
 
 
 def _insert(db: sqlite3.Connection, name: str) -> None:
+    """Insert 100 rows by SQL in one transaction; their ids begin with `name`."""
     for number in range(100):
         db.execute("INSERT INTO todos (row_id, title, n) VALUES (?, 'Buy oat milk', ?)", (f"{name}-{number}", number))
     db.commit()
@@ -258,6 +260,7 @@ def _first_sync(folder: Path, rows: int) -> dict[str, Any]:
 
 
 def _write_frame(file: Any, deltas: list[RowDelta]) -> None:
+    """Append deltas to a file as a checkpoint's frame, after its length."""
     message = protobuf.encode_response(SyncResponse(tuple(deltas), _START))
     file.write(len(message).to_bytes(4, "big") + message)
 
@@ -296,6 +299,7 @@ def _peak_mib() -> int:
 
 
 def _frames(path: Path) -> Iterator[bytes]:
+    """Yield the frames of a file that `_write_frame` has written."""
     with path.open("rb") as file:
         while prefix := file.read(4):
             yield file.read(int.from_bytes(prefix, "big"))

@@ -48,4 +48,5 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _named(way: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Return figures with a prefix for their names."""
     return {f"{way}_{name}": value for name, value in figures.items()}

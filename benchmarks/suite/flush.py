@@ -76,6 +76,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _wall() -> int:
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -92,6 +93,7 @@ def _push(store: TransactionStore, first: int, count: int) -> None:
 
 
 def _delta(number: int, client: str) -> RowDelta:
+    """Return the synthetic delta with a number, as a client pushes it."""
     cells = tuple([ColumnValue(name, Raw(text.encode())) for name, text in columns_of(number, _ROWS)])
     op: Op = "INSERT" if number < _ROWS else "UPDATE"
     hlc = (_wall() << 16) + number % _DELTAS_PER_PUSH

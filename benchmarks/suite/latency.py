@@ -1,7 +1,7 @@
 """Latency from a push of one delta to its broadcast at every other client, over WebSockets.
 
 A writer pushes at a constant rate; the gateway stores each push durably and sends it to every other connection. Figures
-with `echo` are those of a minimal server without storage (`benchmarks.echo`); `ratio` is that of the medians.
+with `echo` are those of a minimal server without storage (`benchmarks.baselines`); `ratio` is that of the medians.
 """
 
 from __future__ import annotations

@@ -33,5 +33,6 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _children() -> float:
+    """Return the processor seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

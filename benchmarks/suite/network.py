@@ -117,17 +117,20 @@ def small_syncs(folder: str, port: int, syncs: int) -> dict[str, Any]:
 
 
 def _timed(client: Client) -> float:
+    """Return the milliseconds of one sync."""
     begun = time.perf_counter()
     client.sync()
     return (time.perf_counter() - begun) * 1000
 
 
 def _client(folder: Path, port: int, name: str) -> Client:
+    """Open a client of the gateway behind the relay; `name` is its id."""
     url, token = f"http://127.0.0.1:{port}", server.token(name)
     return open_client(folder / f"{name}.db", url=url, gateway=server.GATEWAY, token=token, schemas=[_SCHEMA])
 
 
 def _figures(syncs: list[_FirstSync], rows: int) -> dict[str, Any]:
+    """Return the figures of several first syncs of `rows` rows; times are medians."""
     seconds = statistics.median(sync.seconds for sync in syncs)
     cpu = statistics.median(sync.cpu_seconds for sync in syncs)
     return {

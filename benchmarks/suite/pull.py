@@ -2,7 +2,7 @@
 
 `small_rate` is the rate with a tenth of the rows stored. It should equal `rate`, because the cost of a pull depends
 only on what it returns. `disk_rate` is the rate of one client after a restart with an empty page cache. `plain_rate` is
-that of a minimal server (`benchmarks.plain`) for comparison.
+that of a minimal server (`benchmarks.baselines`) for comparison.
 """
 
 from __future__ import annotations

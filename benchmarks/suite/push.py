@@ -1,6 +1,6 @@
 """Deltas per second that clients push. Each push is durable before its response; rows are merged for other clients.
 
-`plain_rate` is the rate of a minimal server (`benchmarks.plain`: one SQLite row per delta, one commit per push) for
+`plain_rate` is the rate of a minimal server (`benchmarks.baselines`: one SQLite row per delta, one commit per push) for
 comparison, and `ratio` that of the two. With `--mix`, rows are inserted first and then changed in each of the five
 shapes of `load.SHAPES`, one after another; the figures without a shape's name are those of the last, `mixture`.
 """
@@ -106,6 +106,7 @@ def plain_figures(folder: Path, wanted: load.PushLoad, rate: float) -> dict[str,
 
 
 def _of_plain(plain: server.Server, wanted: load.PushLoad, rate: float) -> dict[str, Any]:
+    """Return the figures of the running minimal server; see `plain_figures`."""
     less = msgspec.structs.replace(wanted, deltas=max(wanted.deltas // 10, wanted.clients * wanted.batch))
     baseline = load.figures(load.run_in_process(load.push, plain.port, less))
     return {

@@ -60,6 +60,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
+    """Let the clients push, each rows of its own team, and return the figures."""
     wanted = load.PushLoad(clients=options.clients, deltas=options.deltas, own_team=True)
     return load.figures(load.run_in_process(load.push, gateway.port, wanted))
 

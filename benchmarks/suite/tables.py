@@ -61,6 +61,7 @@ def _warm(bench: Lake, inserts: SyntheticHistory) -> None:
 
 
 def _merge(bench: Lake, history: SyntheticHistory, names: LakeNames) -> dict[str, Any]:
+    """Merge the history into the state table, up to the history's last arrival, and return the figures."""
     with bench.measure() as spent:
         report = merge_table(bench.spark, TASKS, {GATEWAY: history.last_arrival}, names=names)
     return {
@@ -74,6 +75,7 @@ def _merge(bench: Lake, history: SyntheticHistory, names: LakeNames) -> dict[str
 
 
 def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
+    """Merge the history's files with DuckDB, and compare its rate with that of the lake."""
     with open_table(bench.spark, NAMES.deltas) as table:
         files = planned_files(table, current_snapshot(table))
     paths = [file.file.file_path.removeprefix("file:") for file in files]

@@ -1,7 +1,7 @@
 """Many WebSocket connections: memory per connection, deliveries per second, and seconds until all have reconnected.
 
 The writer pushes faster than the gateway could send single broadcasts, so that one broadcast contains several pushes.
-Figures with `echo_` are those of a minimal server without storage (`benchmarks.echo`), which forwards every push.
+Figures with `echo_` are those of a minimal server without storage (`benchmarks.baselines`), which forwards every push.
 """
 
 from __future__ import annotations
