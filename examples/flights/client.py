@@ -88,6 +88,7 @@ def _stored(value: Any) -> Any:
 
 
 def _quoted(name: str) -> str:
+    """Return a quoted SQL identifier."""
     return f'"{name}"'
 
 
@@ -154,6 +155,7 @@ class Connection:
     """A client's session with the gateway; every request can be repeated."""
 
     def __init__(self, url: str, bearer: str) -> None:
+        """Prepare a session; `url` is the gateway's address, `bearer` the client's token."""
         self._url = url
         self._session = requests.Session()
         self._session.trust_env = False
@@ -245,6 +247,14 @@ class SyncingClient:
     """A client with a local database of what it wrote and pulled."""
 
     def __init__(self, url: str, secret: str, client_id: str, claims: dict[str, str]) -> None:
+        """Create a client without rows.
+
+        Args:
+            url: the gateway's address.
+            secret: the gateway's secret, for the client's token.
+            client_id: the client's id.
+            claims: further claims of its token.
+        """
         self.id = client_id
         self.connection = Connection(url, token(secret, client_id, "client", claims))
         self.replica = Replica()

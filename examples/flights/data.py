@@ -168,5 +168,6 @@ def planes() -> list[Record]:
 
 
 def _rows(name: str) -> list[Record]:
+    """Return the rows of one of the data set's CSV files."""
     rows: list[Record] = csv.read_csv(folder() / name, convert_options=_TEXTS_MAY_BE_NULL).to_pylist()
     return rows

@@ -349,6 +349,7 @@ def _place_point(digits: str, point: int) -> str:
 
 
 def _sha256(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, as hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

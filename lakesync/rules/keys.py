@@ -126,6 +126,7 @@ class _BucketKeys:
     """The keys of one bucket, whose filters are grouped by their effect on keys."""
 
     def __init__(self, bucket: Bucket, max_computed_keys: int) -> None:
+        """Group the filters of a bucket; for `max_computed_keys` see `BucketIndex`."""
         self.max_computed_keys = max_computed_keys
         self.label = _label(bucket)
         self.tables = frozenset(bucket.tables)
@@ -276,6 +277,7 @@ _decode_any = msgspec.json.Decoder(list[str | list[_Part]]).decode
 
 
 def _json(value: object) -> str:
+    """Return a value as compact JSON, the spelling that keys have."""
     return _encode(value).decode()
 
 

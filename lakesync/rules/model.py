@@ -143,6 +143,7 @@ def _filter(obj: Any, where: str) -> Filter:
 
 
 def _is_operator(op: object) -> TypeGuard[Operator]:
+    """Return whether a decoded JSON value is one of the operators."""
     return op in _OPERATORS
 
 
@@ -246,6 +247,7 @@ def text_of_raw(raw: msgspec.Raw) -> str:
 
 
 def _in_bucket(bucket: Bucket, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
+    """Return whether a row is in a bucket for a client with these claims; see `matches`."""
     if bucket.tables and table not in bucket.tables:
         return False
     return all(
