@@ -24,6 +24,7 @@ _MAX_FILES = 16_384
 """The limit of open files that `run_load` sets, if the system allows it. Each connection is one."""
 _PATH = f"/sync/{GATEWAY}/ws"
 _BROADCAST = bytes((FrameTag.BROADCAST,))
+"""The first byte of a broadcast's frame."""
 _CURSOR = b"\x11"
 """Protobuf key of a page's cursor, a fixed64. It is the last field of the last page."""
 _DELIVERY_SECONDS = 60.0
@@ -36,6 +37,7 @@ class BroadcastLoad(msgspec.Struct, frozen=True):
     connections: int = 200
     """Number of listeners."""
     pushes: int = 1000
+    """Number of pushes, of one delta each; 0 to connect only."""
     pushes_per_second: float = 100.0
     storm: bool = False
     """Whether all listeners lose their connections at the end, and reconnect together."""

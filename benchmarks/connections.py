@@ -101,6 +101,7 @@ class Connection(asyncio.Protocol):
 
 _BINARY, _CLOSE, _PING, _PONG = 0x82, 0x88, 0x89, 0x8A
 _MASKED = 0x80
+"""The bit of a frame's second byte that says that its content is masked, as a client must do."""
 
 
 class Socket(asyncio.Protocol):

@@ -127,6 +127,8 @@ _MOVES: dict[str, Callable[[Lake, SingleBackend, str, Path], int]] = {
     "push": _push,
     "follow": _follow,
 }
+"""The moves by the argument MOVE; each gets the lake, the source, the target's URI and the lake's folder, and returns
+the number of deltas."""
 
 
 if __name__ == "__main__":

@@ -40,13 +40,18 @@ TASKS = parse_schema(
         ],
     }
 )
+"""The schema of the synthetic rows' table."""
 FIRST_ARRIVAL = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) << 16
+"""The arrival of the first push: 1 March 2026, noon UTC."""
 
 _DELTAS_PER_PUSH = 100
 _CLIENTS = [f"client-{number}" for number in range(16)]
 _DELTAS_PER_FILE = 125_000
+"""Deltas in one data file, as a flush of 250,000 deltas writes with two tasks."""
 _ROWS_PER_BATCH = 16_384
+"""Rows of one Arrow batch that a Spark task returns."""
 _READY_SECONDS = 120
+"""Longest time for Spark to start."""
 
 
 class Lake(NamedTuple):

@@ -35,6 +35,7 @@ deltas arrive before older ones. `mixture`: one of the first three at random, wi
 _LATEST_MS = 1000
 """Milliseconds by which the slowest clock is behind."""
 _VARIED = ("title", "done", "points", "note")
+"""The columns of an UPDATE of the shape `varying`."""
 _PRIME = 1_000_003
 """Step width that visits every row once in a scattered order."""
 

@@ -15,6 +15,7 @@ import msgspec
 import uvloop
 
 _CHUNK = 8192
+"""The most bytes that are forwarded together."""
 _MAX_QUEUED_SECONDS = 0.05
 """The relay stops reading while it has queued what it sends in this time."""
 

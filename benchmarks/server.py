@@ -20,8 +20,10 @@ from lakesync.staging.sqlite.write_behind import WriteBehindLimits
 
 SECRET = "the secret with which the benchmarks sign their tokens"  # noqa: S105 it guards nothing
 GATEWAY = "bench"
+"""The id of the gateway that benchmarks push to and pull from."""
 
 _READY_SECONDS = 120
+"""Longest time for a server to start."""
 
 
 def token(client: str, **claims: Any) -> str:

@@ -25,10 +25,14 @@ from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 
 _COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()", "up"]
+"""Starts `lakesync up`."""
 _GATEWAY = "bench"
 _DELTAS = 1_000
+"""Deltas of one flush, unless an option says otherwise."""
 _WAIT_SECONDS = 25
+"""How long one request waits for the flush; the next request continues to wait."""
 _READY_SECONDS = 300
+"""Longest time for all services to start."""
 _FLUSH_SECONDS = 300
 """Longest time of a flush. The first is slow, because Spark loads its classes and starts its workers."""
 _LOCATION_SECONDS = 20
@@ -43,6 +47,7 @@ _RUNS = """query($last: Int!) {
     }
   }
 }"""
+"""The GraphQL query for the times of the newest flush runs and of their steps."""
 
 
 def flushes(folder: Path, count: int, tables: int, each: int = _DELTAS) -> dict[str, Any]:

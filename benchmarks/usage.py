@@ -11,6 +11,7 @@ from typing import NamedTuple
 import psutil
 
 _SAMPLE_SECONDS = 0.2
+"""Seconds between two samples of the memory."""
 _IDLE_CPU_SHARE = 0.02
 """A process that uses less processor time per second is idle."""
 _MIB = 1 << 20
@@ -22,6 +23,7 @@ class Usage(NamedTuple):
     seconds: float
     """Duration of the measurement."""
     cpu_seconds: float
+    """Processor time of all threads."""
     rss_begin_mib: float
     """Resident memory at the start; of several processes shared pages count several times."""
     rss_end_mib: float

@@ -30,6 +30,7 @@ CHECKS = {
         {"name": "by_whom", "type": "string"},
     ],
 }
+"""The schema of the synced table."""
 Row = dict[str, object]
 
 

@@ -45,6 +45,7 @@ _SCHEMA = parse_schema(
     }
 )
 _PAGE = 100_000
+"""Deltas in one batch or page."""
 _TUNED = {
     "shared_buffers": "2GB",
     "wal_buffers": "64MB",

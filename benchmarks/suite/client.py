@@ -36,9 +36,11 @@ from lakesync.wire import protobuf
 from lakesync.wire.pages import decode_page
 
 _START = 1_780_000_000_000 << 16
+"""The lowest hlc of the deltas."""
 _COLUMNS = (("title", "string"), ("team", "string"), ("n", "number"), ("done", "boolean"))
 _SCHEMA = {"table": "todos", "columns": [{"name": name, "type": kind} for name, kind in _COLUMNS]}
 _FRAME_ROWS = 50_000
+"""Rows in one frame of the checkpoint."""
 _MIB = 1 << 20
 
 

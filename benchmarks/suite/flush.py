@@ -30,6 +30,7 @@ _DELTAS_PER_PUSH = 100
 _ROWS = 250_000
 """Rows that the deltas change: the first `_ROWS` deltas insert them, the others update them."""
 _WARM_BATCHES = 6
+"""Batches that are flushed before the measurement, to warm up Spark."""
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -17,6 +17,7 @@ LIMITS = {
     "LAKESYNC_LIMITS_WEBSOCKET_CONNECTIONS": "100000",
     "LAKESYNC_LIMITS_WEBSOCKET_MESSAGES_PER_SECOND": "1000000",
 }
+"""Settings of a gateway whose limits the load does not reach."""
 
 
 def arguments(parser: ArgumentParser) -> None:

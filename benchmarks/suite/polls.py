@@ -37,13 +37,18 @@ from lakesync_dagster.definitions import run_resources
 _SERVICE = "the token of the benchmark's pipeline"
 _KEY = "the key of the benchmark's connectors' secrets"
 _HOSTS = HostPolicy(("127.0.0.1",))
+"""Lets connectors call this machine."""
 _ALONE = {
     "jira": {"includeComments": False},
     "salesforce": {"includeContacts": False, "includeOpportunities": False, "includeLeads": False},
 }
+"""Settings by which a connector polls a single table."""
 _TABLES = {"jira": "jira_issues", "salesforce": "sf_accounts"}
+"""Connector type → the table that it polls."""
 _OPTIONS = {"jira": "--issues", "salesforce": "--accounts"}
+"""Connector type → the option of `lakesync fake` for the number of rows."""
 _READY_SECONDS = 600
+"""Longest time for the fake server to create its rows."""
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -20,7 +20,9 @@ from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
 
 _WARM_MERGES = 8
+"""Merges before the measurement, to warm up Spark."""
 _INCREMENTS = 4
+"""Number of measured increments of each kind."""
 _SCATTERED = 7_368_787
 """A stride that scatters rows over the table."""
 

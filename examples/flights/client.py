@@ -204,6 +204,7 @@ class Connection:
 
 
 _LINE_START = '{{"order":{},"step":{},"day":"{}","server_hlc":"{}","push":'
+"""The start of a line of the journal; the push's body and a closing brace follow."""
 
 
 class Journal:

@@ -73,6 +73,7 @@ SCHEMAS = (
         arr_delay="number",
     ),
 )
+"""The schemas of the tables, as an application registers them."""
 
 COLUMNS: dict[str, dict[str, str]] = {
     schema["table"]: {column["name"]: column["type"] for column in schema["columns"]} for schema in SCHEMAS
@@ -90,15 +91,21 @@ RULES: dict[str, Any] = {
         {"name": "reference", "tables": ["airlines", "airports", "planes"], "filters": []},
     ],
 }
+"""The sync rules, as an application registers them."""
 
 Record = dict[str, Any]
 
 FIRST_DAY = date(2013, 1, 1)
+"""The day of the first flights, day 0."""
 ALL_DAYS = 365
+"""Number of days that the data set has."""
 AIRPORTS = ("EWR", "JFK", "LGA")
+"""The airports of New York."""
 
 _DATE = ("year", "month", "day")
+"""The columns of a flight's date."""
 _TEXTS_MAY_BE_NULL = csv.ConvertOptions(strings_can_be_null=True)
+"""Reads an empty text as null."""
 
 
 def folder() -> Path:
@@ -118,6 +125,7 @@ class Flights:
     """The flights of the first `days` days, and the tables that they refer to."""
 
     days: int
+    """Number of days, from 1 to `ALL_DAYS`."""
 
     @cached_property
     def table(self) -> pa.Table:

@@ -23,6 +23,7 @@ MAX_PUSHING_CLIENTS = 8
 GATEWAY_KILLS = 20
 """How often the gateway is killed during the pushes."""
 FLUSH_JOB = "flush"
+"""The Dagster job of a flush."""
 CHECK_SECONDS = 0.005
 """Seconds between two checks."""
 

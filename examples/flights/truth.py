@@ -29,6 +29,7 @@ from read_json($files, format = 'newline_delimited', maximum_object_size = 67108
                                   "deltaId" varchar, columns struct("column" varchar, value json)[])[])'
 }) as line, unnest(line.push.deltas) as pushed(delta)
 """
+"""Reads the journal's files into the table `journal`, a row for each delta."""
 
 _CELLS = """
 create or replace table cells as
@@ -36,6 +37,7 @@ select step, ord, tbl, row_id, hlc, client, delta_id, cell.column as col,
        coalesce(cell.value::varchar, 'null') as value -- a JSON null is read as SQL's
 from (select step, ord, tbl, row_id, hlc, client, delta_id, unnest(columns) as cell from journal)
 """
+"""Creates the table `cells`, a row for each column value of each delta."""
 
 _ROWS = """
 create or replace table {name}_rows as
@@ -49,6 +51,7 @@ select tbl, row_id, tombstone,
        case when tombstone is null or inserted > tombstone then inserted end as inserted
 from stamps
 """
+"""Creates `NAME_rows` with each row's greatest DELETE and INSERT."""
 
 _LIVE = """
 create or replace table {name}_cells as
@@ -61,6 +64,7 @@ select tbl, row_id, col, best.hlc as hlc, best.client as client, best.delta_id a
 from winners join {name}_rows using (tbl, row_id)
 where tombstone is null or {{'hlc': best.hlc, 'client': best.client}} > tombstone
 """
+"""Creates `NAME_cells` with the greatest value of each column, if it is above the row's tombstone."""
 
 _VISIBLE = """
 create or replace table {name}_rows as
@@ -68,6 +72,7 @@ select {name}_rows.*, inserted is not null or alive is not null as visible
 from {name}_rows
 left join (select distinct tbl, row_id, true as alive from {name}_cells) using (tbl, row_id)
 """
+"""Adds to `NAME_rows` whether the row is visible."""
 
 _COUNTS = """
 with winners as (
@@ -92,6 +97,7 @@ select (select count(*) from journal), (select count(distinct delta_id) from jou
        (select count(*) from winners where writers > 1), (select count(*) from crossing),
        (select count(*) from lost), (select count(*) from behind where late)
 """
+"""Returns the fields of `Counts`."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,7 @@ where truth.visible is distinct from lake.visible
    or truth.inserted.hlc is distinct from lake._inserted.hlc
    or truth.inserted.client is distinct from lake._inserted.client_id
 """
+"""Counts the rows of `lake` whose visibility, tombstone or INSERT differs."""
 
 _CELL_MISMATCHES = """
 with found as (
@@ -181,6 +188,7 @@ with found as (
 select (select count(*) from (from found except all from truth))
      + (select count(*) from (from truth except all from found))
 """
+"""Counts the cells that only the lake or only the truth has."""
 
 _COLUMN_MISMATCHES = """
 select count(*)
@@ -192,6 +200,7 @@ from (
 full join (select _row as row_id, "{column}" as found from lake) as lake using (row_id)
 where expected is distinct from found
 """
+"""Counts the rows whose typed column differs from its cell's value."""
 
 
 def state_mismatches(truth: Truth, name: str, table: str, state: pa.Table) -> int:

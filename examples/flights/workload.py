@@ -61,6 +61,7 @@ class Client:
     """One client: a carrier's operations office or an airport's tower."""
 
     id: str
+    """The client id: `carrier-CODE` or `airport-CODE`."""
     code: str
     """The carrier's or airport's code."""
     claims: dict[str, str]
@@ -149,6 +150,7 @@ class Step(NamedTuple):
     """Everything pushed at one step of the server's clock."""
 
     number: int
+    """The step's number, from 0; see `push_time`."""
     outboxes: dict[str, list[Write]]
     """Client id → its writes, ordered by `hlc`."""
 

@@ -62,6 +62,7 @@ _MODULES = {
     "transports.http": ("HttpTransport",),
     "transports.websocket": ("WebSocketTransport",),
 }
+"""Module → the public names that are imported from it when they are first used."""
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [

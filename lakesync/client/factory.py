@@ -182,6 +182,7 @@ def create_client(
 _COORDINATOR_KEYS = frozenset(
     {"syncMode", "realtimeHeartbeatMs", "maxRetries", "maxActionRetries", "reconnectBaseMs", "reconnectMaxMs"}
 )
+"""The keys that `coordinator_config` may have."""
 
 
 def _http_transport(

@@ -73,6 +73,7 @@ class QueueEntry(msgspec.Struct):
     id: str
     delta: RowDelta
     status: Literal["pending", "sending"] = "pending"
+    """`sending` from `mark_sending` until `ack` or `nack`."""
     created_at: int = 0
     """Milliseconds since the Unix epoch."""
     retry_count: int = 0

@@ -30,6 +30,7 @@ _CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]
 _HEX_CHARS = 64
 """The length of a SHA-256 in hex digits."""
 _HEX_ID = re.compile(r"[0-9a-f]{64}")
+"""The form of an id that `delta_id` returns."""
 _decode = msgspec.json.Decoder().decode
 
 

@@ -39,6 +39,7 @@ _SQLITE_PREFIX = "sqlite_"
 """Prefix of table names that SQLite reserves."""
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+"""The form of table and column names."""
 _FITTING: dict[str, frozenset[int]] = {
     "string": frozenset(b'"n'),
     "number": frozenset(b"-0123456789n"),

@@ -271,6 +271,7 @@ _Part = str | list[str]
 """The part of a key for one other filter: a text, or a list with the digest of a long text."""
 
 _ALL = frozenset((EVERYTHING,))
+"""The keys of every row and client if the rules have no buckets."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, str | list[str], list[_Part]]).decode
 _decode_any = msgspec.json.Decoder(list[str | list[_Part]]).decode

@@ -174,6 +174,7 @@ ORDER_CHARS = 64
 """How many characters `gt`, `lt`, `gte` and `lte` compare. It is limited because a bucket key contains them."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""A decimal number, as `gt`, `lt`, `gte` and `lte` recognise it."""
 _decode_text = msgspec.json.Decoder(str).decode
 
 

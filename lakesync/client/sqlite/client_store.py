@@ -53,6 +53,7 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS _lakesync_edits_of ON _lakesync_edits (tbl, row_id)",
     "CREATE INDEX IF NOT EXISTS _lakesync_edits_by ON _lakesync_edits (status, number)",
 )
+"""Creates the tables for the position and the edits."""
 
 _SELECT_SCHEMA = "SELECT version, schema FROM _lakesync_tables WHERE tbl = ?"
 _encode = msgspec.json.Encoder().encode

@@ -39,6 +39,7 @@ _MSGSPEC_TYPES: dict[ColumnType, Any] = {
     "null": None,
     "json": msgspec.Raw,
 }
+"""The types by which msgspec checks values while it decodes them."""
 _MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**63 - 1024
 """SQLite stores numbers in this range unchanged. The upper limit is the largest double below 2^63."""
 _DELTAS_DECODED_TOGETHER = 100

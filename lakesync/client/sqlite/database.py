@@ -26,6 +26,7 @@ Backend = Literal["file", "memory"]
 BUSY_SECONDS = 30.0
 """How long a connection waits while another one writes."""
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+"""Commits go to a write-ahead log, and each waits for the disk."""
 
 
 def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:

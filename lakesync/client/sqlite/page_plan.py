@@ -115,10 +115,10 @@ def plan_uniform(rows: SingleDeltaRows, stored: StoredRecords, generation: int) 
     Args:
         rows: the page's rows of one table.
         stored: the stored records of these rows, in the same order.
-        generation: the page's generation.
+        generation: the page's generation: the number of the full pull in progress or done last, or SOURCE_GENERATION.
 
     Returns:
-        None for any other page; `plan_rows` plans that.
+        The plan; None for any other page, which `plan_rows` plans.
     """
     generations, plan = set(stored.generations), PagePlan()
     if rows.ops == {"INSERT"} and generations == {None}:
@@ -147,7 +147,7 @@ def plan_rows(
         rows: the page's deltas of one table.
         stored: the stored records of these rows, in the same order.
         edited: ids of rows that have edits.
-        generation: the page's generation.
+        generation: the page's generation, as for `plan_uniform`.
     """
     plan = PagePlan()
     new, replaced, updated = plan.new, plan.replaced, plan.updated
@@ -157,9 +157,9 @@ def plan_rows(
             plan.rest += deltas if isinstance(deltas, list) else (deltas,)
         elif isinstance(deltas, list):
             remaining = _after_last_delete(deltas)
-            is_outdated = len(remaining) < len(deltas) or _is_outdated(row_generation, generation)
-            if is_known and not (is_outdated and _takes_generation(row_generation, generation)):
-                plan.rest += deltas
+            is_replaced = len(remaining) < len(deltas) or _is_outdated(row_generation, generation)
+            if is_known and not (is_replaced and _takes_generation(row_generation, generation)):
+                plan.rest += deltas  # they must be merged with the values that the row has
             elif not remaining:
                 plan.deleted += [row_id] if is_known else []
             elif _creates_row(remaining):
@@ -168,7 +168,7 @@ def plan_rows(
                 planned.all_of_several.append(deltas)
             else:
                 plan.rest += deltas
-        elif record is None:
+        elif record is None:  # the row is not known; a DELETE changes nothing
             if deltas.op != "DELETE":
                 (new.single if deltas.op == "INSERT" else plan.rest).append(deltas)
         elif deltas.op == "UPDATE" and row_generation == generation:

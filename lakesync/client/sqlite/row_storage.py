@@ -41,10 +41,14 @@ _KNOWN_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
 """Records of rows whose tables have no schema here; in files of earlier versions, the records of all rows."""
 _KNOWN = """CREATE TABLE IF NOT EXISTS {} (
     row_id TEXT PRIMARY KEY NOT NULL, generation INTEGER NOT NULL, stamps BLOB, whole BLOB) WITHOUT ROWID"""
+"""Creates the table of records of one synced table; `{}` is its name."""
 _COLUMNS = "row_id, generation, stamps, whole"
+"""The columns of a record."""
 
 _StoredRow = tuple[int, Record | None, bytes | None]
-"""A record: generation, stamps (None if it has values), and the whole row (None if only stamps)."""
+"""A record: generation, stamps (None if it has values), and the whole row (None if only stamps).
+
+A generation is the number of the full pull that named the row last."""
 _encode = msgspec.json.Encoder().encode
 
 

@@ -53,6 +53,7 @@ _ROUND_TRIP_FIRST_BYTES: dict[ColumnType, frozenset[int]] = {
 """The possible first bytes of JSON values that a column of this type stores without loss; `n` begins null."""
 _NULL = Raw(b"null")
 _INT64 = range(-(2**63), 2**63)
+"""The integers that SQLite stores as such."""
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -63,11 +64,13 @@ VALID_ID = f"text of 1 to {MAX_ID_CHARS} characters"
 
 _MAX_DOUBLE = "1.7976931348623157e308"
 _NODES = "EXISTS (SELECT 1 FROM json_tree({0}) node"
+"""The beginning of a condition on any node of a JSON text; `json_tree` returns its values at every depth."""
 
 _BEYOND_DOUBLES = (
     f"(({{0}} GLOB '*[0-9][eE]*' OR {{0}} GLOB '*{'[0-9]' * 20}*') AND "  # cheap: no other number can be that large
     f"{_NODES} WHERE node.type IN ('integer', 'real') AND abs(node.value) > {_MAX_DOUBLE}))"
 )
+"""True for JSON with a number that is greater than any double."""
 _SURROGATE_PREFIXES = ", ".join(f"(x'ED{second:02X}')" for second in range(0xA0, 0xC0))
 """The first two bytes of the invalid UTF-8 that SQLite makes of half a surrogate pair."""
 _HALF_SURROGATE_PAIR = (
@@ -75,6 +78,7 @@ _HALF_SURROGATE_PAIR = (
     f"{_NODES}, (VALUES {_SURROGATE_PREFIXES}) half "
     "WHERE instr(CAST(node.atom AS BLOB), half.column1) OR instr(CAST(node.key AS BLOB), half.column1)))"
 )
+"""True for JSON whose strings or keys contain half of a surrogate pair, which is no Unicode text."""
 _TOO_DEEP = (
     # cheap: enough brackets, then a long enough path; only then the exact depth
     f"(length({{0}}) - length(replace(replace({{0}}, '[', ''), char(123), '')) > {MAX_DEPTH} AND "
@@ -84,6 +88,7 @@ _TOO_DEEP = (
     "SELECT node.id, depth + 1 FROM deep JOIN json_tree({0}) node ON node.parent = deep.id "
     f"WHERE node.type IN ('array', 'object')) SELECT max(depth) FROM deep) > {MAX_DEPTH})"
 )
+"""True for JSON that is nested more than `MAX_DEPTH` deep."""
 _NOT_CANONICAL = f"instr({{0}}, char(0)) OR {_BEYOND_DOUBLES} OR {_HALF_SURROGATE_PAIR} OR {_TOO_DEEP}"
 """True for JSON without a canonical form, which other clients would read differently; `jcs_raw` rejects it too.
 

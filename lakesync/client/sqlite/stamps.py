@@ -27,6 +27,7 @@ Record = bytearray | bytes | str
 the time that it takes for bytes."""
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _lakesync_names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
+"""Creates the table of numbers."""
 _ONE_DELTA, _TWO_DELTAS = Struct("<IQI"), Struct("<IQIQI")
 """Binary records: the layout's number, then the hlc and client number of each delta."""
 _NOT_INSERTED = -1

@@ -25,9 +25,11 @@ from lakesync.model.schema import TableSchema, check_schema
 from lakesync.model.types import RowKey
 
 _KIND_NAMES = {"virtual": "virtual table", "shadow": "shadow table of a virtual table"}
+"""Kinds of `pragma_table_list` in words, where they differ."""
 _WRITTEN_TABLE = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+["`\[]?(\w+)""", re.IGNORECASE)
 """A table that a statement of a trigger writes to."""
 _STRINGS_AND_COMMENTS = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Parts of a trigger's SQL that are not searched for tables."""
 _BODY = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 """Begins the statements of a trigger."""
 _NUMERIC = ("number", "boolean")

@@ -333,6 +333,7 @@ _ACCEPTED_TYPES: dict[ColumnType, tuple[type, ...]] = {
 }
 """Python types that sqlite3 can bind for a column. The triggers reject wrong texts and all bytes."""
 _INT64 = range(-(2**63), 2**63)
+"""The integers that SQLite stores as such."""
 _MAYBE_BEYOND_DOUBLES = re.compile(rb"[0-9]{309}")
 """A number with 309 digits may be an integer above the largest double, about 1.8e308."""
 _encode = msgspec.json.Encoder().encode

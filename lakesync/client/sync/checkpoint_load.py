@@ -230,6 +230,7 @@ def _attached(replica: Replica, path: Path) -> Iterator[None]:
 
 
 _REST = "CREATE TABLE rest (number INTEGER PRIMARY KEY, deltas BLOB NOT NULL)"
+"""Creates the table of deltas that must be merged row by row."""
 
 
 def _create_tables(db: sqlite3.Connection, tables: Mapping[str, Iterable[str]]) -> None:

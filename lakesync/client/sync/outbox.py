@@ -128,7 +128,10 @@ _STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
 _TABLE = """CREATE TABLE IF NOT EXISTS _lakesync_actions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, due REAL NOT NULL,
     attempts INTEGER NOT NULL, body BLOB NOT NULL, data BLOB, code TEXT NOT NULL, message TEXT NOT NULL)"""
+"""Creates the table of actions. `due` is in seconds since 1970, `body` the action and `data` its result, both as
+JSON."""
 _COLUMNS = "body, status, attempts, data, code, message"
+"""The columns that `_queued_action` decodes."""
 _decode = msgspec.json.Decoder(Action).decode
 _encode = msgspec.json.Encoder().encode
 

@@ -143,6 +143,7 @@ class NamedTransport(Protocol):
     """Has the id of its gateway, so that a database cannot be synchronised with another gateway by mistake."""
 
     gateway_id: str
+    """The gateway's id."""
 
 
 @runtime_checkable

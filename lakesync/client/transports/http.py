@@ -47,9 +47,11 @@ class _ErrorBody(msgspec.Struct, rename="camel"):
     """The JSON of a gateway's error."""
 
     error: str
+    """The message."""
     code: str
     request_id: str = ""
     rejected: tuple[Rejection, ...] = ()
+    """The rejected deltas of a push."""
 
 
 class _SchemaBody(msgspec.Struct):
