@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import pkgutil
 import time
@@ -32,18 +33,18 @@ def main() -> None:
     )
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for found in pkgutil.iter_modules(suite.__path__):
-        module = importlib.import_module(f"{suite.__name__}.{found.name}")
-        described = (module.__doc__ or "").strip()
-        benchmark = names.add_parser(
-            found.name,
-            help=described.partition("\n")[0],
-            description=described,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        benchmark.add_argument("--json", action="store_true", help="print only the JSON object")
-        benchmark.add_argument("--folder", type=Path, help="folder for temporary data; default: the system's")
-        module.arguments(benchmark)
-        benchmark.set_defaults(run=module.run)
+        for each in importlib.import_module(f"{suite.__name__}.{found.name}").BENCHMARKS:
+            description = inspect.cleandoc(each.description or "")
+            benchmark = names.add_parser(
+                each.name,
+                help=description.partition("\n")[0],
+                description=description,
+                formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            )
+            benchmark.add_argument("--json", action="store_true", help="print only the JSON object")
+            benchmark.add_argument("--folder", type=Path, help="folder for temporary data; default: the system's")
+            each.arguments(benchmark)
+            benchmark.set_defaults(run=each.run)
     options = parser.parse_args()
     begun = {"benchmark": options.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), **_machine("")}
     found = begun | options.run(options) | _machine("_after")

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from benchmarks.moving import deltas_between
+from benchmarks.suite import Benchmark
 from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.backends.postgres_wire import encode_binary
@@ -292,3 +293,6 @@ def _items(count: int, version: int) -> pa.Table:
         "deleted_at": pa.nulls(count, instant.type),
     }
     return pa.table(columns, schema=rows_schema(_SCHEMA))
+
+
+BENCHMARKS = (Benchmark("adapters", __doc__, arguments, run),)

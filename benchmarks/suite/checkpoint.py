@@ -15,6 +15,7 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, SyntheticHistory, lake, write_history
+from benchmarks.suite import Benchmark
 from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.tables.increments import merge_table
@@ -101,3 +102,6 @@ def _read_peak_mib(checkpoint: Checkpoint) -> float:
 def _wall() -> int:
     """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+BENCHMARKS = (Benchmark("checkpoint", __doc__, arguments, run),)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import server
+from benchmarks.suite import Benchmark
 from lakesync.client.client import Client
 from lakesync.client.core import CoreLimits, FetchCheckpoint
 from lakesync.client.factory import open_client
@@ -305,3 +306,6 @@ def _frames(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while prefix := file.read(4):
             yield file.read(int.from_bytes(prefix, "big"))
+
+
+BENCHMARKS = (Benchmark("client", __doc__, arguments, run),)

@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from benchmarks import server, up
 from benchmarks.lake import GATEWAY, columns_of, id_of, lake, row_of
+from benchmarks.suite import Benchmark
 from lakehouse.history.flush import MAX_DELTAS, flush_due
 from lakesync.engine import Engine
 from lakesync.model.types import ColumnValue, Op, RowDelta
@@ -99,3 +100,6 @@ def _delta(number: int, client: str) -> RowDelta:
     op: Op = "INSERT" if number < _ROWS else "UPDATE"
     hlc = (_wall() << 16) + number % _DELTAS_PER_PUSH
     return RowDelta(op, "tasks", row_of(number, _ROWS), client, cells, hlc, id_of(number))
+
+
+BENCHMARKS = (Benchmark("flush", __doc__, arguments, run),)

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from benchmarks import server, up
+from benchmarks.suite import Benchmark
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -24,3 +25,6 @@ def run(options: Namespace) -> dict[str, Any]:
     """Run the benchmark and return its figures."""
     with server.temporary_folder(options.folder) as folder:
         return up.idle(folder, options.seconds, options.rest, options.flushes)
+
+
+BENCHMARKS = (Benchmark("idle", __doc__, arguments, run),)

@@ -9,6 +9,8 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from benchmarks.suite import Benchmark
+
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
@@ -36,3 +38,6 @@ def _children() -> float:
     """Return the processor seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+BENCHMARKS = (Benchmark("location", __doc__, arguments, run),)

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import load, server
+from benchmarks.suite import Benchmark
 from benchmarks.suite.client import _peak_mib
 from benchmarks.suite.pull import fill
 from lakesync.client import Client, open_client
@@ -139,3 +140,6 @@ def _figures(syncs: list[_FirstSync], rows: int) -> dict[str, Any]:
         "cpu_us_per_row": round(cpu / rows * 1e6, 1),
         "peak_mib": max(sync.peak_mib for sync in syncs),
     }
+
+
+BENCHMARKS = (Benchmark("network", __doc__, arguments, run),)

@@ -24,6 +24,7 @@ from pydantic import SecretStr
 
 from benchmarks import server
 from benchmarks.lake import Lake, lake
+from benchmarks.suite import Benchmark
 from benchmarks.usage import MeasuredProcess, Usage
 from lakehouse.landing.polls import Connection, ConnectorPoll, poll_connector
 from lakesync.connectors import Connectors, Secrets
@@ -175,3 +176,6 @@ def _fake(source: str, rows: int) -> Iterator[dict[str, Any]]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+BENCHMARKS = (Benchmark("polls", __doc__, arguments, run),)

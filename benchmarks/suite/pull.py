@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load, server
+from benchmarks.suite import Benchmark
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -82,3 +83,6 @@ def evict_from_cache(folder: Path) -> None:
             os.fsync(handle)
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(handle)
+
+
+BENCHMARKS = (Benchmark("pull", __doc__, arguments, run),)

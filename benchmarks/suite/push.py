@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import load, server
+from benchmarks.suite import Benchmark
 from tests.postgres_server import postgres_server
 
 
@@ -114,3 +115,6 @@ def _of_plain(plain: server.Server, wanted: load.PushLoad, rate: float) -> dict[
         "plain_p99_ms": baseline["p99_ms"],
         "ratio": round(rate / baseline["rate"], 2),
     }
+
+
+BENCHMARKS = (Benchmark("push", __doc__, arguments, run),)

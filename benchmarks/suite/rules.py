@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from benchmarks import load, server
+from benchmarks.suite import Benchmark
 from benchmarks.suite.pull import fill
 
 
@@ -86,3 +87,6 @@ def _pulled(
             for sample in load.run_in_process(load.pull, gateway.port, wanted)
         ]
     return load.figures(samples)
+
+
+BENCHMARKS = (Benchmark("rules", __doc__, arguments, run),)

@@ -15,6 +15,7 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, SyntheticHistory, arrival_of, lake, write_history
+from benchmarks.suite import Benchmark
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
@@ -123,3 +124,6 @@ def _increment(bench: Lake, rows: int, deltas: int) -> dict[str, Any]:
         figures[f"{name}_seconds"] = [each["seconds"] for each in part]
         figures[f"{name}_cpu_seconds"] = [round(each["cpu_us_per_delta"] * deltas / 1e6, 2) for each in part]
     return figures
+
+
+BENCHMARKS = (Benchmark("tables", __doc__, arguments, run),)
