@@ -20,7 +20,7 @@ import msgspec
 from benchmarks import load, server
 from benchmarks.suite import Benchmark
 from benchmarks.suite.client import _peak_mib
-from benchmarks.suite.pull import fill
+from benchmarks.suite.http_load import fill
 from lakesync.client import Client, open_client
 from lakesync.client.sync import exchange
 from lakesync.model.types import SyncPull, SyncResponse
