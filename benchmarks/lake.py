@@ -1,4 +1,8 @@
-"""A lake for benchmarks: a Spark server, and a generator of synthetic deltas for the history (the table `deltas`)."""
+"""A lake for benchmarks: a Spark server, and a generator of synthetic deltas for the history (the table `deltas`).
+
+The benchmarks `tables`, `checkpoint`, `flush` and `polls`, and `executors`, use it. An arrival is the gateway's
+timestamp of a push: milliseconds since 1970, above 16 bits of a counter.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,9 @@ class Lake(NamedTuple):
     """A running Spark server with an empty history, and a session on it."""
 
     config: Config
+    """The configuration with which others reach it."""
     spark: SparkSession
+    """An open session."""
     spark_process: MeasuredProcess
     """Spark's JVM with its Python workers."""
 

@@ -1,4 +1,8 @@
-"""Starts the servers that benchmarks measure, each in a process of its own, and measures their resource usage."""
+"""Starts the servers that benchmarks measure, each in a process of its own, and measures their resource usage.
+
+These are the gateway, the minimal servers of `baselines`, and the network simulation of `relay`. The benchmarks in
+`benchmarks.suite` call it.
+"""
 
 from __future__ import annotations
 

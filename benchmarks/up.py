@@ -184,7 +184,7 @@ def _pss_of(process: psutil.Process) -> int:
 
 
 class _FlushClient:
-    """Pushes deltas and requests flushes."""
+    """Pushes deltas to the gateway of a `lakesync up`, and requests flushes as an admin."""
 
     def __init__(self, up_info: dict[str, Any], tables: int, each: int = _DELTAS) -> None:
         """Prepare the client; `register` registers its tables.
@@ -310,12 +310,12 @@ def _steps(runs: list[dict[str, Any]], jobs: list[tuple[float, float]]) -> dict[
     found: dict[str, list[tuple[float, int, float]]] = {}
     oldest = min((begin for begin, _ in jobs), default=0.0)
     for step in (step for run in runs for step in run["stepStats"] if step["startTime"] > oldest):
-        mine = sorted(job for job in jobs if step["startTime"] <= job[0] < step["endTime"])
-        busy, upto = 0.0, 0.0
-        for begin, end in mine:
-            busy += max(0.0, end - max(begin, upto))
-            upto = max(upto, end)
-        found.setdefault(step["stepKey"], []).append((step["endTime"] - step["startTime"], len(mine), busy))
+        step_jobs = sorted(job for job in jobs if step["startTime"] <= job[0] < step["endTime"])
+        busy, counted_until = 0.0, 0.0
+        for begin, end in step_jobs:  # jobs may overlap
+            busy += max(0.0, end - max(begin, counted_until))
+            counted_until = max(counted_until, end)
+        found.setdefault(step["stepKey"], []).append((step["endTime"] - step["startTime"], len(step_jobs), busy))
     names = ("seconds", "spark_jobs", "spark_seconds")
     return {
         key: {name: round(median(part), 2) for name, part in zip(names, zip(*each, strict=True), strict=True)}

@@ -1,4 +1,7 @@
-"""Measures processor time and memory of processes during a `with` block."""
+"""Measures processor time and memory of processes during a `with` block. `server` and `lake` call it for benchmarks.
+
+The context managers yield an empty list, which has the measurement after the block.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ class Usage(NamedTuple):
     rss_begin_mib: float
     """Resident memory at the start; of several processes shared pages count several times."""
     rss_end_mib: float
+    """Resident memory at the end."""
     rss_peak_mib: float
+    """The greatest of the samples of resident memory."""
 
 
 class SharedMemory:
