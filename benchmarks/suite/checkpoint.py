@@ -15,22 +15,19 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, SyntheticHistory, lake, write_history
+from benchmarks.load import RULES
 from benchmarks.suite import Benchmark
 from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine
+from lakesync.model.hlc import wall_clock
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.records import Checkpoint
 
 _MB = 1_000_000
-_RULES = parse_rules(
-    {
-        "version": 1,
-        "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
-    }
-)
+_RULES = parse_rules(RULES)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -43,7 +40,7 @@ def run(options: Namespace) -> dict[str, Any]:
     """Run the benchmark."""
     history = SyntheticHistory(0, options.rows, options.rows)
     with server.temporary_folder(options.folder) as folder, lake(folder / "lake", options.memory) as bench:
-        engine = Engine(open_store(f"sqlite://{folder / 'staging'}", _wall), _wall)
+        engine = Engine(open_store(f"sqlite://{folder / 'staging'}", wall_clock), wall_clock)
         engine.open()
         try:
             engine.gateway(GATEWAY)
@@ -97,11 +94,6 @@ def _read_peak_mib(checkpoint: Checkpoint) -> float:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return round(peak / (1 << 20), 1)
-
-
-def _wall() -> int:
-    """Return milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 BENCHMARKS = (Benchmark("checkpoint", __doc__, arguments, run),)

@@ -277,7 +277,7 @@ def first_sync(folder_name: str) -> None:
     folder = Path(folder_name)
     with _client(folder, "newcomer") as client:
         replica = client.coordinator.replica
-        base = _peak_mib()
+        base = peak_mib()
         begun, cpu = time.perf_counter(), time.process_time()
         replica.core.request_pull()
         assert isinstance(replica.next_request(), FetchCheckpoint)
@@ -288,14 +288,14 @@ def first_sync(folder_name: str) -> None:
         "rows": loaded.rows,
         "rate": round(loaded.rows / seconds),
         "cpu_rate": round(loaded.rows / cpu),
-        "peak_mib": _peak_mib(),
+        "peak_mib": peak_mib(),
         "base_mib": base,
         "file_mib": round((folder / "newcomer.db").stat().st_size / _MIB),
     }
     print(msgspec.json.encode(found).decode())
 
 
-def _peak_mib() -> int:
+def peak_mib() -> int:
     """Return this process's peak memory. `getrusage` is not used, because it would include the parent's memory."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) // 1024

@@ -10,7 +10,6 @@ the run. `scripts/bench` runs it.
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from benchmarks.lake import GATEWAY, columns_of, id_of, lake, row_of
 from benchmarks.suite import Benchmark
 from lakehouse.history.flush import MAX_DELTAS, flush_due
 from lakesync.engine import Engine
+from lakesync.model.hlc import wall_clock
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.staging import open_store
 from lakesync.staging.store import TransactionStore
@@ -53,7 +53,7 @@ def run(options: Namespace) -> dict[str, Any]:
         with server.temporary_folder(options.folder) as folder:
             return up.flushes(folder, options.requests, options.tables, options.each)
     with server.temporary_folder(options.folder) as folder, lake(folder / "lake", options.memory) as bench:
-        engine = Engine(open_store(f"sqlite://{folder / 'staging'}", _wall), _wall)
+        engine = Engine(open_store(f"sqlite://{folder / 'staging'}", wall_clock), wall_clock)
         engine.open()
         try:
             engine.gateway(GATEWAY)
@@ -77,11 +77,6 @@ def run(options: Namespace) -> dict[str, Any]:
     }
 
 
-def _wall() -> int:
-    """Return milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 def _push(store: TransactionStore, first: int, count: int) -> None:
     """Append pushes to the log without merging them into rows, because a flush reads only the log."""
     for begin in range(first, first + count, _DELTAS_PER_PUSH):
@@ -98,7 +93,7 @@ def _delta(number: int, client: str) -> RowDelta:
     """Return the synthetic delta with a number, as a client pushes it."""
     cells = tuple([ColumnValue(name, Raw(text.encode())) for name, text in columns_of(number, _ROWS)])
     op: Op = "INSERT" if number < _ROWS else "UPDATE"
-    hlc = (_wall() << 16) + number % _DELTAS_PER_PUSH
+    hlc = (wall_clock() << 16) + number % _DELTAS_PER_PUSH
     return RowDelta(op, "tasks", row_of(number, _ROWS), client, cells, hlc, id_of(number))
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from benchmarks import load, server
 from benchmarks.suite import Benchmark
-from benchmarks.suite.client import _peak_mib
+from benchmarks.suite.client import peak_mib
 from benchmarks.suite.http_load import fill
 from lakesync.client import Client, open_client
 from lakesync.client.sync import exchange
@@ -92,7 +92,7 @@ def first_sync(folder: str, port: int, rows: int, prefetch: bool, number: int) -
     with _client(Path(folder), port, f"client-{number}-{prefetch}") as client:
         begun, cpu = time.perf_counter(), time.process_time()
         client.sync()
-        spent = _FirstSync(time.perf_counter() - begun, time.process_time() - cpu, _peak_mib())
+        spent = _FirstSync(time.perf_counter() - begun, time.process_time() - cpu, peak_mib())
         assert len(client["tasks"]) == rows
     return spent
 

@@ -138,7 +138,7 @@ class RequestError(Exception):
     """The gateway rejected a request, or did not respond to it in time."""
 
 
-def token(secret: str, client_id: str, role: str, claims: dict[str, str]) -> str:
+def token(secret: str, client_id: str, role: str, claims: dict[str, str], gateway: str = GATEWAY) -> str:
     """Return a token for one client, signed like the application's login would sign it.
 
     Args:
@@ -146,9 +146,10 @@ def token(secret: str, client_id: str, role: str, claims: dict[str, str]) -> str
         client_id: the token's `sub`.
         role: `client` or `admin`.
         claims: further claims.
+        gateway: the id of the gateway for which the token is.
     """
     expires = int(time.time()) + TOKEN_HOURS * 3600
-    return jwt.encode({"sub": client_id, "gw": GATEWAY, "role": role, "exp": expires, **claims}, secret, "HS256")
+    return jwt.encode({"sub": client_id, "gw": gateway, "role": role, "exp": expires, **claims}, secret, "HS256")
 
 
 class Connection:

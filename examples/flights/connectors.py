@@ -13,15 +13,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import jwt
 import msgspec
 import pyarrow.compute as pc
 from pyiceberg.exceptions import NoSuchTableError
 
-from examples.flights.client import Connection
+from examples.flights.client import Connection, token
 from examples.flights.lake import Lake
 from examples.flights.system import System
 from examples.flights.workload import CLIENTS
+from lakesync.model.hlc import wall_clock
 from lakesync.testing.servers import serve
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
@@ -79,7 +79,7 @@ class Vendors:
 @contextmanager
 def vendors() -> Iterator[Vendors]:
     """Start a site with tickets about lost luggage, and an organisation with the airlines as accounts."""
-    site, org = JiraSite(_now), SalesforceOrg(_now)
+    site, org = JiraSite(wall_clock), SalesforceOrg(wall_clock)
     site.add_project("BAG")
     airlines = sorted({carrier for client in CLIENTS if (carrier := client.claims.get("carrier")) is not None})
     for number in range(TICKETS):
@@ -121,7 +121,7 @@ def vendors() -> Iterator[Vendors]:
 
 def register(system: System, connectors: tuple[Mapping[str, Any], ...]) -> None:
     """Register connectors as an admin while the system runs."""
-    admin = Connection(system.gateway, _token(system.secret, "demo-admin", "admin"))
+    admin = Connection(system.gateway, token(system.secret, "demo-admin", "admin", {}, GATEWAY))
     for connector in connectors:
         admin.send("POST", f"/v1/admin/connectors/{GATEWAY}", body=msgspec.json.encode(connector))
 
@@ -165,7 +165,7 @@ def mismatches(found: Rows, truth: Rows) -> int:
 def at_a_client(system: System) -> dict[str, Rows]:
     """Return what a new client pulls."""
     name = f"helper-{time.monotonic_ns()}"
-    connection = Connection(system.gateway, _token(system.secret, name, "client"))
+    connection = Connection(system.gateway, token(system.secret, name, "client", {}, GATEWAY))
     found: dict[str, Rows] = {table: {} for table in SHOWN}
     cursor, more = "0", True
     while more:
@@ -196,16 +196,5 @@ def in_the_lake(lake: Lake) -> dict[str, Rows]:
 
 def request_flush(system: System) -> None:
     """Request a flush of the polled rows."""
-    admin = Connection(system.gateway, _token(system.secret, "demo-admin", "admin"))
+    admin = Connection(system.gateway, token(system.secret, "demo-admin", "admin", {}, GATEWAY))
     admin.send("POST", f"/v1/admin/flush/{GATEWAY}")
-
-
-def _token(secret: str, client: str, role: str) -> str:
-    """Return a token for the gateway `GATEWAY`; `role` is `client` or `admin`."""
-    expires = int(time.time()) + 24 * 3600
-    return jwt.encode({"sub": client, "gw": GATEWAY, "role": role, "exp": expires}, secret, "HS256")
-
-
-def _now() -> int:
-    """Return milliseconds since 1970, the clock of the fake vendors."""
-    return time.time_ns() // 1_000_000

@@ -52,7 +52,7 @@ _ROUND_TRIP_FIRST_BYTES: dict[ColumnType, frozenset[int]] = {
 }
 """The possible first bytes of JSON values that a column of this type stores without loss; `n` begins null."""
 _NULL = Raw(b"null")
-_INT64 = range(-(2**63), 2**63)
+INT64 = range(-(2**63), 2**63)
 """The integers that SQLite stores as such."""
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -130,7 +130,7 @@ def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
     if decoded is None or isinstance(decoded, str | float):
         return decoded
     if isinstance(decoded, int):
-        return decoded if decoded in _INT64 else float(decoded)
+        return decoded if decoded in INT64 else float(decoded)
     return bytes(value).decode()
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lakesync.client.sqlite.database import LocalDB, database_error
-from lakesync.client.sqlite.sql_values import SqlValue, python_value
+from lakesync.client.sqlite.sql_values import INT64, SqlValue, python_value
 from lakesync.model.delta import MAX_DEPTH, jcs_raw
 from lakesync.model.errors import DuplicateError, NotFoundError, ValidationError
 from lakesync.model.schema import ColumnType, TableSchema
@@ -332,8 +332,6 @@ _ACCEPTED_TYPES: dict[ColumnType, tuple[type, ...]] = {
     "null": (str, bytes),
 }
 """Python types that sqlite3 can bind for a column. The triggers reject wrong texts and all bytes."""
-_INT64 = range(-(2**63), 2**63)
-"""The integers that SQLite stores as such."""
 _MAYBE_BEYOND_DOUBLES = re.compile(rb"[0-9]{309}")
 """A number with 309 digits may be an integer above the largest double, about 1.8e308."""
 _encode = msgspec.json.Encoder().encode
@@ -348,7 +346,7 @@ def _checked_value(kind: ColumnType, value: Any) -> Any:
     if not isinstance(value, _ACCEPTED_TYPES[kind]):
         raise ValueError(f"a {kind}, not {value!r}: convert it")  # noqa: TRY004 reported as one kind of error
     if isinstance(value, int):
-        if value not in _INT64:
+        if value not in INT64:
             raise ValueError(f"integers of 64 bits, not {value}: pass a float, or store it as text")
     elif isinstance(value, str):
         _check_text(value)
