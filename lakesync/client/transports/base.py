@@ -172,7 +172,10 @@ class TokenTransport(Protocol):
 
 
 class LocalGateway(Protocol):
-    """The methods of `SyncGateway` (`lakesync.engine`) that a client calls. `claims` are those of its token."""
+    """The methods of `SyncGateway` (`lakesync.engine`) that a client calls. `claims` are those of its token.
+
+    It is a protocol, because the client and the engine must not import each other.
+    """
 
     gateway_id: str
 
@@ -196,7 +199,7 @@ class LocalGateway(Protocol):
 
 
 class LocalTransport:
-    """Calls a gateway object directly, without a network."""
+    """Calls a gateway in the same process, without a network: for tests, and for apps that embed a gateway."""
 
     def __init__(self, gateway: LocalGateway, claims: Mapping[str, str | list[str]] | None = None) -> None:
         """Create a transport to a gateway.
