@@ -172,6 +172,9 @@ def test_lakesync_pull_peeks_unless_told_to_replace_the_app(served, monkeypatch,
     cursor = looked.stderr.split()[-1]
     assert command("pull", "--client", "alice", "--since", cursor).stdout == ""
     assert command("tail", "--client", "alice", "--from-start", "--limit", "3").stdout.count("INSERT") == 3
+    assert bob.push(delta("o1", {"n": 4}, client="bob", table="orders")).ok
+    last = command("pull", "--client", "alice", "--table", "orders", "--limit", "1", "--json")
+    assert json.loads(last.stdout)["rowId"] == "o1"
     assert known(served, alice) == before
     pulled = command("pull", "--client", "alice", "--as-app", "--json")
     assert {json.loads(line)["rowId"] for line in pulled.stdout.splitlines()} >= {"t1", "t2"}

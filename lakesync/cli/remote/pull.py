@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ from lakesync.cli.options import (
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
+    from lakesync.client.transports.http import HttpTransport
 
 pull_app, tail_app = command_app(), command_app()
 
@@ -40,6 +42,8 @@ _TAIL_TOKEN_SECONDS = 86_400.0
 """Lifetime of the token that `tail` signs for itself."""
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
 """Delay before the first retry of a failed request; it doubles up to the second value."""
+_MAX_CURSOR_DIGITS = 20
+"""An app's cursor is an integer of 63 bits, which has fewer digits."""
 _COLUMNS = ("written", "clientId=client", "op", "table", "rowId=row", "values")
 """Columns of the table, for `output.records`."""
 
@@ -95,10 +99,14 @@ def pull(
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
     client_id = client or remote.client_id
-    cursors: list[str] = []
-    read = _pull_as_app if as_app else _peek
-    deltas = read(remote, client_id, since, limit, cursors)
-    output.records(_display_rows(deltas, table, as_json=as_json), as_json=as_json, columns=_COLUMNS, none="no rows")
+    cursors: list[str | None] = []
+    if as_app:
+        if since is not None and not (since.isascii() and since.isdigit() and len(since) < _MAX_CURSOR_DIGITS):
+            raise typer.BadParameter(f"--since is {since!r}; with --as-app it must be the app's cursor, an integer")
+        with closing(remote.transport()) as transport:
+            _print_rows(_deltas(_app_page(transport, client_id), since, table, limit, cursors), as_json=as_json)
+    else:
+        _print_rows(_deltas(_peek_page(remote, client_id), since, table, limit, cursors), as_json=as_json)
     output.note(f"cursor: {cursors[-1]}")
 
 
@@ -141,97 +149,75 @@ def tail(
         claims=parse_claim_options(claim),
         seconds=_TAIL_TOKEN_SECONDS,
     )
-    changes = _changes(remote, client or remote.client_id, seconds, from_start=from_start)
-    remaining = limit
-    for delta in _display_rows(changes, table, as_json=as_json):
+    changes = _changes(_peek_page(remote, client or remote.client_id), table, seconds, from_start=from_start)
+    for number, delta in enumerate(changes, 1):
         _print_delta(delta, as_json=as_json)
-        remaining = None if remaining is None else remaining - 1
-        if remaining == 0:
+        if number == limit:
             return
 
 
-def _display_rows(
-    deltas: Iterable[dict[str, Any]], tables: list[str] | None, *, as_json: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield the deltas of some tables (None: all); unless JSON is printed, with the columns `written` and `values`."""
-    import msgspec
+ReadPage = Callable[[str | None, int], tuple[list[dict[str, Any]], str, bool]]
+"""Reads a page of deltas after a cursor (None: from the start), with a maximal number of deltas.
 
-    from lakesync.model.hlc import wall_of
-
-    for delta in deltas:
-        if tables and delta["table"] not in tables:
-            continue
-        if as_json:
-            yield delta
-        else:
-            cells = (f"{each['column']}={msgspec.json.encode(each['value']).decode()}" for each in delta["columns"])
-            written = output.utc_time(wall_of(int(delta["hlc"])))
-            yield {**delta, "written": written, "values": ", ".join(cells)}
+It returns the deltas as JSON, the page's cursor, and whether another page follows."""
 
 
-def _peek(
-    remote: GatewayConnection, client_id: str, since: str | None, limit: int | None, cursors: list[str]
-) -> Iterator[dict[str, Any]]:
-    """Yield the deltas of the rows that a client may see, without any effect on the client.
+def _peek_page(remote: GatewayConnection, client_id: str) -> ReadPage:
+    """Return a function that reads pages of the rows that a client may see, without any effect on the client.
 
-    Args:
-        remote: the gateway.
-        client_id: the client.
-        since: a cursor; `now` for changes after this call only; None for all rows.
-        limit: number of deltas, at most; None: no limit.
-        cursors: each page's cursor is appended to it.
+    The cursor `now` stands for the time of the request: only later changes follow.
     """
-    remaining, more = limit, True
-    while more and remaining != 0:
-        page_size = min(_PAGE_SIZE, remaining or _PAGE_SIZE)
-        page = remote.get("/sync/{gateway}/peek", clientId=client_id, since=since, limit=page_size)
-        cursors.append(page["cursor"])
-        yield from page["deltas"]
-        since, more = page["cursor"], page["hasMore"]
-        remaining = None if remaining is None else max(0, remaining - len(page["deltas"]))
+
+    def read(since: str | None, size: int) -> tuple[list[dict[str, Any]], str, bool]:
+        page = remote.get("/sync/{gateway}/peek", clientId=client_id, since=since, limit=size)
+        return page["deltas"], page["cursor"], page["hasMore"]
+
+    return read
 
 
-def _pull_as_app(
-    remote: GatewayConnection, client_id: str, since: str | None, limit: int | None, cursors: list[str]
-) -> Iterator[dict[str, Any]]:
-    """Yield what a pull of the client's app returns. The gateway counts it as sent to the app.
-
-    Args:
-        remote: the gateway.
-        client_id: the client.
-        since: the app's cursor, an integer; None for all rows.
-        limit: number of deltas, at most; None: no limit.
-        cursors: each page's cursor is appended to it.
-
-    Raises:
-        typer.BadParameter: `since` is not the cursor of an app.
-    """
+def _app_page(transport: HttpTransport, client_id: str) -> ReadPage:
+    """Return a function that pulls pages in place of a client's app. The gateway counts them as sent to the app."""
     import msgspec
 
     from lakesync.model.types import SyncPull
     from lakesync.wire.json import encode_delta
 
-    if since is not None and not (since.isascii() and since.isdigit() and len(since) < 20):
-        raise typer.BadParameter(f"--since is {since!r}; with --as-app it must be the app's cursor, an integer")
-    cursor, remaining, more = int(since or 0), limit, True
-    transport = remote.transport()
+    def read(since: str | None, size: int) -> tuple[list[dict[str, Any]], str, bool]:
+        page = transport.pull(SyncPull(client_id, int(since or 0), size))
+        return [msgspec.json.decode(encode_delta(delta)) for delta in page.deltas], str(page.server_hlc), page.has_more
+
+    return read
+
+
+def _deltas(
+    read_page: ReadPage, since: str | None, tables: list[str] | None, limit: int | None, cursors: list[str | None]
+) -> Iterator[dict[str, Any]]:
+    """Yield the deltas of all pages after a cursor.
+
+    Args:
+        read_page: reads a page.
+        since: the cursor; None for all rows.
+        tables: yield only deltas of these tables; None: of all.
+        limit: number of deltas to yield, at most; None: no limit.
+        cursors: each page's cursor is appended to it, before its deltas are yielded.
+    """
+    remaining, more = limit, True
     while more and remaining != 0:
-        page = transport.pull(SyncPull(client_id, cursor, min(_PAGE_SIZE, remaining or _PAGE_SIZE)))
-        cursor, more = page.server_hlc, page.has_more
-        cursors.append(str(cursor))
-        yield from (msgspec.json.decode(encode_delta(delta)) for delta in page.deltas)
-        remaining = None if remaining is None else max(0, remaining - len(page.deltas))
-    transport.close()
+        page, since, more = read_page(since, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
+        cursors.append(since)
+        selected = [delta for delta in page if not tables or delta["table"] in tables]
+        yield from selected
+        remaining = None if remaining is None else max(0, remaining - len(selected))
 
 
 def _changes(
-    remote: GatewayConnection, client_id: str, seconds: float | None, *, from_start: bool
+    read_page: ReadPage, tables: list[str] | None, seconds: float | None, *, from_start: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield changes of the rows that a client may see, and retry failed requests.
 
     Args:
-        remote: the gateway.
-        client_id: the client.
+        read_page: reads a page.
+        tables: yield only deltas of these tables; None: of all.
         seconds: for how long; None: without end.
         from_start: whether to yield the existing rows first.
 
@@ -241,21 +227,21 @@ def _changes(
     from lakesync.model.errors import ResyncRequiredError, TransientError
 
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
-    cursors: list[str] = []
-    yield from _peek(remote, client_id, None if from_start else "now", None, cursors)
+    cursors: list[str | None] = []  # the last one is where the next request starts
+    yield from _deltas(read_page, None if from_start else "now", tables, None, cursors)
     if not from_start:
         output.note(f"at {cursors[-1]}; waiting for changes")
     retry_seconds = _FIRST_RETRY_SECONDS
     while time.monotonic() < deadline:
         try:
-            yield from _peek(remote, client_id, cursors[-1], None, cursors)
+            yield from _deltas(read_page, cursors[-1], tables, None, cursors)
         except TransientError as error:
             output.note(f"{error}; retrying in {retry_seconds:g} s")
             _sleep(retry_seconds, deadline)
             retry_seconds = min(_MAX_RETRY_SECONDS, 2 * retry_seconds)
         except ResyncRequiredError:
             output.note("the sync rules or the shards changed; all visible rows are printed again")
-            yield from _peek(remote, client_id, None, None, cursors)
+            cursors.append(None)
         else:
             retry_seconds = _FIRST_RETRY_SECONDS
             _sleep(_POLL_SECONDS, deadline)
@@ -266,11 +252,27 @@ def _sleep(seconds: float, deadline: float) -> None:
     time.sleep(max(0.0, min(seconds, deadline - time.monotonic())))
 
 
+def _print_rows(deltas: Iterator[dict[str, Any]], *, as_json: bool) -> None:
+    """Print deltas as a table or as JSON."""
+    output.records(deltas if as_json else map(_cells, deltas), as_json=as_json, columns=_COLUMNS, none="no rows")
+
+
 def _print_delta(delta: dict[str, Any], *, as_json: bool) -> None:
-    """Print a delta at once, as `_display_rows` yields it."""
+    """Print a delta at once, as JSON or as a line of text."""
     if as_json:
         output.record(delta)
     else:
+        cells = _cells(delta)
         row = f"{delta['table']}/{delta['rowId']}"
-        print(f"{delta['written']}  {delta['clientId']}  {delta['op']:<6}  {row}  {delta['values']}")
+        print(f"{cells['written']}  {delta['clientId']}  {delta['op']:<6}  {row}  {cells['values']}")
     sys.stdout.flush()
+
+
+def _cells(delta: dict[str, Any]) -> dict[str, Any]:
+    """Return a delta with the columns that only the display has: `written`, its time, and `values`, its columns."""
+    import msgspec
+
+    from lakesync.model.hlc import wall_of
+
+    values = (f"{each['column']}={msgspec.json.encode(each['value']).decode()}" for each in delta["columns"])
+    return {**delta, "written": output.utc_time(wall_of(int(delta["hlc"]))), "values": ", ".join(values)}
