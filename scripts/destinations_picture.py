@@ -15,9 +15,8 @@ from urllib.parse import quote
 
 import pymysql
 import requests
-from dagster_pictures import browser_page
+from dagster_pictures import browser_page, take
 from dagster_scene import Scene, running, until
-from screenshots import take
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

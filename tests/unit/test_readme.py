@@ -18,7 +18,6 @@ DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 HELPERS = {
     f"{name}.py"
     for name in (
-        "screenshots",
         "dagster_pictures",
         "dagster_scene",
         "destinations_picture",
