@@ -25,9 +25,9 @@ from lakesync.staging.store import TransactionStore
 _DAY_MS = 86_400_000
 
 _NOT_SUPPORTED = "ACTION_NOT_SUPPORTED"
-"""Code of an action that no connector supports."""
+"""Error code of an action that no connector supports."""
 INVALID_PARAMS = "ACTION_VALIDATION_ERROR"
-"""Code of an action with invalid params, or with an id that is not the hash of its content."""
+"""Error code of an action with invalid params, or with an id that is not the hash of its content."""
 
 
 class ActionLimits(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class SupportedActions:
         self._by_type = {each.action_type: each for each in self.descriptors}
 
     def check(self) -> None:
-        """Check the descriptors.
+        """Check that the descriptors are valid, by compiling every schema.
 
         Raises:
             ConfigurationError: an action type is described twice, or a params schema is invalid.
@@ -118,9 +118,9 @@ def failure(action: Action, code: str, message: str, *, retryable: bool = False)
     """Return the failure of an action.
 
     Args:
-        action: the action.
+        action: the failed action; the failure has its id.
         code: the error code.
-        message: the message, which the client gets.
+        message: the message for the client.
         retryable: whether a retry may succeed.
     """
     return ActionFailure(action.action_id, code, message, retryable)
@@ -150,6 +150,7 @@ class ActionServices:
         self._connectors = connectors
         self._registered: dict[str, ActionService] = {}
         self._supported: dict[str, tuple[ConnectorType, SupportedActions]] = {}
+        """Connector → its type and its actions, as a cache."""
 
     def register(self, name: str, handler: ActionHandler) -> None:
         """Let a handler execute the actions of a connector in this process, replacing an earlier handler.
@@ -182,9 +183,8 @@ class ActionServices:
             StagingUnavailableError: the connectors cannot be read.
         """
         stored = self._store.read(self._gateway, lambda view: view.connectors()).result()
-        found = {service.actions.name: service for service in self._services_of(stored)}
-        found |= self._registered
-        return ActionDiscovery({name: found[name].actions.descriptors for name in sorted(found)})
+        services = {service.actions.name: service for service in self._services_of(stored)} | self._registered
+        return ActionDiscovery({name: services[name].actions.descriptors for name in sorted(services)})
 
     async def find(self, name: str) -> ActionService | None:
         """Return the service of a connector; None if the connector is unknown or its type has no actions.

@@ -1,7 +1,8 @@
 """`Dispatcher`: executes the actions of one gateway exactly once, across repeated requests, restarts and processes.
 
-The gateway's engine calls it. A claim in the staging store, renewed as a lease, decides which process executes an
-action; the stored outcome is returned to repeated requests (`leases.py`).
+An action is a request of a client to do something in an external system; the handler of a connector does it. The
+gateway's engine calls `Dispatcher.submit`. A claim in the staging store, renewed as a lease, decides which process
+executes an action; the stored outcome is returned to repeated requests (`leases.py`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from lakesync.staging.store.operations import ActionCommit, ActionView
 T = TypeVar("T")
 
 PENDING = "ACTION_PENDING"
-"""Code of an action that is still running. Repeat the request to get its outcome."""
+"""Error code of an action that is still running. Repeat the request to get its outcome."""
 BUSY = "ACTION_BUSY"
-"""Code of an action that was not started, because too many are waiting."""
+"""Error code of an action that was not started, because too many are waiting."""
 
 _FIRST_POLL_SECONDS = 0.05
 _MAX_POLL_SECONDS = 0.5
@@ -105,6 +106,7 @@ class Dispatcher:
         return self._runner.submit(self._respond(push, claims))
 
     async def _respond(self, push: ActionPush, claims: Claims) -> ActionResponse:
+        """Return the outcomes of a valid request's actions, in their order; `submit` returns it as a future."""
         deadline = time.monotonic() + self._limits.timeout
         results = [await self._outcome(action, claims, deadline) for action in push.actions]
         return ActionResponse(tuple(results), self._clock.now())
@@ -112,7 +114,8 @@ class Dispatcher:
     async def _outcome(self, action: Action, claims: Claims, deadline: float) -> Outcome:
         """Return an action's outcome; a retryable failure if it is still running at the deadline.
 
-        An action with the idempotency key of a running one waits for that one, and has the same outcome.
+        The deadline is a time of `time.monotonic`. An action with the idempotency key of a running one waits for that
+        one, and has the same outcome.
         """
         problem = _validate_action_id(action)
         if problem is not None:
@@ -143,24 +146,24 @@ class Dispatcher:
 
     def _start(self, action: Action, claims: Claims) -> asyncio.Task[Outcome]:
         """Start an action, and remember its task until it ends."""
-        task = self._runner.start(self._run_once(action, claims))
-        places = [(self._running, (action.client_id, action.action_id))]
+        task = self._runner.start(self._look_up_or_execute(action, claims))
+        entries = [(self._running, (action.client_id, action.action_id))]
         if action.idempotency_key is not None:
-            places.append((self._running_by_key, (action.client_id, action.idempotency_key)))
-        for tasks, name in places:
-            tasks[name] = task
+            entries.append((self._running_by_key, (action.client_id, action.idempotency_key)))
+        for tasks, key in entries:
+            tasks[key] = task
 
         def forget(_: asyncio.Task[Outcome]) -> None:
-            for tasks, name in places:
-                if tasks.get(name) is task:
-                    del tasks[name]
+            for tasks, key in entries:
+                if tasks.get(key) is task:  # not the task of a later action with the same idempotency key
+                    del tasks[key]
 
         task.add_done_callback(forget)
         return task
 
     # -- one action ------------------------------------------------------------------------------------------------
 
-    async def _run_once(self, action: Action, claims: Claims) -> Outcome:
+    async def _look_up_or_execute(self, action: Action, claims: Claims) -> Outcome:
         """Return the stored outcome of an action; otherwise claim and execute it, or wait for its claim's holder."""
         service = await self._services.find(action.connector)
         rejection = unknown_connector(action) if service is None else service.actions.reject(action)
@@ -184,7 +187,7 @@ class Dispatcher:
                     lambda commit: claim(commit, action, attempt_id, self._wall(), self._limits)
                 )
                 if record.claim == attempt_id:
-                    outcome = await self._run(service, action, claims, record)
+                    outcome = await self._execute_under_lease(service, action, claims, record)
                     if outcome is not None:
                         return outcome
                     continue
@@ -195,7 +198,7 @@ class Dispatcher:
             await asyncio.sleep(pause)
             pause = min(_MAX_POLL_SECONDS, pause * 1.5)
 
-    async def _run(
+    async def _execute_under_lease(
         self, service: ActionService, action: Action, claims: Claims, record: ActionRecord
     ) -> Outcome | None:
         """Execute a claimed action, store its outcome, and log it.
@@ -206,7 +209,7 @@ class Dispatcher:
             The outcome; None if another process has claimed the action meanwhile, whose outcome is the action's.
         """
         crash_point("actions.claimed")
-        executing = asyncio.create_task(self._execute(service, action, claims, record))
+        executing = asyncio.create_task(self._execute_and_store(service, action, claims, record))
         renewing = asyncio.create_task(self._renew_lease(record))
         try:
             await asyncio.wait({executing, renewing}, return_when=asyncio.FIRST_COMPLETED)
@@ -224,10 +227,14 @@ class Dispatcher:
             )
         return outcome
 
-    async def _execute(
+    async def _execute_and_store(
         self, service: ActionService, action: Action, claims: Claims, record: ActionRecord
     ) -> Outcome | None:
-        """Let the handler execute an action, store its outcome, and log it; returns as `_run`."""
+        """Let the handler execute an action, store its outcome, and log it.
+
+        Returns:
+            As `_execute_under_lease`.
+        """
         context = ActionContext(self._gateway, claims, record.attempts)
         started = time.monotonic()
         outcome = await run_attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
@@ -287,8 +294,9 @@ class Dispatcher:
         return True
 
     def _log_rejection(self, action: Action, rejection: ActionFailure) -> ActionFailure:
+        """Log that no handler executes an action, and return the failure that says why."""
         _log.info(
-            "action refused",
+            "action rejected",
             gateway=self._gateway,
             client=action.client_id,
             connector=action.connector,
@@ -297,14 +305,17 @@ class Dispatcher:
         )
         return rejection
 
-    async def _read(self, work: Callable[[ActionView], T]) -> T:
-        return await asyncio.wrap_future(self._store.read(self._gateway, work))
+    async def _read(self, function: Callable[[ActionView], T]) -> T:
+        """Return the result of a function over a snapshot of the store."""
+        return await asyncio.wrap_future(self._store.read(self._gateway, function))
 
-    async def _commit(self, work: Callable[[ActionCommit], T]) -> T:
-        return await asyncio.wrap_future(self._store.submit(self._gateway, work))
+    async def _commit(self, function: Callable[[ActionCommit], T]) -> T:
+        """Return the result of a function that runs in a transaction of the store, after its commit."""
+        return await asyncio.wrap_future(self._store.submit(self._gateway, function))
 
 
 def _pending(action: Action) -> ActionFailure:
+    """Return the retryable failure of an action that is still running."""
     return failure(action, PENDING, "the action is still running: retry under the same id", retryable=True)
 
 

@@ -22,6 +22,7 @@ class _StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """An outcome as JSON in the store."""
 
     hlc: int = 0
+    """The gateway's timestamp of a result."""
     data: msgspec.Raw = msgspec.Raw(b"{}")
     code: str = ""
     """The code of a failure; empty for a result."""
@@ -29,6 +30,7 @@ class _StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _decode = msgspec.json.Decoder(_StoredOutcome).decode
+"""Decodes a stored outcome from JSON."""
 
 
 def claim(commit: ActionCommit, action: Action, attempt_id: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
@@ -43,21 +45,21 @@ def claim(commit: ActionCommit, action: Action, attempt_id: str, now_ms: int, li
     """
     known = commit.action(action.client_id, action.action_id)
     same_key = commit.action(action.client_id, "", action.idempotency_key)  # with an empty id, it is found by key only
-    for found in (known, same_key):
-        if found is not None and is_done_or_claimed(found, now_ms, limits):
-            return found
-    known = known or same_key
-    record = ActionRecord(
+    for record in (known, same_key):
+        if record is not None and is_done_or_claimed(record, now_ms, limits):
+            return record
+    earlier = known or same_key
+    claimed = ActionRecord(
         client_id=action.client_id,
         action_id=action.action_id,
         idempotency_key=action.idempotency_key,
-        attempts=1 if known is None else known.attempts + 1,
+        attempts=1 if earlier is None else earlier.attempts + 1,
         claim=attempt_id,
         lease_ms=now_ms + round(limits.lease * 1000),
         touched_ms=now_ms,
     )
-    commit.put_action(record)
-    return record
+    commit.put_action(claimed)
+    return claimed
 
 
 def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) -> bool:
@@ -134,10 +136,10 @@ def decode(stored: bytes, action_id: str) -> Outcome:
         stored: the stored outcome.
         action_id: the id of the requested action, which may only share its idempotency key with the executed one.
     """
-    found = _decode(stored)
-    if found.code:
-        return ActionFailure(action_id, found.code, found.message, retryable=False)
-    return ActionResult(action_id, found.data, found.hlc)
+    outcome = _decode(stored)
+    if outcome.code:
+        return ActionFailure(action_id, outcome.code, outcome.message, retryable=False)
+    return ActionResult(action_id, outcome.data, outcome.hlc)
 
 
 def _is_taken_over(known: ActionRecord | None, record: ActionRecord) -> bool:

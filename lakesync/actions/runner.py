@@ -28,7 +28,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 _FAILED = "ACTION_EXECUTION_ERROR"
-"""Code of a failure without a more specific one."""
+"""Error code of a failure without a more specific one."""
 
 
 class ActionRunner:
@@ -42,7 +42,7 @@ class ActionRunner:
         self._closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Any thread may call it.
 
         Returns:
@@ -53,23 +53,23 @@ class ActionRunner:
         """
         with self._lock:
             if self._closed:
-                work.close()
+                coroutine.close()
                 raise StagingUnavailableError("the gateway is stopping; send the actions again", retry_after=1)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name="actions", daemon=True)
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task for which `close` waits. Call it on the loop."""
-        task = asyncio.get_running_loop().create_task(work)
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a coroutine as a task for which `close` waits. Call it on the loop."""
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def close(self, timeout: float) -> None:
-        """Stop accepting work, and wait for running actions.
+        """Reject further coroutines, and wait for running actions.
 
         Actions that do not end in time are cancelled. Another process may retry them when their leases have expired.
 
@@ -107,6 +107,7 @@ class ActionRunner:
             loop.close()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Forget a task that has ended."""
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # marks the error as retrieved, so that asyncio does not log it: waiting requests raise it
@@ -126,8 +127,8 @@ async def _call_handler(handler: ActionHandler, action: Action, context: ActionC
         Exception: any error of the handler.
     """
     if inspect.iscoroutinefunction(handler.execute_action):
-        found: ActionData = await handler.execute_action(action, context)
-        return found
+        result: ActionData = await handler.execute_action(action, context)
+        return result
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
 
@@ -201,6 +202,7 @@ def _code(error: LakeSyncError) -> str:
 
 
 def _log_failure(action: Action, context: ActionContext, error: BaseException) -> None:
+    """Log an unexpected error of a handler, with its traceback."""
     _log.error(
         "action handler failed",
         gateway=context.gateway,

@@ -23,6 +23,7 @@ Role = Literal["client", "admin"]
 """What the bearer of a token may do; only an admin may call the routes under `/admin`."""
 
 MAX_TOKEN_CHARS = 8192
+"""Longer tokens are rejected without being decoded."""
 CLOCK_SKEW_SECONDS = 5
 """By how much an issuer's clock may be ahead: a token is accepted this long before its `iat` and `nbf`."""
 MAX_TIME_SECONDS = 253_402_300_799
@@ -32,6 +33,7 @@ _QUOTED_CHARS = 60
 _GATEWAY = "gw"
 """The claim with the gateway id, unless the issuer sets another."""
 _ABSENT = object()
+"""Stands for a claim that the token lacks, because a claim may be null."""
 
 
 class TokenRejectedError(AuthError):
@@ -46,6 +48,7 @@ class TokenRejectedError(AuthError):
         """
         super().__init__(f"the token fails the check '{check}': {message}")
         self.check = check
+        self.reason = message
 
 
 class UnknownKeyError(TokenRejectedError):
@@ -89,7 +92,10 @@ class Finding(NamedTuple):
 
 
 class TokenChecks:
-    """Runs the checks of `CHECKS` on one token, with the settings of one issuer."""
+    """Runs the checks of `CHECKS` on one token, with the settings of one issuer.
+
+    A check stores what it derives, such as the client id, for later checks and for `identity`.
+    """
 
     def __init__(self, parts: TokenParts, issuer: Issuer, now: float, sole_gateway: str | None) -> None:
         """Prepare the checks.
@@ -103,7 +109,7 @@ class TokenChecks:
         self._parts = parts
         self._issuer = issuer
         self._now = now
-        self._sole = sole_gateway
+        self._sole_gateway = sole_gateway
         self._payload = parts.payload
         self._claims = flatten_claims(parts.payload)
         self._candidates: Sequence[Key] = ()
@@ -137,7 +143,7 @@ class TokenChecks:
                 yield Finding(check, "ok", getattr(self, f"_check_{check}")())
             except TokenRejectedError as error:
                 not_ok.add(check)
-                yield Finding(check, "failed", str(error).partition(": ")[2])
+                yield Finding(check, "failed", error.reason)
 
     # Each check returns a finding's detail, or raises TokenRejectedError.
 
@@ -277,9 +283,9 @@ class TokenChecks:
         if claim is _ABSENT:
             if path is not None:
                 raise TokenRejectedError("gateway", f"it lacks the claim {quote(path)}, which names its gateway")
-            if not enter and self._sole is None:
+            if not enter and self._sole_gateway is None:
                 raise TokenRejectedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
-            self._gateways = admitted if enter else (str(self._sole),)
+            self._gateways = admitted if enter else (str(self._sole_gateway),)
         else:
             named = string_values(claim)
             if not named or not all(named) or (path is None and not isinstance(claim, str)):

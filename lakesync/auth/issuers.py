@@ -108,10 +108,10 @@ def configured_issuers(config: Config) -> tuple[Issuer, ...]:
     Raises:
         ConfigurationError: a key file cannot be used.
     """
-    return tuple(_configured(section) for section in config.gateway.issuers)
+    return tuple(_make_issuer(section) for section in config.gateway.issuers)
 
 
-def _configured(section: DeclaredIssuer) -> Issuer:
+def _make_issuer(section: DeclaredIssuer) -> Issuer:
     """Return the issuer that a section declares. Its keys are a secret, a file, or at a URL that may be discovered."""
     keys: Sequence[Key] = ()
     cooldown = COOLDOWN_SECONDS
@@ -181,8 +181,4 @@ def string_values(value: Any) -> tuple[str, ...] | None:
 
 def rule_claims(claims: Mapping[str, Any]) -> Claims:
     """Return the claims that sync rules can read, by path: strings and lists of strings."""
-    return {
-        path: value
-        for path, value in claims.items()
-        if isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
-    }
+    return {path: value for path, value in claims.items() if string_values(value) is not None}

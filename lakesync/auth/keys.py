@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jwt
 import requests
@@ -25,14 +25,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
+from lakesync.config.sections import Algorithm
 from lakesync.model.errors import ConfigurationError
 from lakesync.wire.http_auth import no_auth
 
 log = structlog.get_logger("gateway")
 
-Algorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
-PUBLIC_ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+"""The supported algorithms of signatures."""
+PUBLIC_ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
+"""The supported algorithms whose keys are public; HS256 needs a shared secret."""
 
 REFRESH_SECONDS = 300.0
 """Interval between two fetches. A key that the issuer no longer publishes stays valid for no longer than this."""
@@ -45,7 +47,9 @@ FETCH_SECONDS = 5.0
 MAX_SET_BYTES = 256 << 10
 """Limit of a fetched document."""
 MAX_KEYS = 64
+"""An issuer with more keys is rejected, because a token without a `kid` is checked with each."""
 MIN_RSA_BITS = 2048
+"""Shorter RSA keys are rejected."""
 _CHUNK_BYTES = 64
 """Bytes read before each check of the time limit; few, because a server may send slowly on purpose."""
 _PEM = b"-----BEGIN PUBLIC KEY-----"
@@ -109,25 +113,25 @@ def parse_keys(content: bytes) -> tuple[Key, ...]:
     Raises:
         KeysUnavailableError: the content is neither, or has no usable key.
     """
-    found = _parse_pem(content) if _PEM in content else _parse_key_set(content)
-    if not found:
+    keys = _parse_pem(content) if _PEM in content else _parse_key_set(content)
+    if not keys:
         raise KeysUnavailableError("it has no key for RS256, ES256 or EdDSA")
-    if len(found) > MAX_KEYS:
-        raise KeysUnavailableError(f"it has {len(found)} keys; at most {MAX_KEYS} are accepted")
-    return tuple(found)
+    if len(keys) > MAX_KEYS:
+        raise KeysUnavailableError(f"it has {len(keys)} keys; at most {MAX_KEYS} are accepted")
+    return tuple(keys)
 
 
 def _parse_pem(content: bytes) -> list[Key]:
     """Parse one or more public keys in PEM."""
-    found = []
+    keys = []
     for part in content.split(_PEM)[1:]:
         block = _PEM + part.partition(_PEM_END)[0] + _PEM_END
         try:
             public = load_pem_public_key(block)
         except (ValueError, UnsupportedAlgorithm) as error:
             raise KeysUnavailableError(f"a public key in PEM cannot be parsed: {error}") from error
-        found.append(Key.of_public(None, public))
-    return found
+        keys.append(Key.of_public(None, public))
+    return keys
 
 
 def _parse_key_set(content: bytes) -> list[Key]:
@@ -139,7 +143,7 @@ def _parse_key_set(content: bytes) -> list[Key]:
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise KeysUnavailableError('the JSON has no list "keys": it is not a JSON Web Key Set')
-    found = []
+    keys = []
     for entry in entries:
         algorithm = _ALGORITHM_OF_KEY_TYPE.get(str(entry.get("kty"))) if isinstance(entry, dict) else None
         if algorithm is None or entry.get("use", "sig") != "sig":
@@ -149,10 +153,10 @@ def _parse_key_set(content: bytes) -> list[Key]:
         kid = entry.get("kid")
         public = {name: value for name, value in entry.items() if name != "d"}
         try:
-            found.append(Key.of_public(kid if isinstance(kid, str) else None, jwt.PyJWK(public, algorithm).key))
+            keys.append(Key.of_public(kid if isinstance(kid, str) else None, jwt.PyJWK(public, algorithm).key))
         except (jwt.PyJWTError, KeysUnavailableError, ValueError, TypeError, KeyError) as error:
             log.warning("a key of an issuer is not usable", kid=str(kid)[:100], reason=str(error)[:200])
-    return found
+    return keys
 
 
 class KeySet:
@@ -178,6 +182,7 @@ class KeySet:
         """
         self.load = load
         self.keys = tuple(keys)
+        """The known keys, by which tokens are verified."""
         self.on_removed: Callable[[frozenset[Key]], None] = _ignore
         """Called with the keys that a refresh removed."""
         self._name = name
@@ -204,12 +209,13 @@ class KeySet:
         return await asyncio.shield(self._loading)
 
     def _loaded(self, _: asyncio.Task[bool]) -> None:
+        """Forget the fetch in progress, which has ended."""
         self._loading = None
 
     async def _refresh(self) -> bool:
         """Fetch the keys again, and return whether that succeeded. If not, the known keys remain in use."""
         try:
-            found = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
+            keys = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
         except Exception as error:  # the next refresh may succeed
             is_expected = isinstance(error, KeysUnavailableError)
             reason = str(error) if is_expected else f"no response within {FETCH_SECONDS:g} s ({type(error).__name__})"
@@ -217,8 +223,8 @@ class KeySet:
                 "the keys of an issuer cannot be fetched", issuer=self._name, reason=reason, kept=len(self.keys)
             )
             return False
-        removed = frozenset(self.keys) - frozenset(found)
-        self.keys = found
+        removed = frozenset(self.keys) - frozenset(keys)
+        self.keys = keys
         if removed:
             log.info("an issuer no longer publishes keys", issuer=self._name, kids=[key.kid for key in removed])
             self.on_removed(removed)
@@ -321,4 +327,4 @@ def _get(url: str) -> bytes:
 
 
 def _ignore(_: frozenset[Key]) -> None:
-    """The default of `on_removed`."""
+    """Do nothing: the default of `KeySet.on_removed`."""

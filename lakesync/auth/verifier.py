@@ -32,6 +32,7 @@ log = structlog.get_logger("gateway")
 CACHED_TOKENS = 10_000
 """Verified tokens in memory, at most; above it the oldest is dropped."""
 _CHECK_NAMES = [name for name, _ in CHECKS]
+"""The checks of `CHECKS`, in their order. `form` and `issuer` come before them."""
 
 
 class TokenVerifier:
@@ -49,16 +50,15 @@ class TokenVerifier:
 
         Args:
             secrets: HS256 secrets of the server's own tokens: one, or two during a rotation.
-            now: returns seconds since the epoch.
+            now: returns the time in seconds since 1970.
             issuers: the configured issuers; a token's claim `iss` selects one. A token with another `iss`, or none,
-            must
-                be signed by a secret.
+                must be signed by a secret.
             sole_gateway: the id of the server's only gateway, which tokens need not name; None if it may have several.
         """
-        self._own = Issuer.of_secrets(secrets) if secrets else None
+        self._own_issuer = Issuer.of_secrets(secrets) if secrets else None
         self._issuers = tuple(issuers)
         self._now = now
-        self._sole = sole_gateway
+        self._sole_gateway = sole_gateway
         self._verified: dict[str, Identity] = {}
         self.on_withdrawn: Callable[[frozenset[Key]], None] = _ignore
         """Called with keys that an issuer no longer publishes, after their tokens were removed from the cache."""
@@ -106,23 +106,23 @@ class TokenVerifier:
         try:
             parts = decode_parts(token)
         except TokenRejectedError as error:
-            return [Finding("form", "failed", _reason(error)), *_skipped("form", ["issuer", *_CHECK_NAMES])]
-        found = [Finding("form", "ok", f"{len(token)} characters")]
+            return [Finding("form", "failed", error.reason), *_skipped("form", ["issuer", *_CHECK_NAMES])]
+        form = Finding("form", "ok", f"{len(token)} characters")
         try:
             candidates = self._candidates(parts)
         except TokenRejectedError as error:
             known = ", ".join(quote(each.issuer) for each in self._issuers) or "no issuer"
-            detail = f"{_reason(error)}; [[gateway.issuers]] has {known}"
-            return [*found, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
+            detail = f"{error.reason}; [[gateway.issuers]] has {known}"
+            return [form, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
         results = [list(self._checks(parts, issuer).findings()) for issuer in candidates]
         best = max(range(len(results)), key=lambda index: sum(finding.state == "ok" for finding in results[index]))
         issuer_name = candidates[best].issuer
         detail = "the server's own secret" if issuer_name is None else quote(issuer_name)
-        return [*found, Finding("issuer", "ok", detail), *results[best]]
+        return [form, Finding("issuer", "ok", detail), *results[best]]
 
     def is_in_use(self, key: Key) -> bool:
         """Return whether a key is among the known keys of any issuer."""
-        return any(key in issuer.key_set.keys for issuer in (*self._issuers, *filter(None, [self._own])))
+        return any(key in issuer.key_set.keys for issuer in (*self._issuers, *filter(None, [self._own_issuer])))
 
     async def keep_keys_fresh(self) -> None:
         """Fetch the keys of every issuer now and every five minutes, until the task is cancelled."""
@@ -164,7 +164,8 @@ class TokenVerifier:
         raise max(errors, key=lambda error: _CHECK_NAMES.index(error.check))
 
     def _checks(self, parts: TokenParts, issuer: Issuer) -> TokenChecks:
-        return TokenChecks(parts, issuer, self._now(), self._sole)
+        """Return the checks of a token with an issuer's settings, at the current time."""
+        return TokenChecks(parts, issuer, self._now(), self._sole_gateway)
 
     def _candidates(self, parts: TokenParts) -> list[Issuer]:
         """Return the issuers that may have issued a token: those with its `iss`, else the server's own secrets."""
@@ -172,8 +173,8 @@ class TokenVerifier:
         found = [issuer for issuer in self._issuers if issuer.issuer == claim]
         if found:
             return found
-        if self._own is not None:
-            return [self._own]
+        if self._own_issuer is not None:
+            return [self._own_issuer]
         what = "it has no iss" if claim is None else f"its iss {quote(claim)} is not an issuer of this gateway"
         raise TokenRejectedError("issuer", what)
 
@@ -189,10 +190,5 @@ def _skipped(prerequisite: str, checks: Sequence[str]) -> list[Finding]:
     return [Finding(check, "skipped", f"needs the check '{prerequisite}'") for check in checks]
 
 
-def _reason(error: TokenRejectedError) -> str:
-    """Return an error's message without the name of the check."""
-    return str(error).partition(": ")[2]
-
-
 def _ignore(_: frozenset[Key]) -> None:
-    """The default of `on_withdrawn`."""
+    """Do nothing: the default of `TokenVerifier.on_withdrawn`."""

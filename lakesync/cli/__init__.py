@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command line. It is imported here, so that importing this package costs nothing."""
+    """Run the command line. Its modules are imported here, so that importing this package costs nothing."""
     from lakesync.cli.app import app
     from lakesync.cli.lazy_commands import prepare_streams
 

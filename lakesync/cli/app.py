@@ -12,6 +12,7 @@ import typer
 from lakesync.cli.lazy_commands import CONTEXT, CommandEntry, LazyGroup
 
 _SETUP, _DATA, _INSPECT, _OPERATE = "Set up and run", "Data", "Inspect", "Operate"
+"""The headings under which `lakesync --help` lists the commands."""
 
 COMMANDS: dict[str, CommandEntry] = {
     "init": CommandEntry("local.init", _SETUP, "Create a project: lakesync.toml, a table schema and sync rules."),
@@ -45,6 +46,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "migrate": CommandEntry("local.adapters", _OPERATE, "Copy deltas from one adapter to another and verify the copy."),
     "erase": CommandEntry("local.staging", _OPERATE, "Erase a row, or everything that a client wrote, for good."),
 }
+"""Every command by name, in the order of the help."""
 
 
 class Commands(LazyGroup):
@@ -87,6 +89,6 @@ def lakesync(
 ) -> None:
     """Offline-first sync with an Iceberg lakehouse behind it.
 
-    Settings: options beat LAKESYNC_* variables, these lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
+    The first that has a setting wins: options, LAKESYNC_* variables, lakesync.toml, ~/.config/lakesync/lakesync.toml.
     Exit codes: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 not allowed, 5 invalid, 6 partial.
     """

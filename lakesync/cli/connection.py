@@ -1,8 +1,9 @@
 """The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API.
 
 The commands in `lakesync.cli.remote` call `connect`; local commands use the functions that read URLs and secrets.
-Without configured secrets, `lakesync up` generates them into the file `secrets.json` of the data folder. Commands on
-the same machine read them there, for example to sign a token for a running gateway.
+The claims of a token are what it says about its bearer: `sub` is the client id, `gw` the gateway id. Without configured
+secrets, `lakesync up` generates them into the file `secrets.json` of the data folder. Commands on the same machine read
+them there, for example to sign a token for a running gateway.
 """
 
 from __future__ import annotations
@@ -148,8 +149,8 @@ def connect(
     *,
     role: Role = "admin",
     client: str | None = None,
-    named: bool = True,
-    seconds: float = _TOKEN_SECONDS,
+    gateway_required: bool = True,
+    token_seconds: float = _TOKEN_SECONDS,
     claims: Mapping[str, str | list[str]] | None = None,
 ) -> GatewayConnection:
     """Choose a gateway and a token by options, variables and files. No request is sent yet.
@@ -162,8 +163,8 @@ def connect(
         role: the role of a token that is signed here.
         client: the client id of a token that is signed here; a given token must have it too. None: a signed token has
             `lakesync-cli`, a given one may have any.
-        named: whether the command needs a gateway id.
-        seconds: the lifetime of a token that is signed here.
+        gateway_required: whether the command needs a gateway id.
+        token_seconds: the lifetime of a token that is signed here.
         claims: further claims of a token that is signed here.
 
     Raises:
@@ -179,12 +180,12 @@ def connect(
             + ("a token is given, which has its own claims" if token is not None else "there is no secret to sign with")
         )
     chosen = _chosen_gateway(config, gateway, token)
-    if chosen is None and named:
+    if chosen is None and gateway_required:
         raise ConfigurationError(_NO_GATEWAY)
     if token is None and chosen is not None:
         secret = signing_secret(config)  # without a secret, the gateway may accept requests without a token
         token = (
-            sign_token(secret, chosen, client or CLIENT_ID, role, seconds=seconds, claims=claims or {})
+            sign_token(secret, chosen, client or CLIENT_ID, role, seconds=token_seconds, claims=claims or {})
             if secret
             else None
         )
@@ -330,8 +331,8 @@ def read_secrets(folder: Path) -> dict[str, str]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"{path} holds no secrets: {error}. Restore it from a backup: the stored settings of connectors cannot be "
-            "read without its secret_key"
+            f"{path} contains no secrets: {error}. Restore it from a backup: the stored settings of connectors cannot "
+            "be read without its secret_key"
         ) from None
 
 

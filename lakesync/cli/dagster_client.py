@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
 
+# The queries and mutations. A field `…OrError` is a union, whose `__typename` tells a success from an error.
 _RUN = """
 fragment run on Run { runId jobName status creationTime startTime endTime tags { key value } }
 """
@@ -118,6 +119,7 @@ class Partition(NamedTuple):
     """A partition of an asset."""
 
     key: str
+    """Dagster's key: all dimensions, joined by `|`."""
     day: str | None
     """`YYYY-MM-DD`; None if the asset is not partitioned by time."""
     other_keys: tuple[str, ...]

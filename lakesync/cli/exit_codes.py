@@ -1,6 +1,7 @@
 """The exit code of each error, and the report of an error on stderr.
 
-`LazyGroup` (`lakesync.cli.lazy_commands`), which runs every command, calls it for an exception that a command raises.
+`LazyGroup` (`lakesync.cli.lazy_commands`) runs every command, and calls `report_error` for an exception that a command
+raises. A few commands exit with one of the codes themselves.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def complete_gateways(incomplete: str) -> list[str]:
-    """Return the gateway ids of the settings, including `[remote] gateway`, that start with what was typed."""
+    """Return the gateway ids of the settings, `[remote] gateway` included, that begin with a text, for completion."""
     config = _settings_or_none()
     if config is None:
         return []
@@ -31,7 +31,7 @@ def complete_gateways(incomplete: str) -> list[str]:
 
 
 def complete_tables(incomplete: str) -> list[str]:
-    """Return the tables of the schema files in the settings that start with what was typed."""
+    """Return the tables of the schema files in the settings that begin with a text, for completion."""
     config = _settings_or_none()
     names = set()
     for gateway in config.gateways.values() if config is not None else ():

@@ -30,6 +30,7 @@ def problems(report: Mapping[str, Any] | None, now_ms: float) -> list[str]:
 
 def failing_parts(report: Mapping[str, Any]) -> list[str]:
     """Return at most one sentence, which names the parts that are still behind after several requested runs."""
+    # A run that succeeds brings a part up to date, so after that many requested runs something fails.
     failing = [part for part in report["behind"] if part["requests"] >= FAILING]
     if not failing:
         return []

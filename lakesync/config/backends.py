@@ -13,8 +13,9 @@ from datetime import date
 from itertools import combinations
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
+from lakesync.config.sections import Section
 from lakesync.model.validation import GATEWAY_ID
 
 BackendName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
@@ -22,6 +23,7 @@ BackendName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 """The operators of sync rules."""
 TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
+"""Name of a table or column."""
 LAKE = "lake"
 """The reserved name of the lake's own history."""
 
@@ -29,13 +31,7 @@ _OBJECT_STORES = ("file://", "s3://")
 """URI schemes of adapters that store only deltas, and no tables of rows."""
 
 
-class _Section(BaseModel):
-    """The base of all sections: immutable, and without unknown settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class DeclaredRoutes(_Section):
+class DeclaredRoutes(Section):
     """`[routes.NAME]`: a backend that keeps each table in one of several backends."""
 
     tables: dict[TableName, str]
@@ -44,7 +40,7 @@ class DeclaredRoutes(_Section):
     """Backend of every other table."""
 
 
-class DeclaredFanOut(_Section):
+class DeclaredFanOut(Section):
     """`[fan_out.NAME]`: a primary backend and secondaries that each follow the same deltas with their own mark."""
 
     primary: str
@@ -53,7 +49,7 @@ class DeclaredFanOut(_Section):
     """Backends that receive the same deltas."""
 
 
-class DeclaredTiers(_Section):
+class DeclaredTiers(Section):
     """`[tiers.NAME]`: a hot backend for recent deltas and a cold one for old deltas."""
 
     hot: str
@@ -66,7 +62,7 @@ class DeclaredTiers(_Section):
     """Cron schedule (UTC) of the move."""
 
 
-class DeclaredDestination(_Section):
+class DeclaredDestination(Section):
     """`[destinations.NAME]`: a backend that follows the lake's `deltas`. Each of its adapters has its own mark."""
 
     to: str
@@ -79,7 +75,7 @@ class DeclaredDestination(_Section):
     """Keep a table of current rows beside the deltas, in databases and for tables with a schema."""
 
 
-class Condition(_Section):
+class Condition(Section):
     """`{column, op, value}`: a condition on a row's state, as in sync rules."""
 
     column: TableName
@@ -90,8 +86,10 @@ class Condition(_Section):
     """Value to compare with."""
 
 
-class DeclaredFlow(_Section):
+class DeclaredFlow(Section):
     """`[flows.NAME]`: an incremental copy from one backend to another, with a filter on rows."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     source: str = Field(alias="from")
     """Backend to read, or `lake`."""
@@ -111,8 +109,10 @@ class DeclaredFlow(_Section):
     """Cron schedule (UTC)."""
 
 
-class DeclaredMigration(_Section):
+class DeclaredMigration(Section):
     """`[migrations.NAME]`: a verified copy of whole tables from one backend to another, by day and table."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     source: str = Field(alias="from")
     """Backend to read, or `lake`."""
@@ -166,7 +166,10 @@ class Backends(NamedTuple):
 
 
 def check_backends(backends: Backends) -> None:
-    """Check that every backend name is declared exactly once, that no backend contains itself, and the like.
+    """Check the names of backends, and what the sections about them say about each other.
+
+    Every name must be declared exactly once, no backend may contain itself, no flow may lead to its own source, no
+    migration may end before it begins, and names of Dagster steps must differ.
 
     Args:
         backends: the sections of one configuration.

@@ -143,10 +143,10 @@ def _table(parent: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: the setting is not a table.
     """
-    found = parent.get(name, {})
-    if not isinstance(found, dict):
+    table = parent.get(name, {})
+    if not isinstance(table, dict):
         raise ConfigurationError(f"{name} in {path} is not a table; write [{name}], as `lakesync init` does")
-    return found
+    return table
 
 
 def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
@@ -155,10 +155,10 @@ def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any
     Raises:
         ConfigurationError: the setting is not a list of tables.
     """
-    found = parent.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    tables = parent.get(name, [])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         raise ConfigurationError(f"{name} in {path} is not a list of tables; write [[gateway.{name}]]")
-    return found
+    return tables
 
 
 def _resolve(name: str, value: object, path: Path) -> object:

@@ -21,6 +21,7 @@ from lakesync.config.sections import DeclaredConnector, DeclaredEnterRule, Decla
 from lakesync.config.settings import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+"""The generated page."""
 
 _INTRODUCTION = """\
 # Configuration
@@ -121,10 +122,10 @@ def _kind(schema: Mapping[str, Any]) -> str:
                 ("at most", "maximum"),
                 ("less than", "exclusiveMaximum"),
             )
-            found = [f"{words} {schema[key]:g}" for words, key in bounds if key in schema]
+            limits = [f"{words} {schema[key]:g}" for words, key in bounds if key in schema]
             if schema["type"] == "integer" and schema.get("exclusiveMinimum") == 0:
-                found = ["at least 1"]
-            return ", ".join([str(schema["type"]), *found])
+                limits = ["at least 1"]
+            return ", ".join([str(schema["type"]), *limits])
         case "string":
             return "date" if schema.get("format") == "date" else "path" if schema.get("format") == "path" else "string"
         case "boolean":
@@ -157,10 +158,12 @@ def _model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _is_secret(annotation: Any) -> bool:
+    """Return whether a field's value is hidden: `SecretStr`, or that or None."""
     return SecretStr in (annotation, *get_args(annotation))
 
 
 def _sentence(text: str) -> str:
+    """Return a text with a capital at the beginning."""
     return text[:1].upper() + text[1:]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     FieldSerializationInfo,
     NonNegativeInt,
@@ -29,6 +30,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose a free one."""
 
 ConnectorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+"""Name of a connector, unique in its gateway."""
 
 Algorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
 """An algorithm by which tokens are signed; only HS256 uses a shared secret."""
@@ -37,9 +39,11 @@ REVEAL = {"reveal": "secrets"}
 """The serialisation context that writes secrets in plain text, for the environment of a child process."""
 
 _MIB = 1 << 20
+"""Bytes in a mebibyte."""
 
 
 def _as_tuple(value: Any) -> Any:
+    """Return a string as a tuple with one element; any other value unchanged, for pydantic to validate."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -47,13 +51,13 @@ Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 """One string, or a list of strings."""
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
     """The base of all sections: immutable, and without unknown settings."""
 
-    model_config = {"frozen": True, "extra": "forbid"}
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class DeclaredEnterRule(_Section):
+class DeclaredEnterRule(Section):
     """A gateway that an issuer's tokens may enter although they do not name it."""
 
     gateway: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")]
@@ -70,7 +74,7 @@ class DeclaredEnterRule(_Section):
         return self
 
 
-class DeclaredIssuer(_Section):
+class DeclaredIssuer(Section):
     """`[[gateway.issuers]]`: a login provider or backend that signs tokens, and the meaning of their claims.
 
     Without `jwks_url`, `keys` and `secret`, the keys are read from the issuer's discovery document.
@@ -133,7 +137,7 @@ class DeclaredIssuer(_Section):
         return secret.get_secret_value() if info.context == REVEAL else "(set)"
 
 
-class GatewaySection(_Section):
+class GatewaySection(Section):
     """`[gateway]`: the HTTP server."""
 
     host: str = "127.0.0.1"
@@ -150,7 +154,7 @@ class GatewaySection(_Section):
     """Login providers and backends whose tokens are accepted besides those signed with `jwt_secret`."""
 
 
-class RemoteSection(_Section):
+class RemoteSection(Section):
     """`[remote]`: the gateway that `lakesync` commands call."""
 
     url: str | None = None
@@ -159,14 +163,14 @@ class RemoteSection(_Section):
     """The gateway id, unless a token names one; unset: the only gateway of `[gateways]`."""
 
 
-class StagingSection(_Section):
+class StagingSection(Section):
     """`[staging]`: the store that the gateway commits pushes to."""
 
     url: str = ""
     """`sqlite:///ABSOLUTE/FOLDER`, `postgresql://…` or `memory://`; empty: SQLite in the data folder."""
 
 
-class LakeSection(_Section):
+class LakeSection(Section):
     """`[lake]`: the Iceberg catalogue and the location of its tables."""
 
     catalog: str = "lake"
@@ -184,7 +188,7 @@ class LakeSection(_Section):
     S3 by the AWS variables."""
 
 
-class SparkSection(_Section):
+class SparkSection(Section):
     """`[spark]`: the embedded Spark Connect server, or the address of another one."""
 
     remote: str | None = None
@@ -214,7 +218,7 @@ class SparkSection(_Section):
         return self.remote or (f"sc://localhost:{self.port}" if self.port else None)
 
 
-class DagsterSection(_Section):
+class DagsterSection(Section):
     """`[dagster]`: the pipeline's daemon and web UI."""
 
     home: Path = Path()
@@ -260,7 +264,7 @@ class DagsterSection(_Section):
         return self
 
 
-class FlushSection(_Section):
+class FlushSection(Section):
     """`[flush]`: when staged deltas are flushed to the lake, and how a gateway without a pipeline flushes by itself."""
 
     to_uri: str = ""
@@ -286,7 +290,7 @@ class FlushSection(_Section):
     gateway, which holds them in memory."""
 
 
-class MaintenanceSection(_Section):
+class MaintenanceSection(Section):
     """`[maintenance]`: the upkeep of the lake's files, of staging's log and of Dagster's run records."""
 
     schedule: str = "17 * * * *"
@@ -313,9 +317,10 @@ class MaintenanceSection(_Section):
 
 
 Contract = Literal["evolve", "freeze", "discard"]
+"""What happens to new columns of a table; `DeclaredTable` explains each."""
 
 
-class DeclaredTable(_Section):
+class DeclaredTable(Section):
     """`[tables.NAME]`: a table of the lake."""
 
     contract: Contract = "evolve"
@@ -323,7 +328,7 @@ class DeclaredTable(_Section):
     `freeze`: the table's merge stops until an operator decides. `discard`: they are left out."""
 
 
-class DeclaredConnector(_Section):
+class DeclaredConnector(Section):
     """`[connectors.NAME]`: a connector that the gateway registers when it starts.
 
     In the file, its settings have the name of its type as key, as in a registration: `jira = { domain = "example" }`.
@@ -353,7 +358,7 @@ class DeclaredConnector(_Section):
         return registration if self.ingest is None else {**registration, "ingest": self.ingest}
 
 
-class ConnectorsSection(_Section):
+class ConnectorsSection(Section):
     """`[connectors]`: what connectors may reference and call, and `[connectors.NAME]`: connectors."""
 
     allowed_references: tuple[str, ...] = ("env:CONNECTOR_{gateway}_*",)
@@ -380,7 +385,7 @@ class ConnectorsSection(_Section):
         return {**others, "declared": {**data.get("declared", {}), **tables}} if tables else data
 
 
-class DeclaredGateway(_Section):
+class DeclaredGateway(Section):
     """`[gateways.NAME]`: a gateway that is created when the server starts."""
 
     write_scope: Literal["any", "visible", "rules"] = "visible"
@@ -398,7 +403,7 @@ class DeclaredGateway(_Section):
     """JSON file with sync rules, activated when the gateway starts if it never had rules."""
 
 
-class LimitsSection(_Section):
+class LimitsSection(Section):
     """`[limits]`: bounds for requests, connections and staged data."""
 
     max_body_bytes: PositiveInt = _MIB
@@ -434,7 +439,7 @@ class LimitsSection(_Section):
     """Free bytes on the disk of a SQLite staging store below which the gateway is not ready."""
 
 
-class ShardConfig(_Section):
+class ShardConfig(Section):
     """`[shard_config]`: tables that have a staging store of their own; `LAKESYNC_SHARD_CONFIG` has the same as JSON."""
 
     shards: dict[str, str] = {}

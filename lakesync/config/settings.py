@@ -159,6 +159,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _check_urls(self) -> Config:
+        """Check that the stores' URLs have a supported scheme."""
         for name, value, known in (
             ("staging.url", self.staging.url, ("sqlite:///", "postgresql://", "memory://")),
             ("lake.catalog_uri", self.lake.catalog_uri, ("sqlite:////", "postgresql://", "http://", "https://")),
@@ -171,6 +172,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _check_backends(self) -> Config:
+        """Check what the sections about backends say about each other."""
         backends = Backends(
             adapters=self.adapters,
             routes=self.routes,
@@ -187,6 +189,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _check_namespaces(self) -> Config:
+        """Check the namespaces that gateways declare for their own tables."""
         lake = self.lake
         check_namespaces(self.namespaces.own, shared=lake.namespace, system=lake.system_namespace, catalog=lake.catalog)
         return self

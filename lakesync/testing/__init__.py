@@ -4,9 +4,10 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A wall clock that a test sets. A call returns milliseconds since 1970, as `HLC` expects of its wall clock."""
+    """A wall clock that stands still until a test sets it. It is passed to `HLC`, `Engine` or a fake server."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        """Set the time, in milliseconds since 1970."""
         self.now_ms = now_ms
 
     def __call__(self) -> int:

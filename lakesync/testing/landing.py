@@ -1,8 +1,9 @@
 """Polls of a connector's source in one process, without a lake, for tests of connectors.
 
-A poll reads pages from a source and stores them in a landing, which compares them with the known rows. `diff_page` is
-that comparison. The pipeline computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py`
-checks that both are equal.
+A source is an external system that a connector reads. A poll reads pages from it and stores them in a landing, which
+compares them with the known rows, as they were last read. `diff_page` is that comparison. A *census* is a list of all
+ids in a source; known rows that it lacks were deleted there. The pipeline computes the same in Spark
+(`lakehouse.landing`); `tests/property/test_landed_files.py` checks that both are equal.
 """
 
 from __future__ import annotations
@@ -110,19 +111,19 @@ class MemoryLanding:
     def land(self, pages: Sequence[Page]) -> None:
         """Land pages, and record their changes."""
         self.landings += 1
-        for given in pages:
-            page = self._seen[given.table].drop_unchanged(given, self._identity[given.table])
-            found = diff_page(self.rows[page.table], page, self._identity[page.table])
-            self.changes += [(page.table, change) for change in found]
+        for read in pages:
+            page = self._seen[read.table].drop_unchanged(read, self._identity[read.table])
+            changes = diff_page(self.rows[page.table], page, self._identity[page.table])
+            self.changes += [(page.table, change) for change in changes]
             if page.cursor is not None:
                 self._cursors[page.table] = page.cursor
 
     def compare(self, table: str, census: Census) -> CensusComparison:
-        """Compare a census (a list of all ids in the source) with the known rows.
+        """Compare a census with the known rows.
 
         Args:
             table: the table's name.
-            census: the census.
+            census: the census: values of a column, or of the row id if its `column` is None.
         """
         listed = {value for piece in census.values for value in piece}
         rows = self.rows[table]
@@ -136,7 +137,8 @@ class MemoryLanding:
         return CensusComparison(len(rows), absent, sorted(listed - rows.keys()) if census.column is None else [])
 
 
-_encoded = msgspec.json.Encoder(enc_hook=str).encode
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+"""Encodes rows as JSON, to measure their size."""
 
 
 class Landing(Protocol):
@@ -176,25 +178,26 @@ def poll(
     Returns:
         The report. It has the errors of tables; no error is raised.
     """
-    begun, report, buffer = clock(), PollReport(), _PageBuffer(landing, budget_bytes)
+    started, report, buffer = clock(), PollReport(), _PageBuffer(landing, budget_bytes)
     for table in source.tables:
-        done = TableReport(table.name, cursor=landing.cursor(table.name))
-        report.tables.append(done)
+        table_report = TableReport(table.name, cursor=landing.cursor(table.name))
+        report.tables.append(table_report)
         try:
-            for page in source.changes(table.name, done.cursor):  # if it fails, the pages before the failure still land
-                done.pages += 1
-                buffer.add(page, done)
+            # if a page fails, the pages before it still land
+            for page in source.changes(table.name, table_report.cursor):
+                table_report.pages += 1
+                buffer.add(page, table_report)
             if table.needs_census or (census if isinstance(census, bool) else table.name in census):
-                done.census_taken = True
+                table_report.census_taken = True
                 buffer.land()
                 for page in census_pages(source, table.name, landing.compare, deleted_share):
-                    buffer.add(page, done)
+                    buffer.add(page, table_report)
         except LakeSyncError as error:
-            done.error = done.error or error
+            table_report.error = table_report.error or error
     with suppress(LakeSyncError):  # the reports of the tables in the buffer have the error
         buffer.land()
     report.usage = source.usage
-    report.seconds = clock() - begun
+    report.seconds = clock() - started
     return report
 
 
@@ -207,10 +210,10 @@ class _PageBuffer:
         self._size = 0
         self._pages: list[tuple[Page, TableReport]] = []
 
-    def add(self, page: Page, done: TableReport) -> None:
-        """Buffer a page, and land the buffer if it is full."""
-        self._pages.append((page, done))
-        self._size += len(_encoded([row.columns for row in page.rows]))
+    def add(self, page: Page, report: TableReport) -> None:
+        """Buffer a page and the report of its table, and land the buffer if it is full."""
+        self._pages.append((page, report))
+        self._size += len(_encode([row.columns for row in page.rows]))
         if self._size >= self._budget:
             self.land()
 
@@ -226,12 +229,12 @@ class _PageBuffer:
         try:
             self._landing.land([page for page, _ in pages])
         except LakeSyncError as error:
-            for _, done in pages:
-                done.error = done.error or error
+            for _, report in pages:
+                report.error = report.error or error
             raise
-        for page, done in pages:
-            done.cursor = page.cursor or done.cursor
-            done.rows += len(page.rows)
-            done.deleted += len(page.deleted)
-        for done in {done.table: done for _, done in pages}.values():
-            done.landings += 1
+        for page, report in pages:
+            report.cursor = page.cursor or report.cursor
+            report.rows += len(page.rows)
+            report.deleted += len(page.deleted)
+        for report in {report.table: report for _, report in pages}.values():
+            report.landings += 1

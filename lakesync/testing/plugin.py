@@ -1,18 +1,20 @@
 """Fixtures for the tests of apps that use LakeSync; pytest loads them by itself where `lakesync` is installed.
 
-def test_a_note_reaches_everybody(lakesync_client):
-    alice, bob = lakesync_client("alice", [NOTES]), lakesync_client("bob", [NOTES])
-    alice["notes"].insert(text="hello")
-    alice.sync()
-    bob.sync()
-    assert [row["text"] for row in bob["notes"]] == ["hello"]
+Example:
+
+    def test_a_note_reaches_other_clients(lakesync_client):
+        alice, bob = lakesync_client("alice", [NOTES]), lakesync_client("bob", [NOTES])
+        alice["notes"].insert(text="hello")
+        alice.sync()
+        bob.sync()
+        assert [row["text"] for row in bob["notes"]] == ["hello"]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -20,42 +22,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lakesync.client import Client
-    from lakesync.client.errors import UnreachableError
     from lakesync.engine import SyncGateway
     from lakesync.model.action_handlers import ActionDiscovery
     from lakesync.model.schema import TableSchema
     from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
+T = TypeVar("T")
+
 
 class Network:
-    """Between the test's clients and its gateway: `down` has every request fail as it does without a network.
-
-    `lose_answers` lets the gateway process requests whose answers are lost.
-    """
+    """The connection between a test's clients and its gateway, which a test can break."""
 
     def __init__(self) -> None:
         self.down = False
-        self.lose_answers = False
+        """Whether every request fails, before the gateway receives it."""
+        self.lose_responses = False
+        """Whether every request fails after the gateway has processed it, because its response is lost."""
 
-    def carry(self, ask: Callable[[], Any]) -> Any:
-        """Ask the gateway, if that is to be."""
-        if self.down:
-            raise self._unreachable("the test's network is down")
-        answer = ask()
-        if self.lose_answers:
-            raise self._unreachable("the test's network lost the answer")
-        return answer
+    def send(self, request: Callable[[], T]) -> T:
+        """Call a function that sends a request to the gateway, and return its result.
 
-    @staticmethod
-    def _unreachable(why: str) -> UnreachableError:
+        Raises:
+            UnreachableError: `down` or `lose_responses` is set.
+        """
         from lakesync.client.errors import UnreachableError
 
-        return UnreachableError(why)
+        if self.down:
+            raise UnreachableError("the test's network is down")
+        response = request()
+        if self.lose_responses:
+            raise UnreachableError("the test's network lost the response")
+        return response
 
 
 @pytest.fixture
 def lakesync_gateway() -> Iterator[SyncGateway]:
-    """A whole gateway in this process, in memory, gone with the test."""
+    """A gateway in this process, with its data in memory; it is closed at the end of the test."""
     from lakesync.engine import open_gateway
 
     with open_gateway("test") as gateway:
@@ -64,7 +66,7 @@ def lakesync_gateway() -> Iterator[SyncGateway]:
 
 @pytest.fixture
 def lakesync_network() -> Network:
-    """The network between the test's clients and its gateway."""
+    """The connection between the test's clients and its gateway."""
     return Network()
 
 
@@ -72,32 +74,40 @@ def lakesync_network() -> Network:
 def lakesync_client(
     lakesync_gateway: SyncGateway, lakesync_network: Network, tmp_path: Path
 ) -> Iterator[Callable[..., Client]]:
-    """Opens a client of the test's gateway: `lakesync_client("alice", [SCHEMA], team="red")`.
+    """A function that opens a client of the test's gateway: `lakesync_client("alice", [SCHEMA], team="red")`.
 
-    Further arguments are claims of its token. Opened again by the same name it has the database that it had.
+    Further keyword arguments are claims of the client's token. A second call with the same client id opens the same
+    database again. All clients are closed at the end of the test.
     """
     from lakesync.client import LocalTransport, open_client
 
-    class Carried(LocalTransport):
+    class NetworkTransport(LocalTransport):
+        """Sends every request through the test's network."""
+
         def push(self, push: SyncPush) -> PushResult:
-            return lakesync_network.carry(lambda: super(Carried, self).push(push))  # type: ignore[no-any-return]
+            send_push = super().push
+            return lakesync_network.send(lambda: send_push(push))
 
         def pull(self, pull: SyncPull) -> SyncResponse:
-            return lakesync_network.carry(lambda: super(Carried, self).pull(pull))  # type: ignore[no-any-return]
+            send_pull = super().pull
+            return lakesync_network.send(lambda: send_pull(pull))
 
         def execute_actions(self, push: ActionPush) -> ActionResponse:
-            return lakesync_network.carry(lambda: super(Carried, self).execute_actions(push))  # type: ignore[no-any-return]
+            send_actions = super().execute_actions
+            return lakesync_network.send(lambda: send_actions(push))
 
         def describe_actions(self) -> ActionDiscovery:
-            return lakesync_network.carry(super().describe_actions)  # type: ignore[no-any-return]
+            return lakesync_network.send(super().describe_actions)
 
     with ExitStack() as closing:
 
-        def start(client_id: str, schemas: list[TableSchema | Mapping[str, Any]], **claims: str | list[str]) -> Client:
-            transport = Carried(lakesync_gateway, claims)
+        def open_test_client(
+            client_id: str, schemas: list[TableSchema | Mapping[str, Any]], **claims: str | list[str]
+        ) -> Client:
+            transport = NetworkTransport(lakesync_gateway, claims)
             client = open_client(
                 tmp_path / f"{client_id}.db", transport=transport, client_id=client_id, schemas=schemas
             )
             return closing.enter_context(client)
 
-        yield start
+        yield open_test_client

@@ -25,7 +25,7 @@ from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
 from lakesync.model.types import Action, SyncPull
 from lakesync.staging.remote import RemoteStore
-from lakesync.testing.servers.http import Response, serve
+from lakesync.testing.servers import Response, serve
 from sensors.alerts import Alerts, RunRecovered
 from tests.attacks.rebinding import rebind
 

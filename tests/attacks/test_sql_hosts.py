@@ -18,7 +18,7 @@ from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, LakeSyncError
 from lakesync.model.types import StoredConnector
-from lakesync.testing.servers.http import Response, serve
+from lakesync.testing.servers import Response, serve
 from tests.attacks.rebinding import rebind
 
 DATABASES = {"postgres": (postgres.reader, "postgresql"), "mysql": (mysql.reader, "mysql")}

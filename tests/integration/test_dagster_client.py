@@ -15,7 +15,7 @@ from lakesync.cli.dagster_client import DagsterClient
 from lakesync.cli.up.process import free_ports
 from lakesync.client.errors import UnreachableError
 from lakesync.model.errors import NotFoundError
-from lakesync.testing.servers.http import Response, serve
+from lakesync.testing.servers import Response, serve
 from tests.integration.gateway_support import until
 
 CODE = """

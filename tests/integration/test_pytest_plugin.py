@@ -31,11 +31,11 @@ def test_nothing_is_lost_offline_or_sent_twice(lakesync_client, lakesync_network
         alice.sync()
     with pytest.raises(UnreachableError):
         alice.coordinator.describe_actions()
-    lakesync_network.down, lakesync_network.lose_answers = False, True
+    lakesync_network.down, lakesync_network.lose_responses = False, True
     with pytest.raises(UnreachableError):
         alice.sync()
     alice.close()
-    lakesync_network.lose_answers = False
+    lakesync_network.lose_responses = False
     again = lakesync_client("alice", [NOTES])
     again.sync()
     assert again.pending() == []

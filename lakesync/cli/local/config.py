@@ -36,8 +36,8 @@ config_app = command_app(
 )
 
 
-def _completed_settings(incomplete: str) -> list[str]:
-    """Return the sections and settings that start with what was typed, for shell completion."""
+def _complete_settings(incomplete: str) -> list[str]:
+    """Return the sections and settings that begin with a text, for the shell's completion."""
     from lakesync.model.errors import ConfigurationError
 
     with suppress(ConfigurationError):
@@ -62,7 +62,7 @@ def config() -> None:
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A section, or SECTION.SETTING.", autocompletion=_completed_settings),
+        typer.Argument(metavar="[NAME]", help="A section, or SECTION.SETTING.", autocompletion=_complete_settings),
     ] = None,
     data: Data = None,
     *,
@@ -74,7 +74,7 @@ def show(
 ) -> None:
     """Show the settings in effect; of a secret only whether it is set.
 
-    Options beat LAKESYNC_* variables, these lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
+    The first that has a setting wins: options, LAKESYNC_* variables, lakesync.toml, ~/.config/lakesync/lakesync.toml.
     """
     from lakesync.model.errors import NotFoundError
 
@@ -139,15 +139,15 @@ def _flat_settings(settings: Config) -> Iterator[tuple[str, Any]]:
         value = getattr(settings, name)
         if isinstance(value, BaseModel):
             for key in type(value).model_fields:
-                yield f"{name}.{key}", _displayed(getattr(value, key))
+                yield f"{name}.{key}", _display_value(getattr(value, key))
         elif isinstance(value, dict) and value:
             for key, each in value.items():
-                yield f"{name}.{key}", _displayed(each)
+                yield f"{name}.{key}", _display_value(each)
         else:
-            yield name, _displayed(value)
+            yield name, _display_value(value)
 
 
-def _displayed(value: Any) -> Any:
+def _display_value(value: Any) -> Any:
     """Return a value as JSON can have it, without secrets and passwords."""
     from pydantic import BaseModel, SecretStr
 
@@ -163,9 +163,9 @@ def _displayed(value: Any) -> Any:
         case str() if "://" in value:
             return without_password(value)
         case tuple():
-            return [_displayed(each) for each in value]
+            return [_display_value(each) for each in value]
         case Mapping():
-            return {key: "(set)" if SECRET_NAME.search(key) else _displayed(each) for key, each in value.items()}
+            return {key: "(set)" if SECRET_NAME.search(key) else _display_value(each) for key, each in value.items()}
     return value
 
 

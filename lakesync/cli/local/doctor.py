@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 doctor_app = command_app()
 
 
-def _completed_checks(incomplete: str) -> list[str]:
+def _complete_checks(incomplete: str) -> list[str]:
     """Return the checks whose name begins with a text, for the shell's completion."""
     from lakesync.cli.local.doctor_checks import CHECKS
 
@@ -44,7 +44,7 @@ _STYLES = {"ok": "green", "off": "dim", "warning": "yellow", "problem": "bold re
 def doctor(
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Run only this check; may be repeated.", autocompletion=_completed_checks),
+        typer.Option("--only", help="Run only this check; may be repeated.", autocompletion=_complete_checks),
     ] = None,
     data: Data = None,
     *,
@@ -66,7 +66,7 @@ def doctor(
         for result in results:
             output.record({"name": result.name, **result._asdict()})
     else:
-        rows = ([output.cell(result.name), *_rendered(result)] for result in results)
+        rows = ([output.cell(result.name), *_state_and_finding(result)] for result in results)
         output.table(("check", "state", "found"), rows)
     if any(result.state == "problem" for result in results):
         raise typer.Exit(ExitCode.FAILED)
@@ -90,8 +90,8 @@ def _run(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator
             yield Check("problem", str(error), name=name)
 
 
-def _rendered(check: Check) -> tuple[Text, Text]:
-    """Return the cells of a result: its state, and what was found with the remedy."""
+def _state_and_finding(check: Check) -> tuple[Text, Text]:
+    """Return two cells of a result's row: the state, and what was found with the remedy."""
     from rich.text import Text
 
     found = Text(check.found)

@@ -41,6 +41,7 @@ _MAX_DRIFT_SECONDS = 5.0
 _SECRET_BYTES = 32
 """Minimum length of the secret that signs tokens."""
 _TIMEOUT_SECONDS = 3.0
+"""Seconds to wait for the response of a server."""
 _MAX_GATEWAYS = 50
 """Gateways whose pipeline is checked."""
 
@@ -84,10 +85,12 @@ def disk(config: Config) -> Check:
 
 def memory(config: Config) -> Check:
     """Check that Spark's heap fits the memory of this machine."""
+    from lakesync.cli.up.spark_server import mebibytes
+
     if config.spark.remote:
         return Check("off", f"not needed: Spark runs at {config.spark.remote}")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    heap = int(config.spark.memory[:-1]) << (30 if config.spark.memory.endswith("g") else 20)
+    heap = mebibytes(config.spark.memory) << 20
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
     if heap < _MIN_HEAP_BYTES:
         return Check("problem", f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
@@ -208,7 +211,7 @@ def jars(config: Config) -> Check:
 
 
 def staging(config: Config) -> Check:
-    """Check the staging stores: existence and schema version."""
+    """Check the staging stores: whether they exist, with the schema version of this LakeSync."""
     from lakesync.model.errors import ConfigurationError
     from lakesync.staging import versions
     from lakesync.staging.shards import shard_map, shard_urls

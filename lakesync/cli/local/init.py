@@ -65,6 +65,7 @@ finished = "sqlite://$folder/lakesync-data/finished.db"
 archive = "file://$folder/lakesync-data/archive"
 copy = "file://$folder/lakesync-data/copy"
 """
+"""The first part of `lakesync.toml`; `$gateway`, `$today` and `$folder` are placeholders."""
 
 init_app = command_app()
 
@@ -205,7 +206,7 @@ _EXAMPLES = tuple(_EXAMPLE_LINES)
 _CONNECTORS = frozenset({"jira", "postgres"})
 """Examples that poll a server of this machine, which the section `connectors` must allow."""
 
-_SCHEMA = {
+_TODOS = {
     "table": "todos",
     "columns": [
         {"name": "title", "type": "string"},
@@ -214,6 +215,7 @@ _SCHEMA = {
         {"name": "team", "type": "string"},
     ],
 }
+"""The schema of a new project's only table, in `schemas/todos.json`."""
 
 RULES = {
     "version": 1,
@@ -230,10 +232,11 @@ RULES = {
         },
     ],
 }
+"""The sync rules of a new project, in `rules.json`: a client sees its own rows and those of its teams."""
 
 
-_ISSUER, AUDIENCE = "https://login.example.com/", "https://sync.example.com"
-"""Placeholders in a new project without a provider."""
+_ISSUER, _AUDIENCE = "https://login.example.com/", "https://sync.example.com"
+"""The `iss` and `aud` in the settings of a project for which no login provider was named."""
 
 
 def _settings_text(
@@ -243,7 +246,7 @@ def _settings_text(
     examples: Collection[str] = (),
     *,
     issuer: str = _ISSUER,
-    audience: str = AUDIENCE,
+    audience: str = _AUDIENCE,
 ) -> str:
     """Return a project's `lakesync.toml`.
 
@@ -259,7 +262,7 @@ def _settings_text(
     for name, section in _SECTIONS.items():
         about = "".join(f"# {line}\n" for line in section.about.split("\n"))
         is_enabled = name in examples or (name == "connectors" and not _CONNECTORS.isdisjoint(examples))
-        settings = section.settings + _EXAMPLE_LINES.get(name, "") if is_enabled else _disabled(section.settings)
+        settings = section.settings + _EXAMPLE_LINES.get(name, "") if is_enabled else _comment_out(section.settings)
         parts.append(about + settings)
     values = {
         "folder": quote(folder.resolve().as_posix()),
@@ -271,7 +274,7 @@ def _settings_text(
     return Template("\n".join(parts)).substitute(values)
 
 
-def _disabled(settings: str) -> str:
+def _comment_out(settings: str) -> str:
     """Return settings with `#` before each line."""
     return "".join(f"#{line}\n" if line else "\n" for line in settings.splitlines())
 
@@ -326,9 +329,9 @@ def init(
     today = datetime.now(UTC).date()
     files = {
         folder / "lakesync.toml": _settings_text(
-            folder, gateway, today, enabled, issuer=issuer or _ISSUER, audience=audience or AUDIENCE
+            folder, gateway, today, enabled, issuer=issuer or _ISSUER, audience=audience or _AUDIENCE
         ),
-        folder / "schemas" / "todos.json": json.dumps(_SCHEMA, indent=2) + "\n",
+        folder / "schemas" / "todos.json": json.dumps(_TODOS, indent=2) + "\n",
         folder / "rules.json": json.dumps(RULES, indent=2) + "\n",
         folder / ".gitignore": _GITIGNORE,
     }

@@ -36,8 +36,9 @@ Only lakes from before 23 November 2026 have such properties; later ones have a 
 _DELTAS_AT_ONCE = 200_000
 """Deltas that are sorted in memory at the same time, about."""
 _MAX_ARRIVAL = (1 << 63) - 1
+"""No arrival is greater: they are integers of 64 bits with a sign."""
 _POSITION = ("arrival", "shard", "epoch", "seq")
-"""The columns that identify a push."""
+"""The columns that identify a push: arrival, and shard, epoch and number of its row in the staging store's log."""
 _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
 

@@ -40,13 +40,14 @@ query_app = command_app()
 _ERROR_CODE = 3
 """Exit code of `lakehouse.spark_query` after an expected error, which it reports as JSON."""
 _STDERR = 2
-"""File descriptor."""
-_ERRORS: tuple[type[LakeSyncError], ...] = (
+"""The file descriptor of stderr."""
+_CHILD_ERRORS: tuple[type[LakeSyncError], ...] = (
     ValidationError,
     NotFoundError,
     LakeUnavailableError,
     StagingUnavailableError,
 )
+"""The errors that `lakehouse.spark_query` reports, by their codes."""
 
 
 @query_app.command(
@@ -111,12 +112,12 @@ def rows_of(result: pa.Table) -> Iterator[Mapping[str, Any]]:
 
     A column whose name an earlier one has gets a number: of `SELECT a.id, b.id`, the second is `id_1`.
     """
-    distinct = result.rename_columns(_distinct(result.column_names))
+    distinct = result.rename_columns(_distinct_names(result.column_names))
     for batch in distinct.to_batches(max_chunksize=10_000):
         yield from batch.to_pylist(maps_as_pydicts="lossy")
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def _distinct_names(names: Sequence[str]) -> list[str]:
     """Return column names of which no two are equal."""
     result: list[str] = []
     for name in names:
@@ -168,17 +169,17 @@ def _query_spark(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Tabl
     if importlib.util.find_spec("pyspark") is None:
         raise StartupError("--engine spark needs pyspark; run pip install 'lakesync[platform]'")
     request = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
-    exit_code, response = _run(json.dumps(request).encode(), {**config.environment(), **_up_variables(config)})
+    exit_code, response = _run_child(json.dumps(request).encode(), {**config.environment(), **_spark_variables(config)})
     if exit_code == _ERROR_CODE:
         failure = json.loads(response)
-        error_class = next((each for each in _ERRORS if each.code == failure["code"]), LakeSyncError)
+        error_class = next((each for each in _CHILD_ERRORS if each.code == failure["code"]), LakeSyncError)
         raise error_class(failure["error"])
     if exit_code:
         raise LakeUnavailableError("the process that queries Spark failed; its output is above")
     return pa.ipc.open_stream(response).read_all()
 
 
-def _run(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
+def _run_child(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
     """Run the child process and return its exit code and its response.
 
     The response has a pipe of its own, because libraries print on stdout, which goes to stderr here.
@@ -206,16 +207,13 @@ def _run(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
         return process.wait(), response
 
 
-def _up_variables(config: Config) -> dict[str, str]:
+def _spark_variables(config: Config) -> dict[str, str]:
     """Return the address and token of the Spark of a running `lakesync up`, as environment variables.
 
     Empty if a Spark is configured, or no `lakesync up` is running.
     """
-    if config.spark.remote:
-        return {}
-    try:
-        spark = json.loads((config.data_dir / "up.json").read_text("utf-8"))["spark"]
-    except (OSError, ValueError, KeyError):
-        return {}
+    from lakesync.cli.connection import running_service
+
+    spark = {} if config.spark.remote else running_service(config, "spark")
     variables = {"LAKESYNC_SPARK_REMOTE": spark.get("remote"), "LAKESYNC_SPARK_TOKEN": spark.get("token")}
     return {name: value for name, value in variables.items() if value}

@@ -41,7 +41,7 @@ console_app = command_app()
 _ROLES = ("client", "admin")
 
 
-def _completed_roles(incomplete: str) -> list[str]:
+def _complete_roles(incomplete: str) -> list[str]:
     """Return the roles that begin with a text, for the shell's completion."""
     return [name for name in _ROLES if name.startswith(incomplete)]
 
@@ -61,7 +61,7 @@ def token() -> None:
 def create(
     client: Annotated[str, typer.Option("--client", "-c", help="The client id.")],
     gateway: Gateway = None,
-    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_completed_roles)] = "client",
+    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_complete_roles)] = "client",
     claim: Claim = None,
     hours: Annotated[float, typer.Option(help="Lifetime in hours.", min=0.001)] = 24.0,
     data: Data = None,
@@ -127,7 +127,7 @@ def show(
 def inspect(
     shown: Annotated[str, typer.Argument(metavar="[TOKEN]", help="The token, a file with it, or `-` for stdin.")] = "-",
     gateway: Gateway = None,
-    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_completed_roles)] = "client",
+    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_complete_roles)] = "client",
     data: Data = None,
     *,
     as_json: Json = False,
@@ -238,7 +238,7 @@ def console(
     from lakesync.cli.connection import connect
     from lakesync.client.transports.tokens import claims
 
-    remote = connect(url, gateway, token_file, data, seconds=hours * 3600)
+    remote = connect(url, gateway, token_file, data, token_seconds=hours * 3600)
     remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token
     fragment = {"token": remote.token} if remote.token else {}
     if "gw" not in claims(remote.token or ""):  # tokens of login providers, for example, do not name the gateway

@@ -54,7 +54,7 @@ def types(url: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """List the types of connectors that the gateway supports."""
     from lakesync.cli.connection import connect
 
-    descriptors = connect(url, None, None, data, named=False).get("/connectors/types")
+    descriptors = connect(url, None, None, data, gateway_required=False).get("/connectors/types")
     output.records(descriptors, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
 
 

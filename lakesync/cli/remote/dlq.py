@@ -34,7 +34,7 @@ dlq_app = command_app(
 )
 
 
-def _completed_kinds(incomplete: str) -> list[str]:
+def _complete_kinds(incomplete: str) -> list[str]:
     """Return the kinds that begin with a text, for the shell's completion."""
     return [name for name in dead_letters.KINDS if name.startswith(incomplete)]
 
@@ -69,7 +69,7 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="value, work or destination; default: all.", show_default=False, autocompletion=_completed_kinds
+            help="value, work or destination; default: all.", show_default=False, autocompletion=_complete_kinds
         ),
     ] = None,
     app_file: App = None,

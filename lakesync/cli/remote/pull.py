@@ -147,7 +147,7 @@ def tail(
         role="client",
         client=client,
         claims=parse_claim_options(claim),
-        seconds=_TAIL_TOKEN_SECONDS,
+        token_seconds=_TAIL_TOKEN_SECONDS,
     )
     changes = _changes(_peek_page(remote, client or remote.client_id), table, seconds, from_start=from_start)
     for number, delta in enumerate(changes, 1):

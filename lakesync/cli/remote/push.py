@@ -97,6 +97,7 @@ def push(
     transport = remote.transport()
 
     def types() -> Mapping[str, ColumnType]:
+        """Return the types of the table's columns by the gateway's schema; empty without one."""
         registered = transport.schema(table) if table else None
         return registered.schema.types if registered else {}
 

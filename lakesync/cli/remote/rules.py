@@ -6,6 +6,7 @@ constants or with claims of the client's token.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,12 +127,13 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Simulate sync rules: count the rows that a client would see."""
+    from lakesync.cli.connection import connect
     from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
 
     viewers = parse_viewers(claims)
     if not viewers:
         raise typer.BadParameter("no client is given; give --as CLAIMS with a sub")
-    simulation = Simulation(url, gateway, token_file, data, rows, table)
+    simulation = Simulation(partial(connect, url, gateway, token_file, data), rows, table)
     chosen = _parse(file, read_json(file)) if file is not None else simulation.active_rules()
     output.records(
         simulation.count_visible(chosen, viewers, listed=listed),
@@ -169,9 +171,10 @@ def diff(
     Without --as, compares for each client that the gateway process knows, with the claims of its last pull that the
     active rules read. Rules on other claims need --as.
     """
+    from lakesync.cli.connection import connect
     from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
 
-    simulation = Simulation(url, gateway, token_file, data, rows, table)
+    simulation = Simulation(partial(connect, url, gateway, token_file, data), rows, table)
     new = _parse(file, read_json(file))
     old = _parse(before, read_json(before)) if before is not None else simulation.active_rules()
     viewers = parse_viewers(claims) or simulation.clients()

@@ -6,7 +6,7 @@ Sync rules decide which rows a client may see, by the claims of the client's tok
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,48 +63,37 @@ class Simulation:
     """Evaluates sync rules over rows. The gateway is called only if its rules, rows or clients are needed."""
 
     def __init__(
-        self,
-        url: str | None,
-        gateway: str | None,
-        token_file: Path | None,
-        data: Path | None,
-        rows: Path | None,
-        tables: list[str] | None,
+        self, connect: Callable[[], GatewayConnection], rows: Path | None, tables: Sequence[str] | None
     ) -> None:
         """Choose the rows; none is read yet.
 
         Args:
-            url: the gateway's URL (`--url`); None for that of the settings.
-            gateway: the gateway's id (`--gateway`); None for that of the token or the settings.
-            token_file: the file with an admin's token (`--token-file`); None for LAKESYNC_TOKEN, or a new token.
-            data: the data folder (`--data`); None for that of the settings.
+            connect: returns the connection to the gateway, as an admin; called at most once.
             rows: a file with rows; None: the gateway's rows.
             tables: the tables to use; None: all.
         """
-        self._options = (url, gateway, token_file, data)
+        self._connect = connect
         self._file = rows
         self._tables = tables
 
     @cached_property
-    def remote(self) -> GatewayConnection:
+    def _remote(self) -> GatewayConnection:
         """The connection to the gateway, created at first use."""
-        from lakesync.cli.connection import connect
-
-        return connect(*self._options)
+        return self._connect()
 
     def active_rules(self) -> SyncRules:
         """Return the gateway's rules; if it has none, rules by which every client sees every row."""
-        rules = self.remote.get("/admin/sync-rules/{gateway}")["rules"]
+        rules = self._remote.get("/admin/sync-rules/{gateway}")["rules"]
         return parse_rules(rules) if rules is not None else SyncRules(1, ())
 
     def clients(self) -> list[Viewer]:
         """Return the clients that called the gateway process since it started, with the claims of their last pulls."""
-        clients = self.remote.get("/admin/metrics/{gateway}", clients=_MAX_CLIENTS)["clients"]
+        clients = self._remote.get("/admin/metrics/{gateway}", clients=_MAX_CLIENTS)["clients"]
         viewers = []
         for client in clients:
             client_id = client["clientId"]
             # Any row will do: the response has the client's claims, whether or not the row exists.
-            explained = self.remote.get("/admin/explain/{gateway}", clientId=client_id, table="none", rowId="none")
+            explained = self._remote.get("/admin/explain/{gateway}", clientId=client_id, table="none", rowId="none")
             viewers.append(Viewer(client_id, explained["client"]["claims"]))
         return viewers
 
@@ -175,7 +164,7 @@ class Simulation:
             after: str | None = None
             with output.spinner(f"reading {table}"):
                 while True:
-                    page = self.remote.get("/admin/rows/{gateway}", table=table, after=after, limit=_PAGE_SIZE)
+                    page = self._remote.get("/admin/rows/{gateway}", table=table, after=after, limit=_PAGE_SIZE)
                     yield from (Row(table, each["rowId"], each["values"]) for each in page["rows"])
                     after = page["next"]
                     if after is None:
@@ -183,7 +172,7 @@ class Simulation:
 
     def _known_tables(self, rules: Sequence[SyncRules]) -> list[str]:
         """Return the tables with a schema and those that rules name. Others must be given by --table."""
-        registered = {each["table"] for each in self.remote.get("/admin/schema/{gateway}")["schemas"]}
+        registered = {each["table"] for each in self._remote.get("/admin/schema/{gateway}")["schemas"]}
         named = {table for each in rules for bucket in each.buckets for table in bucket.tables}
         return sorted(registered | named)
 

@@ -27,7 +27,7 @@ STORAGE_VARIABLE = "DAGSTER_STORAGE_URL"
 
 _WRITTEN = "# Written by `lakesync up` at each start."
 """The first line by which a generated `dagster.yaml` is recognised."""
-_INSTANCE = (
+_GENERATED = (
     _WRITTEN
     + """ To keep changes, remove this line.
 telemetry:
@@ -72,10 +72,12 @@ retention:
 """
 )
 _RUN_HOST_LAUNCHER = "RunHostLauncher"
+"""The class of the run launcher that has the run host start runs."""
 _SLOT = """\
       - key: lakesync/slot
         value: {kind}
         limit: {limit}"""
+"""A limit of runs of one kind, in `dagster.yaml`."""
 _MAX_MOVES = 8
 """Runs of kind `move` (destinations, flows, tiers, migrations) at the same time; each takes about 60 MB."""
 _MAX_SOCKET_PATH = 100
@@ -105,10 +107,10 @@ def write(config: Config, code_port: int) -> Path:
     """
     home = config.dagster.home
     home.mkdir(parents=True, exist_ok=True)
-    if is_own(config):
-        _check_own_instance(config)
+    if has_user_file(config):
+        _check_user_settings(config)
     else:
-        (home / "dagster.yaml").write_text(_instance(config), "utf-8")
+        (home / "dagster.yaml").write_text(_generated_settings(config), "utf-8")
     if uses_run_host(config):
         socket = run_socket(config)
         if socket.parent != home:
@@ -119,7 +121,7 @@ def write(config: Config, code_port: int) -> Path:
     return workspace
 
 
-def is_own(config: Config) -> bool:
+def has_user_file(config: Config) -> bool:
     """Return whether `dagster.yaml` in Dagster's home is the user's own, without the first line of `lakesync up`."""
     try:
         return not (config.dagster.home / "dagster.yaml").read_text("utf-8").startswith(_WRITTEN)
@@ -133,8 +135,8 @@ def uses_run_host(config: Config) -> bool:
     Raises:
         ConfigurationError: the user's own `dagster.yaml` cannot be read.
     """
-    if is_own(config):
-        return (_own_instance(config).get("run_launcher") or {}).get("class") == _RUN_HOST_LAUNCHER
+    if has_user_file(config):
+        return (_user_settings(config).get("run_launcher") or {}).get("class") == _RUN_HOST_LAUNCHER
     return config.dagster.run_launcher is None
 
 
@@ -143,10 +145,12 @@ def has_storage(config: Config) -> bool:
 
     Storage elsewhere may exist too; False only says that it is not known.
     """
-    return config.dagster.storage_url is None and not is_own(config) and (config.dagster.home / "storage").exists()
+    return (
+        config.dagster.storage_url is None and not has_user_file(config) and (config.dagster.home / "storage").exists()
+    )
 
 
-def _instance(config: Config) -> str:
+def _generated_settings(config: Config) -> str:
     """Return the text of `dagster.yaml`."""
     storage: dict[str, Any] = {"sqlite": {"base_dir": str(config.dagster.home / "storage")}}
     if config.dagster.storage_url is not None:
@@ -156,7 +160,7 @@ def _instance(config: Config) -> str:
         "class": _RUN_HOST_LAUNCHER,
         "config": {"socket": str(run_socket(config))},
     }
-    return _INSTANCE.format(
+    return _GENERATED.format(
         storage=json.dumps(storage, ensure_ascii=False),  # JSON is YAML
         run_launcher=json.dumps(launcher, ensure_ascii=False),
         max_run_seconds=config.dagster.max_run_seconds,
@@ -165,7 +169,7 @@ def _instance(config: Config) -> str:
     )
 
 
-def _own_instance(config: Config) -> dict[str, Any]:
+def _user_settings(config: Config) -> dict[str, Any]:
     """Return the settings in the user's own `dagster.yaml`; raise ConfigurationError if it cannot be read."""
     import yaml
 
@@ -179,13 +183,13 @@ def _own_instance(config: Config) -> dict[str, Any]:
     return content
 
 
-def _check_own_instance(config: Config) -> None:
+def _check_user_settings(config: Config) -> None:
     """Reject settings that have no effect, because the user's own `dagster.yaml` replaces them.
 
     Raises:
         ConfigurationError: there are such settings, or the file cannot be read.
     """
-    _own_instance(config)
+    _user_settings(config)
     for name in ("storage_url", "run_launcher"):
         if getattr(config.dagster, name) is not None:
             raise ConfigurationError(

@@ -55,6 +55,7 @@ JARS = (
         "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
     ),
 )
+"""The jars that Spark always needs: Iceberg, and the JDBC drivers of catalogue and staging."""
 
 S3_JARS = (
     Jar(

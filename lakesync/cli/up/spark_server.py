@@ -20,6 +20,7 @@ from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
 
 _MIN_JAVA = 17
+"""The oldest major version of Java that Spark supports."""
 _OPENED_PACKAGES = (
     "java.lang",
     "java.lang.invoke",
@@ -52,6 +53,7 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
+"""The server's `log4j2.properties`: warnings and errors, on stderr."""
 _REDACTED_NAMES = "(?i)secret|password|token|credential|access[.-]?key"
 """Names of settings whose values Spark's web UI hides."""
 _RETAINED = {
@@ -70,8 +72,7 @@ _POOLS = """\
   <pool name="default"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
 </allocations>
 """
-
-
+"""The server's scheduler pools: jobs share the cores fairly, so that a long one does not delay a flush."""
 WAITING_TASKS = 12
 """Concurrent tasks of the embedded server beyond its cores.
 
@@ -140,7 +141,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
-        *(f"-D{key}={value}" for key, value in {**_for_workers(config, jars), **settings(config, port)}.items()),
+        *(f"-D{key}={value}" for key, value in {**_worker_settings(config, jars), **settings(config, port)}.items()),
         "-cp",
         os.pathsep.join([str(spark_home / "jars" / "*"), *map(str, jars)]),
         _MAIN_CLASS,
@@ -235,13 +236,13 @@ def _one_machine_settings(cores: int, memory: str) -> dict[str, str]:
         # A shuffle sorts off the heap, where collections do not copy its data; this saves a seventh of a merge of five
         # million deltas. Larger shuffles spill to disk.
         "spark.memory.offHeap.enabled": "true",
-        "spark.memory.offHeap.size": f"{_mebibytes(memory) // 2}m",
+        "spark.memory.offHeap.size": f"{mebibytes(memory) // 2}m",
         # Merges shuffle bytes that are compressed already; other jobs shuffle little.
         "spark.shuffle.compress": "false",
     }
 
 
-def _mebibytes(memory: str) -> int:
+def mebibytes(memory: str) -> int:
     """Return a size such as `2g` or `512m` in MiB."""
     return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
@@ -273,10 +274,10 @@ def _collector(config: Config) -> str:
 
 def _first_heap(memory: str) -> str:
     """Return the initial heap. The default, a 64th of the machine's memory, is filled before the first collection."""
-    return f"{min(_mebibytes(memory), _FIRST_HEAP_MIB)}m"
+    return f"{min(mebibytes(memory), _FIRST_HEAP_MIB)}m"
 
 
-def _for_workers(config: Config, jars: Sequence[Path]) -> dict[str, str]:
+def _worker_settings(config: Config, jars: Sequence[Path]) -> dict[str, str]:
     """Return the setting by which executors on other machines fetch the jars from the driver."""
     if config.spark.master is None:
         return {}

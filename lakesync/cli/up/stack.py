@@ -231,11 +231,12 @@ def _with_addresses(
     Raises:
         StartupError: a port cannot be used, or a jar of Spark cannot be downloaded.
     """
-    chosen = free_ports(5)
-    dagster_port = config.dagster.port or chosen[1]
-    spark_port, ui_port = config.spark.port or chosen[2], config.spark.ui_port or chosen[4]
+    free = iter(free_ports(5))
+    code_port = next(free)
+    dagster_port = config.dagster.port or next(free)
+    spark_port, ui_port = config.spark.port or next(free), config.spark.ui_port or next(free)
     if with_gateway:
-        gateway_port = config.gateway.port or chosen[0]
+        gateway_port = config.gateway.port or next(free)
         check_port(gateway_port, config.gateway.host, "--port")
         gateway = {"port": gateway_port, "url": local_url(config.gateway.host, gateway_port)}
     else:
@@ -246,14 +247,14 @@ def _with_addresses(
         dagster={"port": dagster_port, "url": local_url(config.dagster.host, dagster_port)},
     )
     if config.spark.remote:
-        return config, None, chosen[3]
+        return config, None, code_port
     check_port(spark_port, "127.0.0.1", "LAKESYNC_SPARK_PORT")
     check_port(ui_port, "127.0.0.1", "LAKESYNC_SPARK_UI_PORT")
     with display.working("downloading Spark's jars"):
         paths = jars.ensure_all(s3=config.lake.warehouse.startswith("s3://"))
     config = config.replace(spark={"port": spark_port, "ui_port": ui_port, "ui_url": f"http://127.0.0.1:{ui_port}"})
     spark = spark_server.prepare(config, port=spark_port, token=_plain(config.spark.token) or "", jars=paths)
-    return config.replace(spark={"remote": spark.remote}), spark, chosen[3]
+    return config.replace(spark={"remote": spark.remote}), spark, code_port
 
 
 def _plain(secret: SecretStr | None) -> str | None:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from lakesync.cli.up.process import Process
 from lakesync.cli.up.services import Service
@@ -26,9 +27,9 @@ from lakesync.model.errors import StartupError
 _TICK_SECONDS = 0.1
 """Interval between checks of all services."""
 _FIRST_WAIT_SECONDS = 0.5
-"""A service that failed to start again n times in a row is restarted after this time multiplied by 2 to the n."""
+"""A service that failed to start again n times in a row is restarted after this time multiplied by 2 to the power n."""
 _MAX_WAIT_SECONDS = 10.0
-"""Longest such delay."""
+"""The longest delay before a restart."""
 _MAX_FAILURES = 5
 """Failed restarts in a row after which the supervisor gives up."""
 _GRACE_SECONDS = 15.0
@@ -128,7 +129,7 @@ class Supervisor:
             for thread in stopping:
                 thread.join()
         for supervised in self._services.values():
-            self._change(supervised, State.STOPPED)
+            self._set_state(supervised, State.STOPPED)
 
     def _check(self, supervised: _SupervisedService) -> None:
         """Start a service if it may start, or record that it has become ready or has ended."""
@@ -140,7 +141,7 @@ class Supervisor:
                 self._watch_start(supervised)
             case State.READY:
                 if not supervised.service.once and supervised.process and supervised.process.exit_code is not None:
-                    self._failed(supervised, _exit_reason(supervised.process))
+                    self._restart_or_fail(supervised, _exit_reason(supervised.process))
 
     def _may_start(self, service: Service) -> bool:
         """Return whether all services that it needs have been ready."""
@@ -153,7 +154,7 @@ class Supervisor:
             service.name, service.command, service.environment, self._logs / f"{service.name}.log"
         )
         supervised.started_at = time.monotonic()
-        self._change(supervised, State.STARTING)
+        self._set_state(supervised, State.STARTING)
 
     def _watch_start(self, supervised: _SupervisedService) -> None:
         """Record that a starting service has become ready, has ended or takes too long."""
@@ -161,15 +162,15 @@ class Supervisor:
         seconds = time.monotonic() - supervised.started_at
         code = supervised.process.exit_code
         if code is not None and not (supervised.service.once and code == 0):
-            self._failed(supervised, _exit_reason(supervised.process))
+            self._restart_or_fail(supervised, _exit_reason(supervised.process))
         elif (code is not None or not supervised.service.once) and supervised.service.ready():
             supervised.was_ready, supervised.failures = True, 0
-            self._change(supervised, State.READY, seconds=seconds)
+            self._set_state(supervised, State.READY, seconds=seconds)
         elif seconds > supervised.service.timeout:
-            self._failed(supervised, f"was not ready after {supervised.service.timeout:.0f} s")
+            self._restart_or_fail(supervised, f"was not ready after {supervised.service.timeout:.0f} s")
 
-    def _failed(self, supervised: _SupervisedService, reason: str) -> None:
-        """Schedule a service's restart.
+    def _restart_or_fail(self, supervised: _SupervisedService, reason: str) -> None:
+        """Schedule the restart of a service that ended or does not become ready; `reason` says which.
 
         Raises:
             StartupError: the service was never ready, or failed to restart too often.
@@ -188,9 +189,11 @@ class Supervisor:
             process.stop(grace=2)
         wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**supervised.failures) if supervised.failures else 0.0
         supervised.not_before = time.monotonic() + wait
-        self._change(supervised, State.WAITING, reason=reason)
+        self._set_state(supervised, State.WAITING, reason=reason)
 
-    def _change(self, supervised: _SupervisedService, state: State, *, seconds: float = 0.0, reason: str = "") -> None:
+    def _set_state(
+        self, supervised: _SupervisedService, state: State, *, seconds: float = 0.0, reason: str = ""
+    ) -> None:
         """Set a service's state and report it; the other arguments are fields of `Change`."""
         supervised.state = state
         process = supervised.process if state in {State.STARTING, State.READY} else None
@@ -226,7 +229,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print a message that does not concern a single service."""
-        self._console.print(f"[dim]{text}[/]")
+        self._console.print(f"[dim]{escape(text)}[/]")
         self._event(event="note", text=text)
 
     def working(self, text: str) -> AbstractContextManager[object]:
@@ -240,11 +243,15 @@ class Display:
             case State.READY if change.service.once:
                 self._console.print(f"{name} [green]done[/]  after {change.seconds:.1f} s")
             case State.READY:
-                self._console.print(f"{name} [green]ready[/] after {change.seconds:.1f} s  {change.service.where}")
+                self._console.print(
+                    f"{name} [green]ready[/] after {change.seconds:.1f} s  {escape(change.service.where)}"
+                )
             case State.STARTING:
-                self._console.print(f"{name} [dim]starting; log: {change.log}[/]")
+                self._console.print(f"{name} [dim]starting; log: {escape(str(change.log))}[/]")
             case State.WAITING if change.reason:
-                self._console.print(f"{name} [yellow]{change.reason}; restarting[/]; log: {change.log}")
+                self._console.print(
+                    f"{name} [yellow]{escape(change.reason)}; restarting[/]; log: {escape(str(change.log))}"
+                )
             case _:
                 self._console.print(f"{name} [dim]{change.state.value}[/]")
         self._event(
@@ -266,15 +273,15 @@ class Display:
         """
         title = "LakeSync is up." if with_gateway else "The pipeline is up."
         self._console.print(
-            f"\n[bold green]{title}[/]  gateway [bold]{config.gateway.url}[/]  "
-            f"pipeline [bold]{config.dagster.url}[/]"
-            + (f"  Spark [bold]{config.spark.ui_url}[/]" if config.spark.ui_url else "")
+            f"\n[bold green]{title}[/]  gateway [bold]{escape(config.gateway.url or '')}[/]  "
+            f"pipeline [bold]{escape(config.dagster.url or '')}[/]"
+            + (f"  Spark [bold]{escape(config.spark.ui_url)}[/]" if config.spark.ui_url else "")
             + (
                 "\n[dim]run `lakesync console --open` to see clients, and why one lacks a row[/]"
                 if with_gateway
                 else ""
             )
-            + f"\n[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
+            + f"\n[dim]data and logs: {escape(str(folder))}; Ctrl-C stops everything[/]\n"
         )
         self._event(
             event="up",

@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers.http import unescape
+from lakesync.testing.servers import unescape
 from lakesync.testing.servers.jira.site import Issue
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|>=|<=|[=<>(),])|([^\s=<>!(),"']+))""")
+"""A quoted string, a sign, or a word."""
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -26,7 +27,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-_TEXTS: dict[str, Callable[[Issue], Any]] = {
+_TEXT_FIELDS: dict[str, Callable[[Issue], Any]] = {
     "project": lambda issue: issue.project,
     "key": lambda issue: issue.key,
     "issuekey": lambda issue: issue.key,
@@ -35,15 +36,18 @@ _TEXTS: dict[str, Callable[[Issue], Any]] = {
     "issuetype": lambda issue: issue.fields["issuetype"],
     "labels": lambda issue: issue.fields["labels"],
 }
-_TIMES: dict[str, Callable[[Issue], int]] = {
+"""Field in a condition → its text, or a list of texts."""
+_TIME_FIELDS: dict[str, Callable[[Issue], int]] = {
     "updated": lambda issue: issue.updated,
     "created": lambda issue: issue.created,
 }
+"""Field in a condition → its time, in milliseconds since 1970."""
 _ORDERS: dict[str, Callable[[Issue], Any]] = {
-    **_TIMES,
+    **_TIME_FIELDS,
     "key": lambda issue: (issue.project, int(issue.key.rpartition("-")[2])),
     "id": lambda issue: int(issue.id),
 }
+"""Field in ORDER BY → its sort key."""
 
 _UPDATED_THEN_KEY = ((_ORDERS["updated"], False), (_ORDERS["key"], False))
 """The order of the search index, in which matching issues need no sort."""
@@ -77,7 +81,7 @@ class Query(NamedTuple):
             issues: the search index, sorted by time of update, then by key.
             limit: the maximal number of issues.
         """
-        rest = issues[bisect_left(issues, self.since, key=_TIMES["updated"]) :]
+        rest = issues[bisect_left(issues, self.since, key=_TIME_FIELDS["updated"]) :]
         matching = filter(self.matches, rest)
         if self.order == _UPDATED_THEN_KEY:
             return list(islice(matching, limit))
@@ -112,6 +116,7 @@ class _Parser:
         self._zone = zone
 
     def query(self) -> Query:
+        """Parse the whole query."""
         test: Test | None = None
         since = 0
         if self._word() not in ("ORDER", ""):
@@ -126,6 +131,7 @@ class _Parser:
         return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
+        """Consume and return the next token."""
         if self._at == len(self._tokens):
             raise JqlError("Error in the JQL Query: Expecting a field, value or operator but got the end of the query.")
         self._at += 1
@@ -140,7 +146,7 @@ class _Parser:
         return (
             parts[0]
             if len(parts) == 1
-            else (lambda issue: any(test(issue) for test in tests), min(b for _, b in parts))
+            else (lambda issue: any(test(issue) for test in tests), min(bound for _, bound in parts))
         )
 
     def _all(self) -> Condition:
@@ -152,7 +158,7 @@ class _Parser:
         return (
             parts[0]
             if len(parts) == 1
-            else (lambda issue: all(test(issue) for test in tests), max(b for _, b in parts))
+            else (lambda issue: all(test(issue) for test in tests), max(bound for _, bound in parts))
         )
 
     def _one(self) -> Condition:
@@ -170,7 +176,7 @@ class _Parser:
 
     def _comparison(self) -> Condition:
         field = self._take().lower()
-        if field not in _TEXTS and field not in _TIMES:
+        if field not in _TEXT_FIELDS and field not in _TIME_FIELDS:
             raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
         sign = self._take()
         negated = sign.upper() == "NOT"
@@ -181,16 +187,17 @@ class _Parser:
             return lambda issue: (_texts(field, issue).isdisjoint(values)) == negated, 0
         if sign not in _COMPARE or negated:
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
-        if field in _TIMES:
+        if field in _TIME_FIELDS:
             compare, moment = _COMPARE[sign], self._moment(_unquoted(self._take()))
             since = moment if field == "updated" and sign in (">=", ">", "=") else 0
-            return lambda issue: compare(_TIMES[field](issue), moment), since
+            return lambda issue: compare(_TIME_FIELDS[field](issue), moment), since
         if sign not in ("=", "!="):
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         value = _unquoted(self._take()).lower()
         return lambda issue: (value in _texts(field, issue)) == (sign == "="), 0
 
     def _list(self) -> set[str]:
+        """Parse the list after IN."""
         if self._take() != "(":
             raise JqlError("Error in the JQL Query: Expecting '(' after IN.")
         values = set()
@@ -232,6 +239,7 @@ class _Parser:
 
 
 def _tokens(jql: str) -> list[str]:
+    """Split a query into tokens; quoted strings keep their quotes."""
     tokens, at = [], 0
     while at < len(jql.rstrip()):
         found = _TOKEN.match(jql, at)
@@ -243,9 +251,11 @@ def _tokens(jql: str) -> list[str]:
 
 
 def _unquoted(token: str) -> str:
+    """Return the text that a token stands for."""
     return unescape(token[1:-1]) if token[:1] in "\"'" and len(token) > 1 else token
 
 
 def _texts(field: str, issue: Issue) -> set[str]:
-    value = (_TEXTS.get(field) or _TIMES[field])(issue)
+    """Return a field's values as texts in lower case, because JQL ignores case."""
+    value = (_TEXT_FIELDS.get(field) or _TIME_FIELDS[field])(issue)
     return {str(each).lower() for each in (value if isinstance(value, list) else [value])}

@@ -1,7 +1,7 @@
 """The data of the fake Jira site (`JiraSite`), and the settings and counters of its REST API (`JiraService`).
 
-A site has projects, issues, comments, and a search index that lags behind them. The routes in `api` read and change it;
-tests change it directly, for example to hide an issue.
+A site has projects, issues, comments, and a search index that lags behind them. The routes in the package read and
+change it; tests change it directly, for example to hide an issue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 from typing import Any, Literal
 
-from lakesync.testing.servers.http import Response
+from lakesync.testing.servers import Response
 
 Status = Literal["To Do", "In Progress", "Done"]
 STATUSES: tuple[Status, ...] = ("To Do", "In Progress", "Done")
@@ -79,11 +79,13 @@ class JiraSite:
     issues: dict[str, Issue] = field(default_factory=dict)
     """Id → issue."""
     _ids: Iterator[int] = field(default_factory=lambda: count(10_000))
+    """The ids of further projects, issues and comments."""
     _numbers: dict[str, Iterator[int]] = field(default_factory=dict)
+    """Project key → the numbers in the keys of its further issues."""
     _index: dict[str, Issue] = field(default_factory=dict)
     """Id → the issue as the search finds it, a copy."""
     _pending: list[tuple[int, str, Issue | None]] = field(default_factory=list)
-    """Changes that the index lacks: when it gets them, issue id, and the changed copy (None: deleted)."""
+    """Changes that the index lacks: the time at which it gets them, issue id, and the changed copy (None: deleted)."""
     _ordered: list[Issue] | None = None
     """The index in the order of `indexed`; None after a change."""
 
@@ -95,10 +97,10 @@ class JiraSite:
             name: display name; None for a generated one.
             more: other fields of `Project`.
         """
-        made = Project(str(next(self._ids)), key, name or f"Project {key}", **more)
-        self.projects[key] = made
+        project = Project(str(next(self._ids)), key, name or f"Project {key}", **more)
+        self.projects[key] = project
         self._numbers.setdefault(key, count(1))
-        return made
+        return project
 
     def add_issue(
         self, project: str, summary: str, *, properties: dict[str, Any] | None = None, **fields: Any
@@ -112,7 +114,7 @@ class JiraSite:
             fields: other fields of the issue, such as `status`.
         """
         now = self.clock()
-        made = Issue(
+        issue = Issue(
             str(next(self._ids)),
             project,
             f"{project}-{next(self._numbers[project])}",
@@ -121,9 +123,9 @@ class JiraSite:
             {"summary": summary, "status": "To Do", "priority": "Medium", "issuetype": "Task", "labels": [], **fields},
             properties=properties or {},
         )
-        self.issues[made.id] = made
-        self._schedule_indexing(made)
-        return made
+        self.issues[issue.id] = issue
+        self._schedule_indexing(issue)
+        return issue
 
     def edit(self, issue: Issue, **fields: Any) -> None:
         """Change fields of an issue."""
@@ -140,10 +142,10 @@ class JiraSite:
             more: other fields of `Comment`.
         """
         now = self.clock()
-        made = Comment(str(next(self._ids)), author, body, now, now, **more)
-        issue.comments.append(made)
+        comment = Comment(str(next(self._ids)), author, body, now, now, **more)
+        issue.comments.append(comment)
         self._touch(issue)
-        return made
+        return comment
 
     def edit_comment(self, issue: Issue, comment: Comment, body: Any) -> None:
         """Replace a comment's body."""
@@ -214,10 +216,12 @@ class JiraSite:
         return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}{at:%z}"
 
     def _drop_pending(self, issue: Issue) -> None:
+        """Forget an issue's changes that the index lacks."""
         self._pending = [entry for entry in self._pending if entry[1] != issue.id]
         self._ordered = None
 
     def _touch(self, issue: Issue) -> None:
+        """Record that an issue changes now."""
         issue.updated = max(self.clock(), issue.updated)
         self._schedule_indexing(issue)
 
@@ -243,7 +247,10 @@ class Limits:
 
 @dataclass
 class JiraService:
-    """Settings and counters of the API. It has one account, with Basic authentication by e-mail address and token."""
+    """Settings and counters of the API; `JiraApi` adds its routes, whose first parameter has this class.
+
+    The API has one account, with Basic authentication by e-mail address and token.
+    """
 
     site: JiraSite
     email: str = "sync@example.com"

@@ -1,6 +1,7 @@
 """The tokens, routes and errors of each login vendor that `OidcProvider` can imitate.
 
-Each section has the vendor's claims, its routes, and at the end its entry in `VENDORS`.
+Each section has functions for the claims of the vendor's tokens and for its routes. `VENDORS` at the end refers to
+them. `OidcProvider` adds the claims `iss`, `iat` and `exp`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lakesync.testing.servers.http import Request, Response
+from lakesync.testing.servers import Request, Response
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ def _supabase_token(provider: Provider, request: Request, form: Mapping[str, str
 # -- Keycloak ------------------------------------------------------------------------------------------------------
 
 KEYCLOAK_REALM = "/realms/shop"
+"""The path of the realm, in which Keycloak has its users."""
 _KEYCLOAK_TOKEN = f"{KEYCLOAK_REALM}/protocol/openid-connect/token"
 _ENCRYPTION_KEY = {
     "kid": "encryption-not-signing",
@@ -207,6 +209,7 @@ _ENCRYPTION_KEY = {
     "n": "u0pXb8Gd3nC0p2jS3mJm3pKzqf2rR1mKpQ",
     "e": "AQAB",
 }
+"""A key in Keycloak's key set that signs no tokens, which verifiers must ignore."""
 
 
 def _keycloak_claims(user: User, _: str, audience: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The data of the fake Salesforce organisation (`SalesforceOrg`), and the settings and state of its API.
 
 An organisation has users and the records of four objects (Salesforce's word for tables). Deleted records stay in the
-recycle bin until they are purged. The routes in `api` read and change the data; tests change them directly.
+recycle bin until they are purged. The routes in the package read and change the data; tests change them directly.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
-from lakesync.testing.servers.http import Response
+from lakesync.testing.servers import Response
 
 
 def _fields(names: str) -> frozenset[str]:
+    """Return the named fields and those that every object has."""
     common = "Id IsDeleted CreatedDate LastModifiedDate SystemModstamp OwnerId CreatedById"
     return frozenset(f"{common} {names}".split())
 
@@ -41,11 +42,14 @@ REQUIRED = {
     "Opportunity": ("Name", "StageName", "CloseDate"),
     "Lead": ("LastName", "Company"),
 }
+"""The fields that a new record of each object must have."""
 RELATIONS = {"Owner": "OwnerId", "Account": "AccountId"}
-"""Fields of another record that a query may name: `Owner.Name`."""
+"""Relation → the field with the other record's id. A query may name fields of the other record: `Owner.Name`."""
 EXTERNAL_IDS = {"Account": ("ExternalKey__c",)}
+"""The fields of each object by whose value `upsert` finds a record."""
 
-_PREFIX = {"Account": "001", "Contact": "003", "Opportunity": "006", "Lead": "00Q"}
+_ID_PREFIXES = {"Account": "001", "Contact": "003", "Opportunity": "006", "Lead": "00Q"}
+"""The first characters of an object's record ids."""
 
 
 @dataclass
@@ -90,9 +94,11 @@ class SalesforceOrg:
     records: dict[str, Record] = field(default_factory=dict)
     """Id → record, also records in the recycle bin."""
     users: dict[str, str] = field(default_factory=lambda: {"005000000000001AAA": "Ada", "005000000000002AAA": "Grace"})
+    """Id → name."""
     log: list[tuple[int, str, str]] = field(default_factory=list)
     """The deleted records: time in milliseconds since 1970, object and record id. Purged records stay in it."""
-    _made: int = 0
+    _record_count: int = 0
+    """Number of records that were ever created, for ids."""
 
     def add(self, kind: str, **fields: Any) -> Record:
         """Create a record.
@@ -101,13 +107,15 @@ class SalesforceOrg:
             kind: the object, such as `Account`.
             fields: field values; the owner defaults to the first user.
         """
-        self._made += 1
+        self._record_count += 1
         now = self._now()
         owner = {"OwnerId": next(iter(self.users)), "CreatedById": next(iter(self.users))}
         flags = {"Opportunity": {"IsClosed": False, "IsWon": False}, "Lead": {"IsConverted": False}}.get(kind, {})
-        made = Record(kind, f"{_PREFIX[kind]}{self._made:012d}AAA", {**owner, **flags, **fields}, now, now)
-        self.records[made.id] = made
-        return made
+        record = Record(
+            kind, f"{_ID_PREFIXES[kind]}{self._record_count:012d}AAA", {**owner, **flags, **fields}, now, now
+        )
+        self.records[record.id] = record
+        return record
 
     def edit(self, record: Record, **fields: Any) -> None:
         """Change fields of a record."""
@@ -156,10 +164,11 @@ class SalesforceOrg:
         other = record.fields.get(RELATIONS[relation])
         if relation == "Owner":
             return self.users.get(str(other))
-        found = self.records.get(str(other))
-        return found.value(rest) if found is not None else None
+        related = self.records.get(str(other))
+        return related.value(rest) if related is not None else None
 
     def _now(self) -> int:
+        """Return the time in milliseconds since 1970, without fractions of a second."""
         return self.clock() // 1000 * 1000
 
 
@@ -174,10 +183,13 @@ class BulkJob:
 
     id: str
     operation: str
+    """`query` or `queryAll`."""
     query: str
     created: int
+    """Milliseconds since 1970."""
     fields: tuple[str, ...]
-    found: list[Record]
+    records: list[Record]
+    """The result of the query."""
     version: str
     """API version of the request that created the job. Requests of other versions cannot read the result."""
     fails: bool
@@ -186,7 +198,7 @@ class BulkJob:
 
 @dataclass
 class SalesforceService:
-    """Settings and state of the API."""
+    """Settings and state of the API; `SalesforceApi` adds its routes, whose first parameter has this class."""
 
     org: SalesforceOrg
     client_id: str = "consumer-key"
@@ -194,6 +206,7 @@ class SalesforceService:
     username: str = "sync@example.com"
     password: str = "password-and-token"  # noqa: S105
     daily_limit: int = 15_000
+    """Requests per day that are allowed."""
     session_ms: int = 7_200_000
     """Milliseconds for which an access token is valid."""
     locator_ms: int = 172_800_000
@@ -213,10 +226,11 @@ class SalesforceService:
     used: int = 0
     """Requests so far today."""
     sessions: dict[str, int] = field(default_factory=dict)
-    """Access token → when it expires, in milliseconds."""
+    """Access token → its expiry, in milliseconds since 1970."""
     results: dict[str, tuple[int, tuple[str, ...], list[Record]]] = field(default_factory=dict)
-    """Locator → when it expires, the fields and the remaining records of a query."""
+    """Locator → its expiry in milliseconds since 1970, the fields and the remaining records of a query."""
     jobs: dict[str, BulkJob] = field(default_factory=dict)
+    """Id → job."""
 
     def now(self) -> int:
         """Return the organisation's time in milliseconds since 1970."""

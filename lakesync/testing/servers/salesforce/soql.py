@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers.http import unescape
+from lakesync.testing.servers import unescape
 from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
 
 _TOKEN = re.compile(
@@ -93,6 +93,7 @@ class _Parser:
         self._kind = ""
 
     def query(self) -> Query:
+        """Parse the whole query."""
         self._expect("SELECT")
         names = [self._take()]
         if names[0].upper() == "COUNT":
@@ -127,12 +128,14 @@ class _Parser:
         return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
+        """Consume and return the next token."""
         if self._at == len(self._tokens):
             raise SoqlError("MALFORMED_QUERY", "unexpected end of the query")
         self._at += 1
         return self._tokens[self._at - 1]
 
     def _expect(self, word: str) -> None:
+        """Consume the next token, which must be a certain word."""
         if (token := self._take()).upper() != word:
             raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{token}'")
 
@@ -196,17 +199,18 @@ class _Parser:
             return lambda record: compare(time_ms(record) / 1000, value)
 
         def test(record: Record) -> bool:
-            held = _comparable(self._org.field_of(record, name))
-            if held is None or value is None:  # as at Salesforce, null compares only with = and !=
-                return compare(held, value) if sign in ("=", "!=", "<>") else False
+            actual = _comparable(self._org.field_of(record, name))
+            if actual is None or value is None:  # as at Salesforce, null compares only with = and !=
+                return compare(actual, value) if sign in ("=", "!=", "<>") else False
             try:
-                return compare(held, value)
+                return compare(actual, value)
             except TypeError:
                 return False
 
         return test
 
     def _list(self) -> list[Any]:
+        """Parse the list after IN."""
         self._expect("(")
         values = []
         while True:
@@ -232,6 +236,7 @@ class _Parser:
 
 
 def _tokens(soql: str) -> list[str]:
+    """Split a query into tokens; strings keep their quotes."""
     tokens, at = [], 0
     while at < len(soql.rstrip()):
         found = _TOKEN.match(soql, at)
