@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "conformance.md"
+"""The generated page."""
 COLUMNS = {
     "sqlite": "SQLite",
     "postgres": "Postgres",
@@ -29,6 +30,7 @@ COLUMNS = {
 }
 """Id of an adapter in the tests' parameters → heading of its column."""
 OBJECTS = {"local disk": "local disk", "s3": "S3 (moto)", "strict s3": "S3 (versitygw)"}
+"""The same for the tests of object stores."""
 FILES = {
     "test_adapters": ("Deltas", COLUMNS),
     "test_adapter_tables": ("Tables of rows and marks", COLUMNS),
@@ -66,18 +68,18 @@ def main() -> int:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "found.xml"
+        results = Path(folder) / "results.xml"
         files = [f"tests/conformance/{name}.py" for name in FILES]
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "deep or not deep", f"--junitxml={found}", *files]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "deep or not deep", f"--junitxml={results}", *files]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
-        cases = list(ET.parse(found).iter("testcase"))  # noqa: S314 pytest wrote it
-    when = f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC, commit {commit.stdout.strip()}: {_sum(cases)}.\n"
-    parts = [_part(name, title, columns, cases) for name, (title, columns) in FILES.items()]
+        cases = list(ET.parse(results).iter("testcase"))  # noqa: S314 pytest wrote it
+    when = f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC, commit {commit.stdout.strip()}: {_totals(cases)}.\n"
+    parts = [_file_table(name, title, columns, cases) for name, (title, columns) in FILES.items()]
     PAGE.write_text(HEAD + when + _gaps(cases) + "".join(parts), "utf-8")
     return code
 
 
-def _part(file: str, title: str, columns: dict[str, str], cases: list[ET.Element]) -> str:
+def _file_table(file: str, title: str, columns: dict[str, str], cases: list[ET.Element]) -> str:
     """Return the Markdown table of one test file: a row for each test, a column for each adapter.
 
     Args:
@@ -88,24 +90,27 @@ def _part(file: str, title: str, columns: dict[str, str], cases: list[ET.Element
     """
     rows: dict[str, dict[str, Counter[str]]] = {}
     for case in cases:
-        test, _, given = case.attrib["name"].rstrip("]").partition("[")
+        test, _, parameters = case.attrib["name"].rstrip("]").partition("[")
         column = next(
-            (name for name in columns if re.fullmatch(rf"{re.escape(name)}([-,].*)?", given, re.DOTALL)), None
+            (name for name in columns if re.fullmatch(rf"{re.escape(name)}([-,].*)?", parameters, re.DOTALL)), None
         )
         if column is not None and case.attrib["classname"].endswith(f".{file}"):
             rows.setdefault(test, {}).setdefault(column, Counter())[_outcome(case)] += 1
     lines = [
-        f"| {test.removeprefix('test_').replace('_', ' ')} | {_cells(found, columns)} |" for test, found in rows.items()
+        f"| {test.removeprefix('test_').replace('_', ' ')} | {_cells(outcomes, columns)} |"
+        for test, outcomes in rows.items()
     ]
     head = [f"| | {' | '.join(columns.values())} |", f"|---|{':-:|' * len(columns)}"]
     return "\n".join([f"\n## {title}", f"`tests/conformance/{file}.py`", "", *head, *lines, ""])
 
 
-def _cells(found: dict[str, Counter[str]], columns: dict[str, str]) -> str:
-    return " | ".join(_cell(found.get(name)) for name in columns)
+def _cells(outcomes: dict[str, Counter[str]], columns: dict[str, str]) -> str:
+    """Return the cells of a test's row; `outcomes` are the numbers of its outcomes by adapter."""
+    return " | ".join(_cell(outcomes.get(name)) for name in columns)
 
 
 def _cell(outcomes: Counter[str] | None) -> str:
+    """Return the cell of a test and an adapter: a tick if all cases passed, else what the others did."""
     if outcomes is None:
         return ""
     if outcomes.keys() == {"passed"}:
@@ -113,12 +118,14 @@ def _cell(outcomes: Counter[str] | None) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != "passed")
 
 
-def _sum(cases: list[ET.Element]) -> str:
-    found = Counter(map(_outcome, cases))
-    return ", ".join(f"{count} {outcome}" for outcome, count in found.items())
+def _totals(cases: list[ET.Element]) -> str:
+    """Return the number of cases by outcome, as a part of a sentence."""
+    outcomes = Counter(map(_outcome, cases))
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
 
 
 def _outcome(case: ET.Element) -> str:
+    """Return the outcome of a case: `passed`, `failed`, `skipped` or `expected failure`."""
     kinds = {child.tag: child for child in case}
     if kinds.keys() & {"failure", "error"}:
         return "failed"

@@ -17,13 +17,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tests.md"
+"""The page with the table."""
 PACKAGES = ["lakesync", "gateway", "lakehouse", "resources", "assets", "sensors", "lakesync_dagster"]
+"""The packages whose statements are counted."""
 FOLDERS = ["tests/unit", "tests/property", "tests/conformance"]
+"""The test folders that run by default."""
 SERVERS = ["postgres", "mariadb", "bigquery", "s3"]
 """Tests with one of these words in their name or parameters are left out."""
 DIVIDED = {"lakesync", "lakehouse"}
 """Packages with a row for each package inside."""
 TABLE = re.compile(r"(?<=<!-- scripts/coverage writes from here -->\n).*(?=<!-- to here -->)", re.DOTALL)
+"""The table's place in the page."""
 
 
 def main(folders: list[str]) -> int:
@@ -36,7 +40,7 @@ def main(folders: list[str]) -> int:
         str(file.relative_to(ROOT))
         for folder in folders
         for file in sorted((ROOT / folder).rglob("test_*.py"))
-        if "spark_server" not in file.read_text("utf-8")
+        if "spark_server" not in file.read_text("utf-8")  # tests with this fixture start Spark
     ]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "COVERAGE_FILE": f"{folder}/coverage"}
@@ -48,22 +52,22 @@ def main(folders: list[str]) -> int:
             return code
         report = f"{folder}/coverage.json"
         subprocess.run([*coverage, "json", "-q", "-o", report], cwd=ROOT, env=environment, check=True)
-        found = json.loads(Path(report).read_text("utf-8"))["files"]
+        sections = json.loads(Path(report).read_text("utf-8"))["files"]
     page = PAGE.read_text("utf-8")
-    PAGE.write_text(TABLE.sub(lambda _: table(found, folders), page), "utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: table(sections, folders), page), "utf-8")
     return 0
 
 
-def table(found: dict[str, dict[str, dict[str, int]]], folders: list[str]) -> str:
+def table(sections: dict[str, dict[str, dict[str, int]]], folders: list[str]) -> str:
     """Return the Markdown table of a report.
 
     Args:
-        found: file, relative to the checkout → its section of `coverage json`.
+        sections: file, relative to the checkout → its section of `coverage json`.
         folders: the test folders that ran.
     """
     statements: dict[str, int] = defaultdict(int)
     covered: dict[str, int] = defaultdict(int)
-    for file, section in found.items():
+    for file, section in sections.items():
         package = package_of(file)
         statements[package] += section["summary"]["num_statements"]
         covered[package] += section["summary"]["covered_lines"]

@@ -165,7 +165,7 @@ def take_running(page: Page, url: str, folder: Path, spark_ui: str | None) -> No
 
 
 def take_all(scene: Scene, into: Path) -> None:
-    """Push the data of six days, and take all pictures.
+    """Push the data of six days to a system without data, and take the pictures of it.
 
     Args:
         scene: the running system.

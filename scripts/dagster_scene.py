@@ -26,12 +26,15 @@ from lakesync.testing.servers import serve
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from lakesync.wire import json as wire_json
 
+T = TypeVar("T")
+
 GATEWAY = "nyc"
+"""The id of the only gateway."""
 DAYS = 6
+"""Number of days for which there is data, today included."""
 DAY_MS = 86_400_000
 _WAIT_SECONDS = 900
 """Longest time that `until` waits."""
-T = TypeVar("T")
 TABLES: dict[str, dict[str, Any]] = {
     "carriers": {"columns": [{"name": "name", "type": "string"}]},
     "planes": {"columns": [{"name": "model", "type": "string"}, {"name": "seats", "type": "number"}]},
@@ -44,6 +47,7 @@ TABLES: dict[str, dict[str, Any]] = {
         ]
     },
 }
+"""Table → its schema, without the table's name."""
 _RUNS = """query Runs($tags: [ExecutionTag!]) {
   runsOrError(filter: {tags: $tags}) { ... on Runs { results { runId status } } }
 }"""
@@ -222,10 +226,12 @@ class Scene:
             opened.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE _row = 'N7'")
 
     def _assets(self) -> set[str]:
+        """Return the keys of all assets, with slashes."""
         nodes = self.query("{ assetNodes { assetKey { path } } }")["assetNodes"]
         return {"/".join(node["assetKey"]["path"]) for node in nodes}
 
     def _runs(self, tags: list[dict[str, str]]) -> list[dict[str, Any]]:
+        """Return id and status of all runs with these tags."""
         return list(self.query(_RUNS, tags=tags)["runsOrError"]["results"])
 
     def query(self, graphql: str, **variables: Any) -> dict[str, Any]:
@@ -244,6 +250,16 @@ class Scene:
         return dict(response.json()["data"])
 
     def _post(self, path: str, body: dict[str, Any], role: str) -> None:
+        """Send a request to the gateway with a new token.
+
+        Args:
+            path: the route.
+            body: the body, which is sent as JSON.
+            role: the role in the token: `client` or `admin`.
+
+        Raises:
+            requests.RequestException: the gateway does not respond, or rejects the request.
+        """
         claims = {"sub": "ua", "gw": GATEWAY, "role": role, "exp": int(time.time()) + 3600}
         bearer = jwt.encode(claims, self.up_info["jwt_secret"], algorithm="HS256")
         url = self.up_info["gateway"]["url"] + path
@@ -298,8 +314,8 @@ def until(condition: Callable[[], T | None], what: str) -> T:
         TimeoutError: it has not returned one within 15 minutes.
     """
     deadline = time.monotonic() + _WAIT_SECONDS
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {_WAIT_SECONDS} s for {what}")
         time.sleep(0.5)
-    return found
+    return value

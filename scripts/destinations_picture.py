@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.backend_servers import bigquery_server, mariadb_server, s3_server
 from tests.postgres_server import postgres_server
 
-_SIZE = {"width": 2400, "height": 1800}
-_SHOWN = ("gateway", "flush", "destinations", "backends", "flows", "tiers", "migrations")
-_DECLARED = """
+_VIEWPORT = {"width": 2400, "height": 1800}
+_GROUPS = ("gateway", "flush", "destinations", "backends", "flows", "tiers", "migrations")
+"""The asset groups in the picture."""
+_SETTINGS = """
 [adapters]
 postgres = "env:PICTURE_POSTGRES"
 mysql = "env:PICTURE_MYSQL"
@@ -68,7 +69,10 @@ to = "archive"
 tables = ["carriers", "planes"]
 since = 2026-11-01
 """
-_MADE = "{ assetNodes { assetKey { path } groupName assetMaterializations(limit: 1) { runId } } }"
+"""The system's lakesync.toml; `{folder}` is a placeholder."""
+_ASSET_COUNT = 6
+"""Assets of these destinations and flows: one for each adapter that a destination writes to, and one for each flow."""
+_MATERIALISED = "{ assetNodes { assetKey { path } groupName assetMaterializations(limit: 1) { runId } } }"
 
 
 def main(into: Path) -> None:
@@ -80,17 +84,17 @@ def main(into: Path) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ |= _servers(stack)
-        (folder / "picture.toml").write_text(_DECLARED.format(folder=folder), "utf-8")
+        (folder / "picture.toml").write_text(_SETTINGS.format(folder=folder), "utf-8")
         scene = stack.enter_context(running(folder / "data", LAKESYNC_CONFIG=str(folder / "picture.toml")))
         scene.register()
         for days_back in (1, 0):
             scene.push_day(days_back)
         scene.flush()
-        until(lambda: _all_made(scene), "every destination and flow")
+        until(lambda: _all_materialised(scene), "every destination and flow")
         with browser_page() as page:
-            page.set_viewport_size(_SIZE)
-            wanted = quote(" or ".join(f'group:"{group}"' for group in _SHOWN), safe="")
-            expanded = ",".join(f"global@global:{group}" for group in _SHOWN)
+            page.set_viewport_size(_VIEWPORT)
+            wanted = quote(" or ".join(f'group:"{group}"' for group in _GROUPS), safe="")
+            expanded = ",".join(f"global@global:{group}" for group in _GROUPS)
             lineage = f"{scene.dagster}/asset-groups~{wanted}?expanded={expanded}"
             page.goto(lineage)
             page.get_by_text("Hide navigation").click()
@@ -116,10 +120,12 @@ def _servers(stack: ExitStack) -> dict[str, str]:
     }
 
 
-def _all_made(scene: Scene) -> bool:
+def _all_materialised(scene: Scene) -> bool:
     """Return whether every destination and flow has been materialised."""
-    nodes = [node for node in scene.query(_MADE)["assetNodes"] if node["groupName"] in {"destinations", "flows"}]
-    return len(nodes) == 6 and all(node["assetMaterializations"] for node in nodes)
+    nodes = [
+        node for node in scene.query(_MATERIALISED)["assetNodes"] if node["groupName"] in {"destinations", "flows"}
+    ]
+    return len(nodes) == _ASSET_COUNT and all(node["assetMaterializations"] for node in nodes)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
-from lakesync.model import hlc
 from lakesync.model.errors import ConfigurationError, LakeSyncError, TransientError
+from lakesync.model.hlc import start_of
 from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 migrate_app, materialise_app = command_app(), command_app()
@@ -139,7 +139,7 @@ def _missing_path(uri: str) -> Path | None:
 
 def _first_hlc(day: datetime) -> int:
     """Return the first hlc of a UTC day."""
-    return hlc.encode(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000), 0)
+    return start_of(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000))
 
 
 @materialise_app.command(

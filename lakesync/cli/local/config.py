@@ -17,6 +17,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
+from lakesync.model.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -38,8 +39,6 @@ config_app = command_app(
 
 def _complete_settings(incomplete: str) -> list[str]:
     """Return the sections and settings that begin with a text, for the shell's completion."""
-    from lakesync.model.errors import ConfigurationError
-
     with suppress(ConfigurationError):
         names = [each.name for each in _setting_sources(None)]
         candidates = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
@@ -76,8 +75,6 @@ def show(
 
     The first that has a setting wins: options, LAKESYNC_* variables, lakesync.toml, ~/.config/lakesync/lakesync.toml.
     """
-    from lakesync.model.errors import NotFoundError
-
     selected = [
         setting
         for setting in _setting_sources(data)

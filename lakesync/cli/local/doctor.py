@@ -15,6 +15,7 @@ from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
+from lakesync.model.errors import ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -75,7 +76,6 @@ def doctor(
 def _run(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator[Check]:
     """Run checks and yield their results; with an invalid configuration, yield one result about that."""
     from lakesync.cli.local.doctor_checks import Check
-    from lakesync.model.errors import ConfigurationError, LakeSyncError
 
     try:
         config = load_settings(data)

@@ -22,6 +22,8 @@ import requests
 from lakesync.cli.connection import gateway_url, running_service, signing_secret
 from lakesync.cli.dagster_client import dagster_url
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
+from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.wire.http_auth import no_auth
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ _RECOMMENDED_BYTES = 5_000_000_000
 """Less free disk space is a warning."""
 _MIN_HEAP_BYTES = 450 << 20
 """Spark does not start with a smaller heap."""
-_MAX_DRIFT_SECONDS = 5.0
-"""The gateway rejects pushes from clocks that are further ahead."""
 _SECRET_BYTES = 32
 """Minimum length of the secret that signs tokens."""
 _TIMEOUT_SECONDS = 3.0
@@ -111,11 +111,12 @@ def clock(config: Config) -> Check:
     except (requests.RequestException, KeyError, ValueError):
         return Check("off", f"no gateway at {url} to compare with")
     found = f"{abs(seconds_ahead):.1f} s {'ahead of' if seconds_ahead > 0 else 'behind'} the gateway"
-    if abs(seconds_ahead) > _MAX_DRIFT_SECONDS:
+    max_seconds = MAX_DRIFT_MS / 1000
+    if abs(seconds_ahead) > max_seconds:
         return Check(
             "problem",
             found,
-            "synchronise this machine's clock by NTP; the gateway rejects pushes that are more than 5 s ahead",
+            f"synchronise this machine's clock by NTP; the gateway rejects pushes more than {max_seconds:g} s ahead",
         )
     return Check("ok", found)
 
@@ -212,7 +213,6 @@ def jars(config: Config) -> Check:
 
 def staging(config: Config) -> Check:
     """Check the staging stores: whether they exist, with the schema version of this LakeSync."""
-    from lakesync.model.errors import ConfigurationError
     from lakesync.staging import versions
     from lakesync.staging.shards import shard_map, shard_urls
 
@@ -284,7 +284,6 @@ def gateway(config: Config) -> Check:
 def pipeline(config: Config) -> Check:
     """Check that flushes succeed, runs start and sensors report."""
     from lakesync.cli.connection import connect
-    from lakesync.model.errors import LakeSyncError
 
     checked, problems, last_error = 0, [], ""
     for name in _gateways(config):
@@ -311,7 +310,6 @@ def pipeline(config: Config) -> Check:
 
 def _gateways(config: Config) -> list[str]:
     """Return the gateways that are declared or in this machine's store."""
-    from lakesync.model.errors import LakeSyncError
     from lakesync.staging import versions
 
     ids = {*config.gateways, *filter(None, [config.remote.gateway])}
@@ -324,7 +322,6 @@ def _gateways(config: Config) -> list[str]:
 def write_scope(config: Config) -> Check:
     """Check that no gateway's sync rules can be bypassed by writing."""
     from lakesync.cli.connection import OPEN_WRITE_SCOPE_WARNING, connect
-    from lakesync.model.errors import LakeSyncError
 
     gateways = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
     checked, bypassable, last_error = 0, [], ""

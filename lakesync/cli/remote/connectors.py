@@ -15,6 +15,7 @@ import typer
 from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, load_settings, read_json
+from lakesync.model.errors import LakeSyncError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +131,6 @@ def check(
     from lakesync.cli.connection import choose_gateway
     from lakesync.cli.local.staging import open_store
     from lakesync.connectors.base import probes_of
-    from lakesync.model.errors import LakeSyncError, NotFoundError
 
     config = load_settings(data)
     gateway_id = choose_gateway(config, gateway)
@@ -142,7 +142,7 @@ def check(
     connector_types = _connector_types(config)
     connector = connector_types.open(gateway_id, stored)
     connector_type = connector_types.find(stored.type)
-    assert connector_type is not None
+    assert connector_type is not None  # `open` raises for an unknown type
     errors: list[LakeSyncError] = []
     with closing(connector_type.open_source(connector)) as source, _without_retries():
         for probe in probes_of(source):

@@ -19,6 +19,7 @@ from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, load_settings
+from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from lakesync.cli.dagster_client import DagsterClient
@@ -64,6 +65,7 @@ def flush(
         while True:
             left = max(0.0, deadline - time.monotonic())
             response = remote.post("/admin/flush/{gateway}", wait=round(min(left, _MAX_REQUEST_WAIT), 1) or None)
+            # without a pipeline there are no tables to merge into, and the response has no `merged`
             done = bool(response.get("flushed")) and response.get("merged", True)
             if done or time.monotonic() >= deadline:
                 break
@@ -137,7 +139,6 @@ def backfill(
     exits with 1 if the backfill failed.
     """
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
-    from lakesync.model.errors import ConfigurationError
 
     url = dagster or dagster_url(load_settings(data))
     if url is None:
@@ -160,12 +161,12 @@ def backfill(
         output.records(rows, as_json=as_json)
         return
     deadline, succeeded = time.monotonic() + wait, True
-    launched = {
-        client.backfill(group, list(keys), f"lakesync backfill {' '.join(group)}", rebuild=rebuild): (keys, group)
-        for keys, group in chosen.items()
-    }
-    for backfill_id, (keys, group) in launched.items():
+    launched: dict[str, tuple[tuple[str, ...], list[str]]] = {}  # all of them, before the first is waited for
+    for keys, group in chosen.items():
+        backfill_id = client.backfill(group, list(keys), f"lakesync backfill {' '.join(group)}", rebuild=rebuild)
         output.note(f"{url}/runs/b/{backfill_id}")
+        launched[backfill_id] = (keys, group)
+    for backfill_id, (keys, group) in launched.items():
         succeeded &= _follow(client, backfill_id, group, list(keys), deadline, wait, as_json=as_json)
     if wait and not succeeded:
         raise typer.Exit(ExitCode.FAILED)
@@ -189,8 +190,6 @@ def _choose_partitions(
         ValidationError: an asset is unknown, has no partitions, or none of them is chosen.
         typer.BadParameter: an asset is partitioned by day, and neither a day nor a partition is chosen.
     """
-    from lakesync.model.errors import ValidationError
-
     nodes = client.assets()
     chosen: dict[tuple[str, ...], list[str]] = {}
     for asset in assets:

@@ -27,6 +27,7 @@ from lakesync.cli.options import (
     complete_tables,
     parse_claim_options,
 )
+from lakesync.model.errors import ResyncRequiredError, TransientError
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
@@ -224,8 +225,6 @@ def _changes(
     Raises:
         LakeSyncError: the first request failed, or a later one was rejected for good.
     """
-    from lakesync.model.errors import ResyncRequiredError, TransientError
-
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
     cursors: list[str | None] = []  # the last one is where the next request starts
     yield from _deltas(read_page, None if from_start else "now", tables, None, cursors)

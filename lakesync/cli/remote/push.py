@@ -21,6 +21,7 @@ from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, complete_tables, parse_claim_options
 from lakesync.cli.remote.record_files import records
+from lakesync.model.errors import LakeSyncError, RejectedError, ValidationError
 
 if TYPE_CHECKING:
     from lakesync.client.transports.http import HttpTransport
@@ -86,7 +87,6 @@ def push(
     interrupted import with the same file: rows are written again, and deltas with an hlc are skipped.
     """
     from lakesync.cli.connection import connect
-    from lakesync.model.errors import LakeSyncError
     from lakesync.model.hlc import HLC
     from lakesync.model.validation import importer_of
 
@@ -159,7 +159,6 @@ def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tu
     Raises:
         LakeSyncError: the gateway rejected the request as a whole, or did not answer.
     """
-    from lakesync.model.errors import RejectedError
     from lakesync.model.types import SyncPush
 
     try:
@@ -191,8 +190,6 @@ def _row_delta(record: Mapping[str, Any], number: int, table: str, id_column: st
     Raises:
         ValidationError: the row has no id, or its id is neither a string nor an integer.
     """
-    from lakesync.model.errors import ValidationError
-
     row_id = record.get(id_column)
     if row_id is None:
         known = ", ".join(map(repr, record)) or "no fields"
@@ -223,7 +220,6 @@ def _delta(record: Mapping[str, Any], number: int, importer: str, clock: HLC) ->
     import msgspec
 
     from lakesync.model.delta import delta_id
-    from lakesync.model.errors import ValidationError
     from lakesync.model.types import RowDelta
     from lakesync.wire.malformed import hlc_problem
 

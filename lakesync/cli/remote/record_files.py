@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lakesync.cli.options import open_text
+from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
     from lakesync.model.schema import ColumnType
@@ -36,8 +37,6 @@ def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnT
         typer.BadParameter: the file cannot be read.
         ValidationError: the content is invalid; the message names the line.
     """
-    from lakesync.model.errors import ValidationError
-
     try:
         with open_text(file) as lines:
             yield from _objects(lines, file, id_column, types)
@@ -79,8 +78,6 @@ def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) 
     Raises:
         ValidationError: the file is not CSV, or a row has more or fewer fields than the header.
     """
-    from lakesync.model.errors import ValidationError
-
     csv.field_size_limit(_MAX_FIELD_CHARS)
     lines = csv.reader(text, strict=True)
     try:
@@ -132,8 +129,6 @@ def _value(field: str, kind: ColumnType | None, where: str) -> Any:
 
 def _parsed(text: str, where: str) -> Any:
     """Parse JSON; raise ValidationError with `where` if it is not."""
-    from lakesync.model.errors import ValidationError
-
     try:
         return json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
     except ValueError as error:
@@ -155,8 +150,6 @@ def _finite(digits: str) -> float:
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     """Return a value; raise ValidationError with `where` if it is not a JSON object."""
-    from lakesync.model.errors import ValidationError
-
     if not isinstance(value, dict):
         raise ValidationError(f"{where}: {str(value)[:60]!r} is not a JSON object")
     return value

@@ -29,6 +29,8 @@ from lakesync.cli.options import (
     load_settings,
     parse_claims,
 )
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import wall_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +119,7 @@ def _print_details(explanation: dict[str, Any]) -> None:
         (
             {
                 **each,
-                "written": output.utc_time(int(each["hlc"]) >> 16),
+                "written": output.utc_time(wall_of(int(each["hlc"]))),
                 "touched": output.utc_time(each["touchedMs"]),
                 "delta": each["deltaId"][:12],
             }
@@ -283,7 +285,6 @@ def _holders(
         The object `holders` of the JSON output and None; or None and the reason why the gateway did not answer.
     """
     from lakesync.cli.connection import connect
-    from lakesync.model.errors import LakeSyncError
     from lakesync.model.validation import user_of
 
     try:
@@ -325,8 +326,6 @@ def _print_trace(delta: TracedDelta, holders: dict[str, Any] | None) -> None:
 
 def _steps(delta: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     """Yield the lines of the trace, each as a heading and a text; `holders` is the first result of `_holders`."""
-    from lakesync.model.hlc import wall_of
-
     columns = f"{delta.columns} column" + ("" if delta.columns == 1 else "s")
     yield "delta", delta.delta_id
     written = output.utc_time(wall_of(delta.hlc))

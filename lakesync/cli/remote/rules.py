@@ -15,6 +15,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, complete_tables, read_json
+from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
     from lakesync.rules.model import SyncRules
@@ -214,7 +215,6 @@ def apply(
 
 def _parse(file: Path, content: Any) -> SyncRules:
     """Return the sync rules in the JSON of a file; raise ValidationError, which names the file, if they are invalid."""
-    from lakesync.model.errors import ValidationError
     from lakesync.rules.model import parse_rules
 
     try:
@@ -233,7 +233,6 @@ def _check_names(sync_rules: SyncRules, schemas: Path) -> None:
     Raises:
         ValidationError: a table or column does not exist.
     """
-    from lakesync.model.errors import ValidationError
     from lakesync.model.schema import parse_schema
 
     files = sorted(schemas.glob("*.json")) if schemas.is_dir() else [schemas]

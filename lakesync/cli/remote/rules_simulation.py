@@ -15,6 +15,7 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.options import parse_claims, read_text
+from lakesync.model.errors import ValidationError
 from lakesync.rules.model import SyncRules, matches, parse_rules
 
 if TYPE_CHECKING:
@@ -180,8 +181,6 @@ class Simulation:
 def _rows_in_file(path: Path) -> Iterator[Row]:
     """Yield the rows of JSON lines `{table, rowId, values}`, or of deltas as `lakesync pull --json` prints them."""
     import json
-
-    from lakesync.model.errors import ValidationError
 
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():

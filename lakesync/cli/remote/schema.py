@@ -15,6 +15,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
+from lakesync.model.errors import SchemaError, ValidationError
 
 schema_app = command_app(
     "Register, list and retire table schemas.",
@@ -95,7 +96,6 @@ def retire(
 
 def _table_of(file: Path, content: Any) -> str:
     """Return the table of a schema file's JSON; raise ValidationError, which names the file, if it is not a schema."""
-    from lakesync.model.errors import SchemaError, ValidationError
     from lakesync.model.schema import parse_schema
 
     try:

@@ -1,8 +1,7 @@
 """`lakesync status` summarises the progress of gateway, clients, lake and pipeline; `lakesync clients` lists clients.
 
 The numbers come from the gateway's `/admin/metrics`, the lake's state tables and Dagster. A time named `…Ms` is in
-milliseconds since 1970. An arrival is the gateway's timestamp of receipt: without its lower 16 bits, a counter, it is
-such a time. So `>> 16` converts it.
+milliseconds since 1970. An arrival is the gateway's timestamp of receipt, of which `wall_of` returns such a time.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 from lakesync.cli.pipeline_health import lag_text, problems
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import wall_of
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
@@ -51,7 +52,6 @@ def status(
     the gateway answers, but the configured lake or pipeline does not.
     """
     from lakesync.cli.connection import connect
-    from lakesync.model.errors import LakeSyncError
 
     with output.spinner("collecting"):
         remote = connect(url, gateway, token_file, data)
@@ -103,7 +103,7 @@ def _summary(
         "gateway": remote.gateway,
         "url": remote.url,
         "ready": ready,
-        "newestMs": newest_arrival >> 16 or None,
+        "newestMs": wall_of(newest_arrival) or None,
         "unflushedDeltas": metrics["logSize"],
         "unflushedBytes": metrics["byteSize"],
         "oldestUnflushedSeconds": None if oldest_ms is None else round((now_ms - oldest_ms) / 1000, 1),
@@ -118,7 +118,7 @@ def _summary(
             {
                 "table": name,
                 "unflushedDeltas": unflushed.get(name, {}).get("deltaCount", 0),
-                "mergedMs": ((merged_arrivals or {}).get(name) or 0) >> 16 or None,
+                "mergedMs": wall_of((merged_arrivals or {}).get(name) or 0) or None,
             }
             for name in names
         ],
@@ -131,8 +131,6 @@ def _summary(
 
 def _ready(remote: GatewayConnection) -> str:
     """Return the status of the gateway's readiness check, or why it is not ready."""
-    from lakesync.model.errors import LakeSyncError
-
     try:
         return str(remote.get("/ready")["status"])
     except LakeSyncError as error:
@@ -225,7 +223,7 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if checkpoint is None:
         yield "checkpoint", "none yet; new clients pull all rows"
     else:
-        arrival = output.utc_time(int(checkpoint["arrivalHlc"]) >> 16)
+        arrival = output.utc_time(wall_of(int(checkpoint["arrivalHlc"])))
         stale = (
             "" if checkpoint["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
         )
