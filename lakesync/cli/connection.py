@@ -209,7 +209,15 @@ def choose_gateway(config: Config, gateway: str | None) -> str:
 
 
 def running_service(config: Config, service: str) -> dict[str, Any]:
-    """Return a service's entry in the `up.json` of a running `lakesync up`; empty if none runs on the data folder."""
+    """Return a service's entry in the `up.json` of a running `lakesync up`.
+
+    Args:
+        config: the settings, which name the data folder.
+        service: `gateway` or `dagster`, whose entry has its `url`; or `spark`, with `remote`, `ui_url` and `token`.
+
+    Returns:
+        The entry; empty if no `lakesync up` runs on the data folder, or it does not start the service.
+    """
     try:
         content = json.loads((config.data_dir / "up.json").read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,9 @@
 """Describes problems of the Dagster pipeline in sentences, for `lakesync status` and `lakesync doctor`.
 
 The pipeline's sensors post a report to the gateway, which is `pipeline` in `/admin/metrics`. It lists the parts of the
-pipeline (assets) that are behind the part upstream, with the runs that were requested for them.
+pipeline (assets) that are `behind` the part upstream: kind (`part`) and `name`, the number of `deltas`, since when
+(`sinceMs`), how many runs were requested for it (`requests`), and when the next one is (`retryMs`). It also lists
+the runs that are `queued`. Times named `…Ms` are in milliseconds since 1970.
 """
 
 from __future__ import annotations

@@ -15,10 +15,12 @@ from lakesync.model.types import Claims, ColumnValue, Op, RowDelta
 from lakesync.rules.model import MAX_OTHER_FILTERS, Bucket, Filter, Operator, SyncRules
 
 OPS: tuple[Op, ...] = ("INSERT", "UPDATE", "DELETE")
+"""The operations of deltas."""
 OPERATORS: tuple[Operator, ...] = ("eq", "neq", "in", "gt", "lt", "gte", "lte")
+"""The operators of filters in sync rules."""
 
 texts: st.SearchStrategy[str] = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-"""Any Unicode that JSON can carry, also control characters and characters beyond 16 bits."""
+"""Any Unicode text that JSON can carry: no surrogates (category Cs), but control characters and all planes."""
 
 ids: st.SearchStrategy[str] = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12
@@ -31,6 +33,7 @@ identifiers: st.SearchStrategy[str] = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,10
 scalars: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
 )
+"""JSON values without lists and objects."""
 
 values: st.SearchStrategy[Any] = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
@@ -92,11 +95,12 @@ filter_values: st.SearchStrategy[Any] = (
     | st.sampled_from(["é" * 70, "é" * 70 + "x", "9" * 80, "a" * 63, "a" * 64, "a" * 65, "a" * 300])
     | texts
 )
-"""Column values that filters on them have something to say about."""
+"""Column values near the constants and limits of filters, so that filters match some of them."""
 
 _constants = st.sampled_from(["a", "b", "3", "10", "2.5", "", "true", "a" * 65]) | texts.filter(
     lambda text: not text.startswith("jwt:")
 )
+"""The constants that filters compare with."""
 _claim_names = st.sampled_from(["sub", "team", "level"])
 
 
@@ -108,6 +112,7 @@ def rules(draw: st.DrawFn, columns: tuple[str, ...] = ("x", "y")) -> SyncRules:
 
 
 def _bucket(draw: st.DrawFn, name: str, columns: tuple[str, ...]) -> Bucket:
+    """Return a random bucket with this name, whose filters are on these columns."""
     operands = _constants | _claim_names.map(lambda claim: f"jwt:{claim}")
     filters = [
         Filter(draw(st.sampled_from(columns)), draw(st.sampled_from(OPERATORS)), draw(operands))
@@ -125,3 +130,4 @@ claims: st.SearchStrategy[Claims] = st.dictionaries(
     ),
     max_size=3,
 )
+"""The claims of a client's token that rules read."""

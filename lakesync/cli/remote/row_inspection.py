@@ -326,11 +326,13 @@ def _print_trace(delta: TracedDelta, holders: dict[str, Any] | None) -> None:
 
 def _steps(delta: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     """Yield the lines of the trace, each as a heading and a text; `holders` is the first result of `_holders`."""
+    from lakesync.staging.head import MAIN_SHARD
+
     columns = f"{delta.columns} column" + ("" if delta.columns == 1 else "s")
     yield "delta", delta.delta_id
     written = output.utc_time(wall_of(delta.hlc))
     yield "client", f"{delta.client_id} wrote {delta.op} of {delta.table}/{delta.row_id}, {columns}, at {written}"
-    shard = "" if delta.shard == "main" else f", shard {delta.shard}"
+    shard = "" if delta.shard == MAIN_SHARD else f", shard {delta.shard}"
     arrived = output.utc_time(wall_of(delta.arrival_hlc))
     position = f"arrival {delta.arrival_hlc}, sequence {delta.seq}, position {delta.ordinal}"
     yield "commit", f"gateway {delta.gateway}{shard}, {arrived}, {position}"

@@ -38,7 +38,7 @@ _LOCATIONS_QUERY = """{
 }"""
 _DAEMONS_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
 
-_SETTINGS = {
+_SECRETS_OF = {
     "gateway": frozenset(
         {
             *("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token"),
@@ -54,6 +54,7 @@ _OPEN_CONNECTORS = frozenset({"gateway", "runs"})
 _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
 """Services that open Dagster's storage, by the reference in `dagster.yaml`."""
 _PREFIX = "LAKESYNC_"
+"""The first characters of the variables that are settings."""
 _UNIQUE_CHARS = 16
 """A secret of at least this length is not part of another variable's value by chance."""
 
@@ -224,8 +225,8 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
         config: the configuration, with all ports and secrets.
         inherited: the variables of this process, which its children inherit.
     """
-    reads_settings = any(role in _SETTINGS for role in roles)
-    allowed = {name for role in roles for name in _SETTINGS.get(role, ())}
+    reads_settings = any(role in _SECRETS_OF for role in roles)
+    allowed = {name for role in roles for name in _SECRETS_OF.get(role, ())}
     storage = config.dagster.storage_url if not _OPEN_STORAGE.isdisjoint(roles) else None
     secrets = list(_secrets(config))
     own_secrets = {value for name, value in secrets if name in allowed}
