@@ -17,7 +17,6 @@ from lakesync.auth.keys import (
     COOLDOWN_SECONDS,
     FILE_COOLDOWN_SECONDS,
     PUBLIC_ALGORITHMS,
-    Algorithm,
     Key,
     KeySet,
     discover_set,
@@ -30,7 +29,7 @@ from lakesync.model.validation import check_keys_url
 
 if TYPE_CHECKING:
     from lakesync.config import Config
-    from lakesync.config.sections import DeclaredIssuer
+    from lakesync.config.sections import Algorithm, DeclaredIssuer
 
 _MAX_DEPTH = 8
 """Levels of nested objects that a path can reach."""

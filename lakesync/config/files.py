@@ -164,6 +164,11 @@ def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any
 def _resolve(name: str, value: object, path: Path) -> object:
     """Return the value that a reference stands for, or a URL without credentials unchanged.
 
+    Args:
+        name: the setting, whose last part says whether it is a URL.
+        value: the setting's value in the file.
+        path: the file; a reference to another file is relative to its folder.
+
     Raises:
         ConfigurationError: the reference cannot be resolved, or the value is neither.
     """

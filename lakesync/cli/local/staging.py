@@ -39,7 +39,7 @@ erase_app = command_app()
 
 _RETRY_SECONDS = 30.0
 """Requests to a gateway that does not answer are retried for this long."""
-Url = Annotated[
+StagingUrl = Annotated[
     str | None,
     typer.Option(
         "--staging",
@@ -55,7 +55,7 @@ Url = Annotated[
         ("lakesync staging status --staging postgresql://user:password@host/db --json", "another store, as JSON"),
     )
 )
-def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
+def status(staging: StagingUrl = None, data: Data = None, *, as_json: Json = False) -> None:
     """Show schema versions, size and each gateway's progress.
 
     The store may be in use. With shards, all stores are shown.
@@ -76,7 +76,7 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
         ("lakesync staging migrate --data /var/lib/lakesync", "the store in that folder"),
     )
 )
-def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
+def migrate(staging: StagingUrl = None, data: Data = None, *, as_json: Json = False) -> None:
     """Upgrade the store's schema in place, keeping its data.
 
     A gateway does the same when it starts. On SQLite, stop the gateway first. A store that a newer LakeSync wrote is
@@ -104,7 +104,7 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
     )
 )
 def rebuild(
-    staging: Url = None,
+    staging: StagingUrl = None,
     data: Data = None,
     *,
     from_lake: Annotated[bool, typer.Option("--from-lake", help="Read the lake's Iceberg tables; required.")],
