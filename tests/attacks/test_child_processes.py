@@ -25,6 +25,8 @@ SECRETS = {
     "dagster.alert_secret": "a" * 32,
     "dagster.storage_url": "d" * 32,
     "gateway.issuers": "i" * 32,
+    "staging.url": "u" * 32,
+    "adapters": "b" * 32,
 }
 NEEDED = {
     "gateway": {
@@ -35,9 +37,19 @@ NEEDED = {
         "secret_key",
         "secret_key_previous",
         "gateway.issuers",
+        "staging.url",
+        "adapters",
     },
-    "code_server": {"service_token", "dagster.alert_secret", "dagster.storage_url"},
-    "runs": {"service_token", "secret_key", "secret_key_previous", "spark.token", "dagster.storage_url"},
+    "code_server": {"service_token", "dagster.alert_secret", "dagster.storage_url", "staging.url", "adapters"},
+    "runs": {
+        "service_token",
+        "secret_key",
+        "secret_key_previous",
+        "spark.token",
+        "dagster.storage_url",
+        "staging.url",
+        "adapters",
+    },
     "spark": {"spark.token"},
     "dagster": {"dagster.storage_url"},
     "daemon": {"dagster.storage_url"},
@@ -52,9 +64,12 @@ def started(tmp_path, monkeypatch):
     monkeypatch.setenv("CONNECTOR_shop_TOKEN", "of a connector")
     monkeypatch.setenv("UNRELATED", "kept")
     for number, (name, value) in enumerate(SECRETS.items()):
-        if name == "dagster.storage_url":
-            value = f"postgresql://dagster:{value}@127.0.0.1/dagster"  # noqa: PLW2901
-        given = json.dumps([{"issuer": "https://login", "secret": value}]) if name == "gateway.issuers" else value
+        if name in ("dagster.storage_url", "staging.url", "adapters"):
+            value = f"postgresql://lakesync:{value}@127.0.0.1/{name}"  # noqa: PLW2901
+        given = {
+            "gateway.issuers": json.dumps([{"issuer": "https://login", "secret": value}]),
+            "adapters": json.dumps({"copy": value}),
+        }.get(name, value)
         monkeypatch.setenv(f"LAKESYNC_{name.upper().replace('.', '_')}", given)
         monkeypatch.setenv(f"ANOTHER_NAME_{number}", f"prefix {value}")
     ports = {"gateway": {"url": "http://127.0.0.1:1"}, "dagster": {"url": "http://127.0.0.1:2"}}

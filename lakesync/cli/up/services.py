@@ -23,6 +23,7 @@ from lakesync.cli.up.dagster_home import STORAGE_VARIABLE
 from lakesync.cli.up.process import LOOPBACK, accepts
 from lakesync.cli.up.spark_server import SparkServer
 from lakesync.config import Config
+from lakesync.model.secrets import without_password
 
 MARKER = "LAKESYNC_SUPERVISED"
 """Variable of every process below `lakesync up`; its value is the data folder."""
@@ -233,6 +234,8 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
     if storage is not None:
         own_secrets.add(storage.get_secret_value())
     others_secrets = {value for _, value in secrets if value} - own_secrets
+    if not reads_settings:
+        others_secrets.update(_urls_with_credentials(config))
     removed = {
         name
         for name, value in inherited.items()
@@ -263,6 +266,15 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
     for issuer in config.gateway.issuers:
         if issuer.secret is not None:
             yield "gateway.issuers", issuer.secret.get_secret_value()
+
+
+def _urls_with_credentials(config: Config) -> Iterator[str]:
+    """Yield the URLs of stores and backends that contain a password; every service that reads settings needs them."""
+    shards = config.shard_config.stores.values() if config.shard_config is not None else ()
+    urls = (config.staging.url, config.lake.catalog_uri, config.flush.to_uri, config.flush.queue)
+    for url in (*urls, *config.adapters.values(), *config.sources.values(), *shards):
+        if without_password(url) != url:
+            yield url
 
 
 def _without(config: Config, names: frozenset[str]) -> Config:
