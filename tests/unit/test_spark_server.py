@@ -17,6 +17,11 @@ def conf(tmp_path, monkeypatch):
     return config.load({"data_dir": tmp_path, "spark": {"memory": "3g", "settings": {"spark.sql.ansi.enabled": "no"}}})
 
 
+def test_the_catalogues_host_may_be_an_ipv6_address(conf):
+    conf = conf.replace(lake={"catalog_uri": "postgresql://u@[::1]:5433/lake"})
+    assert spark_server.catalogue(conf)["spark.sql.catalog.lake.uri"] == "jdbc:postgresql://[::1]:5433/lake"
+
+
 def test_the_command_line_contains_no_secrets(conf, tmp_path):
     conf = conf.replace(lake={"catalog_uri": "postgresql://u:p%40ss@db:5433/lake?sslmode=require"})
     server = spark_server.prepare(conf, port=4, token="t0ken", jars=[tmp_path / "a b.jar"])

@@ -345,9 +345,10 @@ def _jdbc(uri: str) -> dict[str, str]:
     if uri.startswith("sqlite:///"):
         return {"uri": f"jdbc:sqlite:file:{uri.removeprefix('sqlite:///')}"}
     parts = urlsplit(uri)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = f":{parts.port}" if parts.port else ""
     query = f"?{parts.query}" if parts.query else ""
-    properties = {"uri": f"jdbc:postgresql://{parts.hostname}{port}{parts.path}{query}"}
+    properties = {"uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}"}
     if parts.username:
         properties["jdbc.user"] = unquote(parts.username)
     if parts.password:
