@@ -145,7 +145,7 @@ class Config(BaseSettings):
 
         def fill(section: str, key: str, default: object) -> None:
             settings = data.get(section) or {}
-            if isinstance(settings, dict) and not settings.get(key):
+            if isinstance(settings, dict) and settings.get(key) in (None, ""):
                 data[section] = {**settings, key: default}
 
         data = {**data, "data_dir": folder}

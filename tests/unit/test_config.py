@@ -124,6 +124,7 @@ def test_secrets_in_a_file_must_be_references(tmp_path, monkeypatch):
         ('jwt_secret = "env:NOT_SET_ANYWHERE"\n', "NOT_SET_ANYWHERE"),
         ("[gateway\n", "cannot be read"),
         ("data_dir = 4\n", "data_dir is 4"),
+        ("[limits]\nmax_backpressure_bytes = 0\n", "limits.max_backpressure_bytes is 0"),
         ('[[gateways]]\nid = "shop"\n', "gateways in"),
         ('[gateways]\nshop = "rules.json"\n', "shop in"),
         ('sources = ["jira"]\n', "is not a table"),

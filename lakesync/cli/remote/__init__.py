@@ -1,1 +1,1 @@
-"""Commands that ask a running gateway, or the Dagster of its pipeline."""
+"""Commands that call a running gateway, or the Dagster of its pipeline."""
