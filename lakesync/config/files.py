@@ -35,6 +35,8 @@ SECRETS = (
 )
 """Settings that may contain a secret. In a file they must be references, unless they are a URL without credentials."""
 
+_PATHS = ("data_dir", "clock_offset_file", "dagster.home", "lake.checkpoints")
+"""Settings that are a path, besides those of `[gateways]` and `[[gateway.issuers]]`."""
 _TABLE = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?")
 """A line that starts a table, such as `[gateway]` or `[[gateway.issuers]]`."""
 _KEY = re.compile(r"\s*([^=#\[{]+?)\s*=")
@@ -103,19 +105,22 @@ def read_file(path: Path) -> dict[str, Any]:
     for number, issuer in enumerate(_tables(_table(data, "gateway", path), "issuers", path)):
         if "secret" in issuer:
             issuer["secret"] = _resolve(f"gateway.issuers.{number}.secret", issuer["secret"], path)
-        if isinstance(issuer.get("keys"), str):
-            issuer["keys"] = str(path.parent / Path(issuer["keys"]).expanduser())
+        if "keys" in issuer:
+            issuer["keys"] = _absolute(issuer["keys"], path)
     stores = _table(_table(data, "shard_config", path), "stores", path)
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
-    if isinstance(data.get("data_dir"), str):
-        data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
+    for name in _PATHS:
+        section, _, key = name.rpartition(".")
+        table = _table(data, section, path) if section else data
+        if key in table:
+            table[key] = _absolute(table[key], path)
     for name in _table(data, "gateways", path):
         gateway = _table(data["gateways"], name, path)
-        if isinstance(gateway.get("rules"), str):
-            gateway["rules"] = str(path.parent / gateway["rules"])
+        if "rules" in gateway:
+            gateway["rules"] = _absolute(gateway["rules"], path)
         if isinstance(gateway.get("schemas"), list):
-            gateway["schemas"] = [str(path.parent / str(each)) for each in gateway["schemas"]]
+            gateway["schemas"] = [_absolute(each, path) for each in gateway["schemas"]]
     return data
 
 
@@ -159,6 +164,13 @@ def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         raise ConfigurationError(f"{name} in {path} is not a list of tables; write [[gateway.{name}]]")
     return tables
+
+
+def _absolute(value: object, path: Path) -> object:
+    """Return a path in the file at `path` as an absolute one; a URI, an empty text or another type unchanged."""
+    if not isinstance(value, str) or not value or "://" in value:
+        return value
+    return str(path.parent / Path(value).expanduser())
 
 
 def _resolve(name: str, value: object, path: Path) -> object:

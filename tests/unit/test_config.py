@@ -87,6 +87,23 @@ def test_a_relative_data_folder_starts_at_its_file(tmp_path, monkeypatch):
     assert config.load().data_dir == tmp_path / "etc/kept"
 
 
+def test_every_relative_path_starts_at_its_file(tmp_path, monkeypatch):
+    (tmp_path / "lakesync.toml").write_text(
+        'clock_offset_file = "offset"\n[dagster]\nhome = "dagster"\n[lake]\ncheckpoints = "frames"\n'
+        '[gateways.shop]\nrules = "rules.json"\nschemas = ["~/todos.json"]\n'
+    )
+    monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "lakesync.toml"))
+    monkeypatch.setenv("HOME", "/home/ann")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    loaded = config.load()
+    assert loaded.clock_offset_file == tmp_path / "offset"
+    assert loaded.dagster.home == tmp_path / "dagster"
+    assert loaded.lake.checkpoints == str(tmp_path / "frames")
+    assert loaded.gateways["shop"].rules == str(tmp_path / "rules.json")
+    assert loaded.gateways["shop"].schemas == ("/home/ann/todos.json",)
+
+
 def test_a_cluster_requires_stores_that_its_workers_reach(monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     apart = {
