@@ -261,8 +261,8 @@ def discover_set(issuer: str, check_url: Callable[[str], str | None]) -> tuple[K
     except KeysUnavailableError as error:
         raise KeysUnavailableError(f"{url}: {error}") from error
     if not isinstance(document, dict) or document.get("issuer") != issuer:
-        stated = document.get("issuer") if isinstance(document, dict) else None
-        raise KeysUnavailableError(f"{url} names the issuer {stated!r}, not {issuer!r}; set issuer to the former")
+        named = document.get("issuer") if isinstance(document, dict) else None
+        raise KeysUnavailableError(f"{url} names the issuer {named!r}, not {issuer!r}; set issuer to the former")
     jwks_uri = document.get("jwks_uri")
     fault = check_url(jwks_uri) if isinstance(jwks_uri, str) else "it is missing"
     if fault is not None:

@@ -170,9 +170,9 @@ class TokenVerifier:
     def _candidates(self, parts: TokenParts) -> list[Issuer]:
         """Return the issuers that may have issued a token: those with its `iss`, else the server's own secrets."""
         claim = parts.payload.get("iss")
-        found = [issuer for issuer in self._issuers if issuer.issuer == claim]
-        if found:
-            return found
+        with_iss = [issuer for issuer in self._issuers if issuer.issuer == claim]
+        if with_iss:
+            return with_iss
         if self._own_issuer is not None:
             return [self._own_issuer]
         what = "it has no iss" if claim is None else f"its iss {quote(claim)} is not an issuer of this gateway"

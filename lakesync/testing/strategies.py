@@ -52,8 +52,8 @@ def column_values(
     max_size: int = 4,
 ) -> tuple[ColumnValue, ...]:
     """Columns of a delta, each once."""
-    given = draw(st.dictionaries(columns, cells, max_size=max_size))
-    return tuple(ColumnValue.of(column, value) for column, value in given.items())
+    by_column = draw(st.dictionaries(columns, cells, max_size=max_size))
+    return tuple(ColumnValue.of(column, value) for column, value in by_column.items())
 
 
 @st.composite

@@ -40,6 +40,8 @@ token_app = command_app(
 console_app = command_app()
 
 _ROLES = ("client", "admin")
+_MAX_PATH_CHARS = 255
+"""A token may be longer than a path, of which the system would reject a test whether it exists."""
 
 
 def _complete_roles(incomplete: str) -> list[str]:
@@ -124,7 +126,9 @@ def show(
     )
 )
 def inspect(
-    shown: Annotated[str, typer.Argument(metavar="[TOKEN]", help="The token, a file with it, or `-` for stdin.")] = "-",
+    source: Annotated[
+        str, typer.Argument(metavar="[TOKEN]", help="The token, a file with it, or `-` for stdin.")
+    ] = "-",
     gateway: Gateway = None,
     role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_complete_roles)] = "client",
     data: Data = None,
@@ -141,8 +145,8 @@ def inspect(
 
     if role not in _ROLES:
         raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
-    is_token = shown.count(".") == 2 and not Path(shown[:255]).is_file()
-    token_text = shown if is_token else read_text(Path(shown)).strip()
+    is_token = source.count(".") == 2 and not Path(source[:_MAX_PATH_CHARS]).is_file()  # a JWT has three parts
+    token_text = source if is_token else read_text(Path(source)).strip()
     config = load_settings(data)
     issuers, secrets = configured_issuers(config), verification_secrets(config)
     if not issuers and not secrets:

@@ -48,7 +48,7 @@ Rows = Annotated[
         show_default=False,
     ),
 ]
-Listed = Annotated[bool, typer.Option("--list", help="Print the row ids too.")]
+WithIds = Annotated[bool, typer.Option("--list", help="Print the row ids too.")]
 
 
 @rules_app.callback()
@@ -124,7 +124,7 @@ def simulate(
     token_file: TokenFile = None,
     data: Data = None,
     *,
-    listed: Listed = False,
+    with_ids: WithIds = False,
     as_json: Json = False,
 ) -> None:
     """Simulate sync rules: count the rows that a client would see."""
@@ -137,9 +137,9 @@ def simulate(
     simulation = Simulation(partial(connect, url, gateway, token_file, data), rows, table)
     chosen = _parse(file, read_json(file)) if file is not None else simulation.active_rules()
     output.records(
-        simulation.count_visible(chosen, viewers, listed=listed),
+        simulation.count_visible(chosen, viewers, with_ids=with_ids),
         as_json=as_json,
-        columns=("as", "table", "rows", "visible", *(("rowIds=row ids",) if listed else ())),
+        columns=("as", "table", "rows", "visible", *(("rowIds=row ids",) if with_ids else ())),
         none="there are no rows",
     )
 
@@ -164,7 +164,7 @@ def diff(
     token_file: TokenFile = None,
     data: Data = None,
     *,
-    listed: Listed = False,
+    with_ids: WithIds = False,
     as_json: Json = False,
 ) -> None:
     """Compare sync rules: count the rows that each client would gain or lose.
@@ -182,9 +182,17 @@ def diff(
     if not viewers:
         raise typer.BadParameter("the gateway knows no clients yet; give --as CLAIMS")
     output.records(
-        simulation.compare(old, new, viewers, listed=listed),
+        simulation.compare(old, new, viewers, with_ids=with_ids),
         as_json=as_json,
-        columns=("as", "table", "before", "after", "added", "removed", *(("addedIds", "removedIds") if listed else ())),
+        columns=(
+            "as",
+            "table",
+            "before",
+            "after",
+            "added",
+            "removed",
+            *(("addedIds", "removedIds") if with_ids else ()),
+        ),
         none="no client would see a difference",
     )
 

@@ -98,13 +98,13 @@ class Simulation:
             viewers.append(Viewer(client_id, explained["client"]["claims"]))
         return viewers
 
-    def count_visible(self, rules: SyncRules, viewers: Sequence[Viewer], *, listed: bool) -> Iterator[dict[str, Any]]:
+    def count_visible(self, rules: SyncRules, viewers: Sequence[Viewer], *, with_ids: bool) -> Iterator[dict[str, Any]]:
         """Yield, for each client and table, the number of rows and of visible rows.
 
         Args:
             rules: the sync rules.
             viewers: the clients.
-            listed: whether to add the ids of the visible rows.
+            with_ids: whether to add the ids of the visible rows.
         """
         total: dict[str, int] = defaultdict(int)
         ids: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -117,10 +117,10 @@ class Simulation:
             for table in sorted(total):
                 visible_ids = ids[viewer.name, table]
                 counts = {"as": viewer.name, "table": table, "rows": total[table], "visible": len(visible_ids)}
-                yield counts | ({"rowIds": visible_ids} if listed else {})
+                yield counts | ({"rowIds": visible_ids} if with_ids else {})
 
     def compare(
-        self, old: SyncRules, new: SyncRules, viewers: Sequence[Viewer], *, listed: bool
+        self, old: SyncRules, new: SyncRules, viewers: Sequence[Viewer], *, with_ids: bool
     ) -> Iterator[dict[str, Any]]:
         """Yield, for each client and table with a difference, the number of rows gained and lost.
 
@@ -128,7 +128,7 @@ class Simulation:
             old: the rules before the change.
             new: the rules after it.
             viewers: the clients.
-            listed: whether to add the ids of these rows.
+            with_ids: whether to add the ids of these rows.
         """
         counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         added: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -153,7 +153,7 @@ class Simulation:
                 "added": len(added[key]),
                 "removed": len(removed[key]),
             }
-            yield difference | ({"addedIds": added[key], "removedIds": removed[key]} if listed else {})
+            yield difference | ({"addedIds": added[key], "removedIds": removed[key]} if with_ids else {})
 
     def _rows(self, rules: Sequence[SyncRules]) -> Iterator[Row]:
         """Yield the rows of the file, or of the gateway's tables that have a schema or that the rules name."""

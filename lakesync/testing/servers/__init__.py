@@ -182,5 +182,5 @@ def _encode(body: Any) -> tuple[bytes, str]:
 def unescape(text: str) -> str:
     r"""Replace the escapes in a JQL or SOQL string literal (`\n`, `\'`, `\u00e9`) by the characters they mean."""
     return _ESCAPE.sub(
-        lambda found: chr(int(found[1], 16)) if found[1] else _NAMED_ESCAPES.get(found[2], found[2]), text
+        lambda match: chr(int(match[1], 16)) if match[1] else _NAMED_ESCAPES.get(match[2], match[2]), text
     )

@@ -107,29 +107,29 @@ def bulk_fetch(api: JiraService, request: Request) -> Response:
     return Response(200, {"issues": as_json, "issueErrors": []})
 
 
-def issue(api: JiraService, request: Request, name: str) -> Response:
+def get_issue(api: JiraService, request: Request, name: str) -> Response:
     """Return an issue."""
-    found = find(api.site, name)
-    if found is None:
+    issue = find(api.site, name)
+    if issue is None:
         return Response(404, fault(ABSENT))
     fields = request.query.get("fields", "*all").split(",")
-    return Response(200, _issue(api.site, found, fields, request.query.get("properties", "").split(",")))
+    return Response(200, _issue(api.site, issue, fields, request.query.get("properties", "").split(",")))
 
 
 def comments(api: JiraService, request: Request, name: str) -> Response:
     """Return a page of an issue's comments, oldest first."""
-    found = find(api.site, name)
-    if found is None:
+    issue = find(api.site, name)
+    if issue is None:
         return Response(404, fault(ABSENT))
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 100)), 100)
-    page = [_comment(api.site, each) for each in found.comments[start : start + size]]
-    return Response(200, {"startAt": start, "maxResults": size, "total": len(found.comments), "comments": page})
+    page = [_comment(api.site, each) for each in issue.comments[start : start + size]]
+    return Response(200, {"startAt": start, "maxResults": size, "total": len(issue.comments), "comments": page})
 
 
 def transitions(api: JiraService, _: Request, name: str) -> Response:
     """Return an issue's transitions: to every status except its own."""
-    found = find(api.site, name)
-    if found is None:
+    issue = find(api.site, name)
+    if issue is None:
         return Response(404, fault(ABSENT))
     return Response(
         200,
@@ -137,7 +137,7 @@ def transitions(api: JiraService, _: Request, name: str) -> Response:
             "transitions": [
                 {"id": transition_id, "name": status, "to": {"name": status}}
                 for transition_id, status in _TRANSITIONS.items()
-                if status != found.fields["status"]
+                if status != issue.fields["status"]
             ]
         },
     )
@@ -170,8 +170,8 @@ def project_search(api: JiraService, request: Request) -> Response:
 
 def find(site: JiraSite, name: str) -> Issue | None:
     """Return the visible issue with an id or key."""
-    found = site.issues.get(name) or next((each for each in site.issues.values() if each.key == name.upper()), None)
-    return found if found is not None and site.sees(found) else None
+    issue = site.issues.get(name) or next((each for each in site.issues.values() if each.key == name.upper()), None)
+    return issue if issue is not None and site.sees(issue) else None
 
 
 def _query_parameters(request: Request) -> dict[str, Any]:
@@ -332,7 +332,7 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
         ("POST", "search/jql", search),
         ("POST", "issue/bulkfetch", bulk_fetch),
         ("GET", "project/search", project_search),
-        ("GET", "issue/([^/]+)", issue),
+        ("GET", "issue/([^/]+)", get_issue),
         ("GET", "issue/([^/]+)/comment", comments),
         ("GET", "issue/([^/]+)/transitions", transitions),
         ("POST", "issue", create_issue),
@@ -364,9 +364,9 @@ class JiraApi(JiraService):
                 410, fault("The requested API has been removed. Please migrate to the /rest/api/3/search/jql API.")
             )
         for method, pattern, route in _ROUTES:
-            if method == request.method and (found := pattern.fullmatch(request.path)):
+            if method == request.method and (match := pattern.fullmatch(request.path)):
                 try:
-                    response = route(self, request, *map(unquote, found.groups()))
+                    response = route(self, request, *map(unquote, match.groups()))
                 except ValueError:
                     return Response(400, fault("Invalid request payload. Refer to the REST API documentation."))
                 return Response(response.status, response.body, {**headers, **response.headers})
@@ -381,16 +381,16 @@ class JiraApi(JiraService):
         now, limits = self.now(), self.limits
         while self.spent and self.spent[0] <= now - limits.window_ms:
             self.spent.popleft()
-        left = limits.requests - len(self.spent)
+        remaining = limits.requests - len(self.spent)
         reset = (self.spent[0] if self.spent else now) + limits.window_ms
         headers = {
             "X-RateLimit-Limit": str(limits.requests),
-            "X-RateLimit-Remaining": str(max(left - 1, 0)),
+            "X-RateLimit-Remaining": str(max(remaining - 1, 0)),
             "X-RateLimit-Reset": f"{datetime.fromtimestamp(-(-reset // 1000), UTC):%Y-%m-%dT%H:%MZ}",
         }
-        if left - 1 < limits.requests * limits.near:
+        if remaining - 1 < limits.requests * limits.near:
             headers["X-RateLimit-NearLimit"] = "true"
-        if left <= 0:
+        if remaining <= 0:
             return headers | {"Retry-After": str(-(-(reset - now) // 1000)), "RateLimit-Reason": "jira-quota-based"}
         self.spent.append(now)
         return headers

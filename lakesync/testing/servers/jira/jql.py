@@ -88,10 +88,10 @@ class Query(NamedTuple):
         if not any(descending for _, descending in self.order):
             keys = [key for key, _ in self.order]
             return heapq.nsmallest(limit, matching, key=lambda issue: (*[key(issue) for key in keys], int(issue.id)))
-        found = sorted(matching, key=lambda issue: int(issue.id))
+        selected = sorted(matching, key=lambda issue: int(issue.id))
         for key, descending in reversed(self.order):
-            found.sort(key=key, reverse=descending)
-        return found[:limit]
+            selected.sort(key=key, reverse=descending)
+        return selected[:limit]
 
 
 def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
@@ -242,11 +242,11 @@ def _tokens(jql: str) -> list[str]:
     """Split a query into tokens; quoted strings keep their quotes."""
     tokens, at = [], 0
     while at < len(jql.rstrip()):
-        found = _TOKEN.match(jql, at)
-        if found is None:
+        match = _TOKEN.match(jql, at)
+        if match is None:
             raise JqlError(f"Error in the JQL Query: The character '{jql[at:].strip()[:1]}' is a reserved one.")
-        tokens.append(next(group for group in found.groups() if group is not None))
-        at = found.end()
+        tokens.append(next(group for group in match.groups() if group is not None))
+        at = match.end()
     return tokens
 
 

@@ -272,8 +272,8 @@ def _job_json(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
 
 def _version(request: Request) -> str:
     """Return the API version in the request's path, such as `62.0`."""
-    found = re.search(r"/v([0-9.]+)/", request.path)
-    return found[1] if found else ""
+    version = re.search(r"/v([0-9.]+)/", request.path)
+    return version[1] if version else ""
 
 
 def _text(value: Any) -> str:
@@ -324,9 +324,9 @@ class SalesforceApi(SalesforceService):
         self.used += 1
         headers = {"Sforce-Limit-Info": f"api-usage={self.used}/{self.daily_limit}"}
         for method, pattern, route in _ROUTES:
-            if method == request.method and (found := pattern.fullmatch(request.path)):
+            if method == request.method and (match := pattern.fullmatch(request.path)):
                 try:
-                    response = route(self, request, *map(unquote, found.groups()))
+                    response = route(self, request, *map(unquote, match.groups()))
                 except SoqlError as fault:
                     return error(400, fault.code, str(fault))
                 except ValueError as fault:

@@ -59,14 +59,14 @@ class Query(NamedTuple):
             org: the organisation.
             deleted: whether to include the recycle bin (`queryAll`).
         """
-        found = [each for each in org.visible(self.kind, deleted=deleted) if self.matches(each)]
-        found.sort(key=lambda each: each.id)
+        selected = [each for each in org.visible(self.kind, deleted=deleted) if self.matches(each)]
+        selected.sort(key=lambda each: each.id)
         for name, descending in reversed(self.order):
-            found.sort(
+            selected.sort(
                 key=lambda each, name=name: _sort_key(org.field_of(each, name)),  # type: ignore[misc]
                 reverse=descending,
             )
-        return found[: self.limit]
+        return selected[: self.limit]
 
 
 def parse(soql: str, org: SalesforceOrg) -> Query:
@@ -239,11 +239,11 @@ def _tokens(soql: str) -> list[str]:
     """Split a query into tokens; strings keep their quotes."""
     tokens, at = [], 0
     while at < len(soql.rstrip()):
-        found = _TOKEN.match(soql, at)
-        if found is None:
+        match = _TOKEN.match(soql, at)
+        if match is None:
             raise SoqlError("MALFORMED_QUERY", f"line 1:{at} no viable alternative at character '{soql[at]}'")
-        tokens.append(next(group for group in found.groups() if group is not None))
-        at = found.end()
+        tokens.append(next(group for group in match.groups() if group is not None))
+        at = match.end()
     return tokens
 
 
