@@ -24,6 +24,9 @@ os.environ.setdefault(
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m -XX:+UseSerialGC",
 )
 
+# How long an example takes to make or to run depends on the load of the machine, and decides nothing.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
 # `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 

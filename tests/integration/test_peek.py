@@ -172,15 +172,24 @@ def test_lakesync_pull_peeks_unless_told_to_replace_the_app(served, monkeypatch,
     cursor = looked.stderr.split()[-1]
     assert command("pull", "--client", "alice", "--since", cursor).stdout == ""
     assert command("tail", "--client", "alice", "--from-start", "--limit", "3").stdout.count("INSERT") == 3
-    assert bob.push(delta("o1", {"n": 4}, client="bob", table="orders")).ok
-    last = command("pull", "--client", "alice", "--table", "orders", "--limit", "1", "--json")
-    assert json.loads(last.stdout)["rowId"] == "o1"
     assert known(served, alice) == before
     pulled = command("pull", "--client", "alice", "--as-app", "--json")
     assert {json.loads(line)["rowId"] for line in pulled.stdout.splitlines()} >= {"t1", "t2"}
     assert known(served, alice) != before
     wrong = command("pull", "--client", "alice", "--as-app", "--since", cursor)
     assert "must be the app's cursor" in wrong.stderr
+
+
+def test_the_limit_of_a_pull_does_not_count_rows_of_other_tables(served, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    alice = served.client("alice")
+    for name, value in {"JWT_SECRET": SECRET, "GATEWAY_URL": served.url, "REMOTE_GATEWAY": alice.gateway}.items():
+        monkeypatch.setenv(f"LAKESYNC_{name}", value)
+    bob = served.client("bob", gateway=alice.gateway)
+    assert bob.push(delta("t1", {"n": 1}, client="bob"), delta("o1", {"n": 2}, client="bob", table="orders")).ok
+    for options in ([], ["--as-app"]):
+        pulled = command("pull", "--client", "alice", "--table", "orders", "--limit", "1", "--json", *options)
+        assert json.loads(pulled.stdout)["rowId"] == "o1"
 
 
 def command(*words):

@@ -193,7 +193,7 @@ def test_secrets_outlive_a_disk_that_is_full(tmp_path, monkeypatch):
 
 def test_damaged_secrets_are_not_replaced(tmp_path):
     (tmp_path / "secrets.json").write_text('{"secret_key": "ke')
-    with pytest.raises(ConfigurationError, match=r"secrets\.json holds no secrets: .* Restore it from a backup"):
+    with pytest.raises(ConfigurationError, match=r"secrets\.json contains no secrets: .* Restore it from a backup"):
         ensure_secrets(tmp_path)
     assert (tmp_path / "secrets.json").read_text() == '{"secret_key": "ke'
 
