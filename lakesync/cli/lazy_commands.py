@@ -91,7 +91,7 @@ class CommandEntry(NamedTuple):
     """The module of a command, and how `lakesync --help` lists the command."""
 
     module: str
-    """The command's module, relative to `lakesync.cli`, such as `remote.push`. Its typer app is `NAME_app`."""
+    """The command's module, relative to `lakesync.cli`, such as `remote.push`, which has the typer app `push_app`."""
     panel: str
     """The heading under which the command is listed."""
     summary: str
