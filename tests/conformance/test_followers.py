@@ -141,13 +141,13 @@ def test_a_killed_follower_resumes(request, kind, place, tmp_path):
 def test_a_follower_resumes_after_bigquery_dies(kind, dies, tmp_path, monkeypatch):
     with bigquery_server(dies=dies) as server:
         monkeypatch.setitem(SERVERS, NEEDS[kind], server.endpoint)
-        monkeypatch.setattr(bigquery, "_REQUEST_SECONDS", 1.0)  # for which its driver asks again
+        monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 1.0)
         adapter, made = DATABASES[kind](tmp_path), pushes(4)
         with pytest.raises(AdapterError):
             carry(adapter, made, at_once=5)
         assert not server.listens()
         server.again()
-        monkeypatch.setattr(bigquery, "_REQUEST_SECONDS", 60.0)
+        monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 60.0)
         before = read_follower_progress(adapter, "leaf", EVERYTHING).deltas
         assert sum(part.deltas for part in carry(adapter, made, at_once=5)) == 12 - before
         once(adapter, made)
@@ -157,7 +157,7 @@ def test_a_follower_resumes_after_bigquery_dies(kind, dies, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "bigquery", "parquet on s3"])
 def test_a_follower_with_an_unreachable_destination_fails_and_catches_up(request, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(bigquery, "_REQUEST_SECONDS", 1.0)  # for which its driver asks again
+    monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 1.0)
     request.param = kind
     start_server(request)
     (port,) = free_ports(1)
@@ -165,7 +165,7 @@ def test_a_follower_with_an_unreachable_destination_fails_and_catches_up(request
     with pytest.raises(AdapterError) as told:
         carry(adapter, made)
     assert "secret" not in str(told.value)
-    monkeypatch.setattr(bigquery, "_REQUEST_SECONDS", 60.0)
+    monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 60.0)
     wire = Wire(port_of(kind), at=port)
     carry(adapter, made, at_once=5)
     once(adapter, made)

@@ -41,7 +41,9 @@ _OPTIONS = frozenset({"location", "endpoint"})
 _SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
 """Names of scratch tables in statements. Each connection appends its own suffix."""
 _REQUEST_SECONDS = 60.0
-"""Timeout of an HTTP request, including its retries."""
+"""Timeout of an HTTP request."""
+_RETRY_SECONDS = 60.0
+"""Seconds after the first attempt during which a failed request is repeated."""
 _JOB_SECONDS = 300.0
 """Timeout of a job. BigQuery cancels a job that takes longer."""
 
@@ -201,8 +203,8 @@ class _BigQueryConnection:
         self._dataset = dataset
         self._suffix = uuid.uuid4().hex[:12]
         self._scratch: set[str] = set()
-        self._retry = retry.DEFAULT_RETRY.with_timeout(_REQUEST_SECONDS)
-        self._job_retry = retry.DEFAULT_JOB_RETRY.with_timeout(_REQUEST_SECONDS)
+        self._retry = retry.DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)
+        self._job_retry = retry.DEFAULT_JOB_RETRY.with_timeout(_RETRY_SECONDS)
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         job = self._job(statement, values)
