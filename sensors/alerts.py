@@ -16,7 +16,7 @@ import stamina
 import structlog
 from pydantic import SecretStr
 
-from assets.asset_metadata import LEFT_OUT
+from assets.asset_metadata import CONNECTOR, LEFT_OUT
 from assets.maintenance import MAINTENANCE
 from lakesync.connectors.webhook import sign
 from lakesync.wire.http_auth import no_auth
@@ -244,7 +244,12 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
 
 
 def _work(run: dg.DagsterRun) -> str:
-    """Return a run's work as text: job, assets and part. It is the same for all runs that do the same work."""
+    """Return a run's work as text: job, assets and part. It is the same for all runs that do the same work.
+
+    Polls of a connector are one work, whatever tables they include: after a failure, only some of them are due.
+    """
+    if CONNECTOR in run.tags:
+        return f"{run.job_name} {run.tags[CONNECTOR]}"
     assets = sorted(key.to_user_string() for key in run.asset_selection or ())
     part = run.tags.get("dagster/partition", "") if run.job_name == MAINTENANCE.to_user_string() else ""
     return " ".join([run.job_name, *assets, part]).strip()

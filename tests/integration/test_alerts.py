@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import CapturingLogger
 
+from assets.asset_metadata import CONNECTOR
 from sensors.alerts import (
     SIGNATURE,
     TIMESTAMP,
@@ -134,6 +135,40 @@ def test_a_part_that_keeps_failing_is_reported_once_until_it_recovers(receiver, 
     assert told() == []
     monkeypatch.setattr("tests.integration.test_alerts.DRY", {"sea"})
     assert told() == [("run_failed", ["breaks"])]
+
+
+def test_a_table_of_a_connector_that_keeps_failing_is_reported_once(receiver, alerts, instance, monkeypatch):
+    @dg.asset
+    def issues():
+        breaks_if_dry()
+
+    @dg.asset
+    def projects():
+        pass
+
+    def breaks_if_dry():
+        if DRY:
+            raise ValueError("dry")
+
+    poll = dg.Definitions([issues, projects], jobs=[dg.define_asset_job("poll")]).resolve_job_def("poll")
+    sensor = run_failure_sensor(alerts)
+    cursor = tick(sensor, instance)
+
+    def told(*tables):
+        """A poll of these tables ends; the alerts after it."""
+        nonlocal cursor
+        keys = [dg.AssetKey(table) for table in tables]
+        tags = {CONNECTOR: "shop/jira"}
+        poll.execute_in_process(instance=instance, asset_selection=keys, tags=tags, raise_on_error=False)
+        receiver.told.clear()
+        cursor = tick(sensor, instance, cursor)
+        return [(one["kind"], one["faults"]) for one in receiver.told]
+
+    assert told("issues", "projects") == [("run_failed", ["issues"])]
+    assert told("issues") == [], "only the failed table is due again"
+    monkeypatch.setattr("tests.integration.test_alerts.DRY", set())
+    assert told("issues") == [("run_recovered", ["issues"])]
+    assert told("issues", "projects") == []
 
 
 def test_a_check_is_reported_when_it_begins_to_fail_and_when_it_passes_again(receiver, alerts, instance):
