@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, core_schema
 from gateway.errors import ErrorBody, status_of
 from lakesync.actions import ActionLimits
 from lakesync.connectors.built_in import BUILT_IN
-from lakesync.engine.limits import MAX_PULL, EngineLimits
+from lakesync.engine.checks import MAX_PULL, EngineLimits
 from lakesync.model import errors
 from lakesync.model.delta import MAX_DEPTH
 from lakesync.model.errors import LakeSyncError

@@ -21,8 +21,7 @@ from gateway.openapi_schemas import CALLER_ERRORS, DIGITS, JSON, AnyId, Identifi
 from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.services import ServicesDependency
-from lakesync.engine.explanation import Explanation
-from lakesync.engine.reasons import moment
+from lakesync.engine.explanation import Explanation, moment
 from lakesync.engine.rejections import RejectedDelta
 from lakesync.model.errors import ValidationError
 from lakesync.model.schema import is_identifier

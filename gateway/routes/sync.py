@@ -38,7 +38,7 @@ from gateway.request_body import (
 from gateway.request_log import RequestRecord
 from gateway.services import Services, get_services
 from gateway.sync_service import RESYNC_HEADER, serve_pull, serve_push
-from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
+from lakesync.engine.checks import DEFAULT_PULL, MAX_PULL
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import (
     AdapterError,

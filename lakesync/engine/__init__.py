@@ -5,9 +5,9 @@ that pushes are committed to), and `SyncGateway` the operations of one gateway. 
 `open_gateway` runs a gateway inside an application.
 """
 
+from lakesync.engine.checks import EngineLimits
 from lakesync.engine.engine import Engine
 from lakesync.engine.gateway import GatewayStats, SyncGateway
-from lakesync.engine.limits import EngineLimits
 from lakesync.engine.opening import open_gateway
 
 __all__ = ["Engine", "EngineLimits", "GatewayStats", "SyncGateway", "open_gateway"]

@@ -1,16 +1,20 @@
-"""Checks of a push or pull before anything is stored: form, identity, clock, schemas, columns of a row, backlog.
+"""The engine's limits, and the checks of a push or pull before anything is stored.
 
 A *push* has *deltas*: INSERTs, UPDATEs and DELETEs of single rows, each with the client's timestamp (hlc) and an id. It
 is accepted or rejected as a whole; the error names each rejected delta. `SyncGateway` calls `check_push`, `check_pull`
 and `check_limit`, which need no stored state. `engine.pushing` calls the others in the transaction that stores the
-push.
+push. The gateway server fills `EngineLimits` from its settings, and `open_gateway` from its arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Literal
 
-from lakesync.engine.limits import MAX_PULL, MAX_ROW_COLUMNS, EngineLimits
+import msgspec
+
+from lakesync.actions.action_services import ActionLimits
 from lakesync.feed.apply import PushRows, too_wide
 from lakesync.model import hlc
 from lakesync.model.errors import (
@@ -22,12 +26,42 @@ from lakesync.model.errors import (
     SchemaMismatchError,
     ValidationError,
 )
+from lakesync.model.merge import RowState
 from lakesync.model.schema import check_delta
 from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
 from lakesync.model.validation import find_malformed, user_of
-from lakesync.staging.records import GatewayConfig, StoredRow
+from lakesync.rules.keys import BucketIndex
+from lakesync.staging.records import GatewayConfig, StoredRow, WriteScope
+
+DEFAULT_PULL = 100
+"""Number of deltas in a page if the request names no limit. A delta is a change of some columns of one row."""
+MAX_PULL = 10_000
+"""The most deltas that a pull may request for a page."""
+MAX_ROW_COLUMNS = 1_000
+"""The most columns of a row. Each column costs memory and time whenever the row is merged."""
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    """Limits that the engine enforces; `GatewaySettings` has those of HTTP."""
+
+    max_deltas: int = 10_000
+    """The most deltas in one push; a larger push is rejected with VALIDATION_ERROR."""
+    max_backpressure_bytes: int = 1 << 30
+    """Stored bytes of a gateway's unflushed deltas above which a push is rejected with BACKPRESSURE_ERROR."""
+    retry_after: float = 5.0
+    """Seconds until a client should retry after BACKPRESSURE_ERROR."""
+    actions: ActionLimits = ActionLimits()
+    """Limits of requests for actions, and how long the outcomes of actions are kept."""
+    reindex_rows: int = 500
+    """How many rows one commit reads and updates after a change of the sync rules; pushes run between these commits."""
+    write_scope: WriteScope = "visible"
+    """Which rows clients may push to. `any`: every row. `visible`: rows that the sync rules show the client before the
+    push, and new rows. `rules`: rows that they show it before and after the push. A value that an admin sets at run
+    time overrides this one."""
+
 
 _CLOCK = "; set the client's clock"
+_OUTSIDE = "the row is outside of what this client may write"
 
 
 def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
@@ -158,6 +192,86 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
             f"more than {limits.max_backpressure_bytes}: try again later",
             retry_after=limits.retry_after,
         )
+
+
+def check_scope(
+    deltas: Sequence[RowDelta],
+    claims: Claims,
+    index: BucketIndex,
+    scope: Literal["visible", "rules"],
+    now_ms: int,
+    stored: Mapping[RowKey, StoredRow],
+    keys: AbstractSet[str] = frozenset(),
+) -> None:
+    """Reject deltas of rows that are outside of the sender's buckets: the *write scope* (promise R8 in docs/spec.md).
+
+    The sync rules put rows into buckets, and a client sees the rows in the buckets that its token's claims allow. The
+    rules are evaluated for the rows' values. A row that does not exist or is deleted, before or after the push, is
+    not outside at that time. One case is rejected nevertheless: the DELETE of a row that the client can never have been
+    sent. It would cancel an INSERT of another client that arrives later.
+
+    Args:
+        deltas: the push's deltas that are not stored yet.
+        claims: the verified claims of the sender's token.
+        index: the bucket index of the active rules.
+        scope: `visible` checks each row as it is stored, `rules` also as the push would make it.
+        now_ms: server wall time in milliseconds since 1970.
+        stored: the rows of `deltas` as they are stored; rows that do not exist yet are absent.
+        keys: the bucket keys that the sender may see, with which rows are skipped quickly. Empty while the rows' stored
+            keys may be older than the active rules.
+
+    Raises:
+        ForbiddenError: `rejected` has every delta of a row that is outside. The message does not reveal whether the row
+            exists.
+    """
+    if index.everything:
+        return
+    unchecked = deltas
+    if scope == "visible" and keys:  # skips rows that the stored keys show to the sender: ten times faster
+        shown = {key for key, row in stored.items() if not keys.isdisjoint(row.keys)}
+        if len(shown) == len(deltas):  # each delta has a row of its own, and the sender may see all of them
+            return
+        unchecked = [delta for delta in deltas if delta.key not in shown]
+    before = {delta.key: stored[delta.key].fold().state for delta in unchecked if delta.key in stored}
+    outside = _invalid_deletes(before, unchecked, now_ms)
+    versions = list(before.items())
+    if scope == "rules":
+        after = {key: state.copy() for key, state in before.items()}
+        for delta in unchecked:
+            after.setdefault(delta.key, RowState()).merge(delta)
+        versions += after.items()
+    keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
+    in_use = sorted({bucket for _, keys in keyed for bucket in keys})
+    allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
+    outside.update(key for key, keys in keyed if keys.isdisjoint(allowed))
+    if outside:
+        rejected = [
+            Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in unchecked if each.key in outside
+        ]
+        raise ForbiddenError(f"{len(rejected)} of {len(deltas)} deltas rejected: {_OUTSIDE}; set those aside", rejected)
+
+
+def _invalid_deletes(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], now_ms: int) -> set[RowKey]:
+    """Return the rows that do not exist or are deleted, and that the push must not delete.
+
+    A DELETE of such a row is invalid if the row never existed and the push does not write it either, or if its
+    timestamp is ahead of the server's clock: it would cancel INSERTs that others make until then.
+
+    Args:
+        before: the stored rows' states.
+        deltas: the push's deltas.
+        now_ms: server wall time in milliseconds since 1970.
+    """
+    written = {delta.key for delta in deltas if delta.op != "DELETE"}
+    invalid = set()
+    for delta in deltas:
+        if delta.op == "DELETE":
+            state = before.get(delta.key)
+            never_seen = state is None and delta.key not in written
+            ahead = (state is None or not state.visible) and hlc.wall_of(delta.hlc) > now_ms
+            if never_seen or ahead:
+                invalid.add(delta.key)
+    return invalid
 
 
 def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: str) -> RejectedError:

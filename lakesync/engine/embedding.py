@@ -1,27 +1,41 @@
 """The part of `SyncGateway` for applications that embed a gateway: flush, sources, statistics, rehydration.
 
-A flush writes staging's deltas to the gateway's adapter. A source is another adapter, from which clients pull.
-Rehydration fills an empty staging store from the deltas in the adapter. Apps call these methods on the gateway of
-`open_gateway`; `engine.flushing` calls the flusher in the background.
+An *adapter* gives access to a database or object store. A *flush* writes staging's deltas to the gateway's adapter. A
+*source* is another adapter, from which clients pull. *Rehydration* fills a staging store that was lost, or is always
+empty at the start, from the deltas in the adapter. Apps call these methods on the gateway of `open_gateway`;
+`engine.flushing` calls the flusher in the background, and `ShardedGateway` the functions of rehydration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from lakesync.adapters.deltas import StoredDelta
+import msgspec
+
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.adapters.deltas import DeltaQuery, StoredDelta
 from lakesync.adapters.registry import Adapter, as_database
 from lakesync.adapters.transfer.loads import LoadBarrier
-from lakesync.engine.access import RulesCache
-from lakesync.engine.rehydration import rehydrate, stored_deltas
+from lakesync.engine.active_rules import RulesCache
+from lakesync.engine.checks import EngineLimits
+from lakesync.engine.names import Names
+from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
-from lakesync.model.types import RowDelta
-from lakesync.staging.store import StagingStore
+from lakesync.model.types import RowDelta, SyncPush
+from lakesync.model.validation import user_of
+from lakesync.staging.store import StagingStore, TransactionStore
+from lakesync.staging.store.push import PushCommit
 
-_CHUNK = 10_000
-"""Deltas that `rehydrate` reads from the adapter before it commits them."""
+_DELTAS_PER_READ = 10_000
+"""Deltas that `Embedding.rehydrate` reads from the adapter before it commits them."""
+_DELTAS_PER_COMMIT = 1000
+"""Deltas that are committed before the next ones are taken; one commit has those of one client."""
+_LIMITS = EngineLimits()
+"""A parameter of `push_work` that is not used: deltas that were accepted once are not checked against limits."""
+_NAMES = Names().of_push()
+"""A parameter of `push_work` that is not used: names of deltas that were accepted once are not checked."""
 
 
 class Embedding:
@@ -107,7 +121,7 @@ class Embedding:
             return rehydrate(self._store, self.gateway_id, self.rules, deltas, now)
         stored = stored_deltas(self.flusher.destination, self.gateway_id)
         total = 0
-        while chunk := list(islice(stored, _CHUNK)):  # an iterator: each slice continues after the one before
+        while chunk := list(islice(stored, _DELTAS_PER_READ)):  # an iterator: each slice continues after the one before
             total += rehydrate(self._store, self.gateway_id, self.rules, chunk, now)
             # They are in the adapter already (an identity does not depend on the arrival, 0 here). A flush before this
             # writes them again, which changes nothing: the adapter leaves a delta that it has unchanged.
@@ -137,3 +151,78 @@ class Embedding:
     def list_sources(self) -> list[str]:
         """Return the names of the registered sources, sorted."""
         return self.sources.names()
+
+
+def rehydrate(
+    store: TransactionStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int
+) -> int:
+    """Restore a gateway's rows from deltas that were accepted before: commit them as their clients' pushes, unchecked.
+
+    Known deltas are recognised by their ids and change nothing. Afterwards the gateway has a record of each client, as
+    of one that has pushed.
+
+    Args:
+        store: the staging store that contains the gateway.
+        gateway_id: the gateway's id.
+        rules: the gateway's cache of compiled sync rules.
+        deltas: the deltas to commit, in any order.
+        now_ms: server wall time in milliseconds since 1970.
+
+    Returns:
+        The number of deltas that were read, known ones included.
+
+    Raises:
+        StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.
+    """
+    total = 0
+    for chunk in _chunks(deltas):
+        by_client: dict[str, list[RowDelta]] = {}
+        for delta in chunk:
+            by_client.setdefault(delta.client_id, []).append(delta)
+        futures = [
+            store.submit(gateway_id, _RestoreWork(rules, client_id, own, now_ms))
+            for client_id, own in by_client.items()
+        ]
+        for future in futures:
+            future.result()
+        total += len(chunk)
+    return total
+
+
+def stored_deltas(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
+    """Yield all deltas of a gateway that an adapter contains, in order of arrival.
+
+    Args:
+        adapter: an open adapter.
+        gateway_id: the gateway's id.
+
+    Raises:
+        AdapterError: the adapter cannot be read.
+    """
+    query = DeltaQuery(gateway=gateway_id)
+    while True:
+        page = adapter.query_deltas_since(query)
+        for stored in page.deltas:
+            yield stored.delta
+        if page.end is None:
+            return
+        query = msgspec.structs.replace(query, after=page.end)
+
+
+class _RestoreWork:
+    """The transaction that commits some deltas of one client."""
+
+    def __init__(self, rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int) -> None:
+        push = SyncPush(client_id, tuple(deltas))
+        self._request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
+        self._rules = rules
+
+    def __call__(self, commit: PushCommit) -> None:
+        push_work(commit, self._request, self._rules, _LIMITS, _NAMES)
+
+
+def _chunks(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
+    """Yield lists of `_DELTAS_PER_COMMIT` deltas."""
+    rest = iter(deltas)
+    while chunk := list(islice(rest, _DELTAS_PER_COMMIT)):
+        yield chunk

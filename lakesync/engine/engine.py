@@ -15,9 +15,9 @@ import msgspec
 from lakesync.actions import ActionRunner
 from lakesync.adapters import Adapter
 from lakesync.connectors import Connectors
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
+from lakesync.engine.checks import EngineLimits
 from lakesync.engine.gateway import SyncGateway
-from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway

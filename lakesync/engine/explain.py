@@ -2,7 +2,7 @@
 
 `SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `engine.lag` calls
 `next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
-allow. `engine.explanation` has the result, and `engine.reasons` makes sentences of it.
+allow. `engine.explanation` has the result, and makes sentences of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.client_position import ClientPosition, claims_of, position_at, position_of
 from lakesync.engine.explanation import (
     ExplainedBucket,
@@ -21,8 +21,8 @@ from lakesync.engine.explanation import (
     ExplainedRow,
     Explanation,
     Verdict,
+    reasons_of,
 )
-from lakesync.engine.reasons import reasons_of
 from lakesync.feed import pull_page
 from lakesync.feed.client_state import current
 from lakesync.feed.positions import Access, Position

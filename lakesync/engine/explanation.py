@@ -1,15 +1,20 @@
-"""The result of `engine.explain`: why a client has a row or lacks it, as JSON for the admin route and the command line.
+"""The result of `engine.explain`: why a client has a row or lacks it, as values and as sentences.
 
-`engine.explain` fills these structs, `engine.reasons` turns them into sentences.
+`engine.explain` fills these structs and calls `reasons_of` for the sentences. The admin route returns the whole as
+JSON; the console and `lakesync explain` show it. The route and `engine.rejections` use `moment` for times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
-from lakesync.model.types import Claims, Op
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import Claims, Op, RowKey
+from lakesync.staging.erasing import ERASER
 
 ClaimsSource = Literal["request", "record", "pull", "client id"]
 """Where the claims of an explanation are from: the operator's request, the client's stored record, its last pull in
@@ -18,6 +23,17 @@ this process, or, if all of these lack claims, the client id alone."""
 Verdict = Literal["absent", "deleted", "hidden", "waiting", "delivered"]
 """`absent`: never pushed here. `deleted`: a tombstone hides it from everyone. `hidden`: no bucket shows it to this
 client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what it may see."""
+
+
+_NOT_PUSHED = (
+    "its writer has not pushed it yet, or the push was rejected: db.pending() at the writer lists unsent and rejected "
+    "changes; a change that it does not list was not committed, is in a table without a schema there, or went to "
+    "another gateway"
+)
+_IF_STILL_MISSING = (
+    "if the client lacks it nevertheless: the table must be among its schemas, db.pending() may list a newer change of "
+    "its own, and db.verify() pulls everything again"
+)
 
 
 class ExplainedFilter(msgspec.Struct, frozen=True, rename="camel"):
@@ -127,3 +143,137 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """Operations of this row that were sent and are not confirmed: the client has not sent their cursor back yet."""
     erased_ms: int | None
     """Server wall time when the row was last erased; null if it never was."""
+
+
+def reasons_of(explanation: Explanation, key: RowKey) -> Iterator[str]:
+    """Yield the reasons of an explanation, the most important first.
+
+    Args:
+        explanation: the explanation, complete except for its `reasons`.
+        key: the row's table and id.
+    """
+    named = f"row {key[1]!r} of table {key[0]!r}"  # the subject of the sentences
+    if not explanation.row.exists:
+        yield f"no delta of {named} was ever accepted by this gateway"
+        yield _NOT_PUSHED
+        return
+    yield from _verdict(explanation, named)
+    if explanation.buckets and explanation.client.claims_from == "client id":
+        yield "its claims are not known here, so the rules were evaluated with its id alone: pass its token's claims"
+    yield from _row(explanation, named)
+    if explanation.row.visible and not explanation.buckets:
+        yield "there are no buckets: everyone sees every row"
+    elif explanation.row.visible:
+        for bucket in explanation.buckets:
+            yield from _bucket(bucket, key[0])
+    yield from _client(explanation.client)
+    if explanation.verdict == "delivered":
+        yield _IF_STILL_MISSING
+    if set(explanation.row.bucket_keys) != set(explanation.row.keys_by_rules):
+        yield "the row is stored under other bucket keys than by the active rules: a change of rules is being applied"
+
+
+def _verdict(explanation: Explanation, named: str) -> Iterator[str]:
+    """Yield the sentences about the verdict."""
+    if explanation.verdict == "waiting":
+        operations = ", ".join(explanation.next_pull)
+        yield f"the client's next pull from the cursor that it was last sent returns {operations} of {named}"
+    elif explanation.verdict == "delivered":
+        yield f"the client was sent everything that it may see of {named}, or wrote it itself"
+    elif explanation.verdict == "hidden":
+        yield f"no bucket shows {named} to this client, and the client has no copy of it"
+    else:
+        yield _deleted(explanation, named)
+    if explanation.unconfirmed:
+        yield (
+            f"it was sent {', '.join(explanation.unconfirmed)} of the row and has not confirmed that; if its next pull "
+            "has an earlier cursor, it is sent the same again"
+        )
+
+
+def _row(explanation: Explanation, named: str) -> Iterator[str]:
+    """Yield the sentences about the row's state and the client's own writes."""
+    row, client_id = explanation.row, explanation.client.client_id
+    if not row.visible and explanation.verdict != "deleted":
+        yield _deleted(explanation, named)
+    if explanation.erased_ms is not None and row.tombstone_client_id != ERASER:
+        yield f"the data of {named} was erased permanently at {moment(explanation.erased_ms)}"
+    if row.client_wrote_ms is None:
+        return
+    wrote = f"the client wrote to it itself, last at {moment(row.client_wrote_ms)}"
+    if row.visible and all(column.client_id != client_id for column in row.columns):
+        yield f"{wrote}: newer values have replaced all of that"
+    elif row.visible and explanation.verdict == "delivered":
+        yield (
+            f"{wrote}: its own changes are not sent back to it, so a second database under the same client id, or one "
+            "that was restored from a backup, may lack them"
+        )
+
+
+def _deleted(explanation: Explanation, named: str) -> str:
+    """Return why a row is not visible to anyone."""
+    row = explanation.row
+    if row.tombstone_hlc is None:
+        return f"{named} is not visible to anyone: no INSERT of it was accepted, and no column of it has a value"
+    if row.tombstone_client_id == ERASER:
+        return (
+            f"{named} was erased permanently at {moment(wall_of(row.tombstone_hlc))}: deltas with a timestamp "
+            "up to that are accepted without their values"
+        )
+    return (
+        f"{named} is deleted, by client {row.tombstone_client_id!r} at {moment(wall_of(row.tombstone_hlc))} "
+        "of its clock: deltas with a timestamp up to that have no effect"
+    )
+
+
+def _bucket(bucket: ExplainedBucket, table: str) -> Iterator[str]:
+    """Yield why a bucket shows the row to the client, or does not."""
+    if not bucket.covers_table:
+        yield f"bucket {bucket.bucket!r} does not contain table {table!r}"
+        return
+    if bucket.shows:
+        yield f"bucket {bucket.bucket!r} shows it"
+    for each in bucket.filters:
+        if not each.holds:
+            yield f"bucket {bucket.bucket!r} does not show it: {_fails(each)}"
+
+
+def _fails(each: ExplainedFilter) -> str:
+    """Return why a filter does not match the row."""
+    claim = each.value.removeprefix("jwt:") if each.value.startswith("jwt:") else None
+    if claim is not None and not each.operands:
+        return f"the client has no claim {claim!r}, as a text or a list of texts"
+    if each.found is None:
+        return f"the row has no column {each.column!r}"
+    uses_all_operands = each.op in ("eq", "in", "neq")
+    operands = " or ".join(map(repr, each.operands if uses_all_operands else each.operands[:1]))
+    origin = f", the client's claim {claim!r}" if claim is not None else ""
+    if not uses_all_operands and len(each.operands) > 1:
+        origin += ", of which the first counts"
+    return f"column {each.column!r} is {each.found!r}, which is not {each.op} {operands}{origin}"
+
+
+def _client(client: ExplainedClient) -> Iterator[str]:
+    """Yield the sentences about the client's record."""
+    if not client.known:
+        yield f"client {client.client_id!r} was never seen, or its record is gone: its first pull returns everything"
+        return
+    if not client.current:
+        yield "the client's record is gone, erased or lost with the store: its next pull starts again"
+    elif client.mid_pages:
+        yield "the client is in the middle of its pages: the last one that it was sent has more after it"
+    if client.followed_elsewhere:
+        yield "it has or had a WebSocket to another process, which may have sent it more than is known here"
+    if client.last_seen_ms:
+        yield f"the client last pulled or pushed at {moment(client.last_seen_ms)}"
+    if client.claims_from == "record":
+        yield "its claims are those of its last pull, as far as the rules read them; pass claims to try others"
+
+
+def moment(ms: int) -> str:
+    """Return a wall time as ISO 8601 text in UTC, with milliseconds.
+
+    Args:
+        ms: milliseconds since 1970.
+    """
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

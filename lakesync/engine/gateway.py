@@ -20,18 +20,17 @@ import msgspec
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.actions import ActionGateway
-from lakesync.engine.checks import check_limit, check_pull, check_push
+from lakesync.engine.active_rules import Reindexer
+from lakesync.engine.checks import EngineLimits, check_limit, check_pull, check_push
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
-from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, Reading, remember_checkpoint, remember_page, unrecorded_cursor
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, push_work
-from lakesync.engine.reindexing import Reindexer
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
 from lakesync.feed.client_state import current, is_blank

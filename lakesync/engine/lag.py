@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.client_position import ClientPosition, claims_of, position_of
 from lakesync.engine.explain import next_pull
 from lakesync.feed import pull_page

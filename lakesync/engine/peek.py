@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.feed import MAX_PAGE_BYTES, pull_page
 from lakesync.feed.positions import NO_BASE, Access, Position, SentPeriod
 from lakesync.model.errors import ResyncRequiredError, ValidationError

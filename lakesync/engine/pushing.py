@@ -13,12 +13,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from lakesync.engine.access import RulesCache
-from lakesync.engine.checks import check_backlog, check_column_counts, check_schemas
-from lakesync.engine.limits import EngineLimits
+from lakesync.engine.active_rules import RulesCache
+from lakesync.engine.checks import EngineLimits, check_backlog, check_column_counts, check_schemas, check_scope
 from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import tell_followers
-from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import PushRows, by_row, own_bucket, repeated
 from lakesync.feed.client_state import (

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.engine import Engine
 from lakesync.feed.apply import arrivals_of, move, own_bucket
 from lakesync.feed.reindex import moves_of

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lakesync.engine.reasons import moment
+from lakesync.engine.explanation import moment
 from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, shortened
 from lakesync.model.hlc import start_of
 from lakesync.model.schema import is_identifier

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.engine import pulling
 from lakesync.engine import source_positions as positions
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import PullRequest, Reading, tell_followers
 from lakesync.engine.source_pages import SourcePage, read_source, with_deletes
 from lakesync.feed.client_state import current

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import tell_followers
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket

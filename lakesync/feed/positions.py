@@ -44,7 +44,7 @@ Range = tuple[int, int]
 
 
 class Access(NamedTuple):
-    """What a client may see now. `engine.access` computes it."""
+    """What a client may see now. `engine.active_rules` computes it."""
 
     claims: Claims
     """The claims that the rules read."""

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from lakesync.cli.app import app
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.engine.limits import EngineLimits
+from lakesync.engine.checks import EngineLimits
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.wire.frames import read_checkpoint
 from tests.integration.gateway_support import delta, sign, wall_ms

@@ -12,7 +12,7 @@ from hypothesis.strategies import SearchStrategy
 
 from lakesync.client.core import NoResponse
 from lakesync.engine import Engine, SyncGateway
-from lakesync.engine.limits import EngineLimits
+from lakesync.engine.checks import EngineLimits
 from lakesync.feed import render
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, PushResult, SyncPush, SyncResponse

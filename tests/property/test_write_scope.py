@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.engine.scope import check_scope
+from lakesync.engine.checks import check_scope
 from lakesync.feed.apply import keys_of
 from lakesync.model.errors import ForbiddenError
 from lakesync.model.merge import RowState

@@ -1,6 +1,6 @@
 """The index that a gateway serves by is that of the rules in force, also after a change that was taken back."""
 
-from lakesync.engine.access import RulesCache
+from lakesync.engine.active_rules import RulesCache
 from lakesync.rules.model import parse_rules
 from lakesync.staging.records import GatewayConfig
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakesync.engine.sharding.cursors import MAX_VECTORS, UNKNOWN_CURSOR, confirm, find_vector, issue
 from lakesync.engine.sharding.pushing import split
+from lakesync.engine.sharding.vectors import MAX_VECTORS, UNKNOWN_CURSOR, confirm, find_vector, issue
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging.records import ARRIVAL_STEP

@@ -17,17 +17,16 @@ from msgspec.structs import replace as with_fields
 from lakesync.actions import ActionRunner
 from lakesync.adapters.deltas import StoredDelta
 from lakesync.connectors import Connectors
-from lakesync.engine.checks import check_limit
+from lakesync.engine.checks import EngineLimits, check_limit
 from lakesync.engine.client_position import ClientPosition
+from lakesync.engine.embedding import stored_deltas
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.gateway import SyncGateway, failed
 from lakesync.engine.lag import LagQuery, Unsent
-from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
-from lakesync.engine.rehydration import stored_deltas
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import lag, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway

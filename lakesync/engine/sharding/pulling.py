@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
 from lakesync.engine.pulling import PullRequest
-from lakesync.engine.sharding.cursors import UNKNOWN_CURSOR
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.engine.sharding.vectors import IssuedCursor, ResolvedCursor, Vectors
+from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.source_pages import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.feed.positions import NEVER_PULLED

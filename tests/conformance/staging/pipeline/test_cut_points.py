@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from lakesync.engine import Engine
-from lakesync.engine.limits import EngineLimits
+from lakesync.engine.checks import EngineLimits
 from lakesync.model.errors import IntegrityError
 from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from lakesync.engine import Engine
-from lakesync.engine.limits import EngineLimits
+from lakesync.engine.checks import EngineLimits
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store

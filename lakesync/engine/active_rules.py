@@ -1,0 +1,161 @@
+"""A gateway's active sync rules: what a client may see by them, and the update of all rows after they change.
+
+Rows are stored with *bucket keys*, and a client's claims give it bucket keys: it may see the rows with one of its keys.
+Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
+After a change of the rules, a *re-index* gives all rows their new keys, in short commits. Every `SyncGateway` has one
+`Reindexer`. It starts it after a change, when the gateway is opened, and when a pull finds a re-index that is not done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+import structlog
+
+from lakesync.feed.apply import keys_of
+from lakesync.feed.positions import Access
+from lakesync.feed.reindex import reindex_some
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.types import Claims
+from lakesync.rules.keys import BucketIndex
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import GatewayConfig, Reindex, StoredRow
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import RowCommit
+
+_NO_RULES = SyncRules(version=1, buckets=())
+"""What a gateway without rules uses: without buckets, everyone sees every row."""
+
+_log = structlog.get_logger("gateway")
+
+
+class RulesCache:
+    """Caches the bucket index of one gateway's active rules: the rules, compiled to compute bucket keys.
+
+    The cache compares the rules and not only their version. If the transaction of a change is rolled back, the next
+    change gets the same version.
+    """
+
+    def __init__(self) -> None:
+        """Create it empty."""
+        self._indexed: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
+        """The rules' version, the rules, and their index."""
+        self._reindexed: tuple[int, SyncRules | None] | None = None
+        """Version and rules by which all rows are known to have their bucket keys."""
+
+    def index(self, config: GatewayConfig) -> BucketIndex:
+        """Return the bucket index of a configuration's rules; without rules, its keys show everyone every row."""
+        indexed = self._indexed
+        rules = (config.rules_version, config.rules)
+        if indexed is None or indexed[0] != rules:
+            indexed = (rules, BucketIndex(config.rules or _NO_RULES))
+            self._indexed = indexed
+        return indexed[1]
+
+    def access(self, view: ClientView, claims: Claims) -> Access:
+        """Return what a client may see: its bucket keys and, while a re-index is running, a test of single rows.
+
+        Args:
+            view: a consistent read of the gateway's store.
+            claims: the verified claims of the client's token.
+        """
+        config = view.config
+        index = self.index(config)
+        keys = index.client_keys(claims, view.buckets)
+        directly = None if self.is_reindexed(view) else _row_test(index, claims)
+        return Access(index.relevant(claims), keys, config.rules_version, directly)
+
+    def is_reindexed(self, view: ClientView) -> bool:
+        """Return whether all rows are stored with the bucket keys of the active rules."""
+        config = view.config
+        rules = (config.rules_version, config.rules)
+        if config.rules_version == 0 or self._reindexed == rules:
+            return True
+        progress = view.reindexing()
+        if progress is None or progress.rules_version != config.rules_version or not progress.done:
+            return False
+        self._reindexed = rules
+        return True
+
+
+def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
+    """Return a function that tells whether the rules show a row to the claims, by the row's values.
+
+    It ignores the stored bucket keys, which may be those of earlier rules while a re-index is running.
+    """
+
+    def sees(row: StoredRow) -> bool:
+        keys = keys_of(row, index)
+        return bool(keys) and not index.client_keys(claims, lambda prefix: _starting(keys, prefix)).isdisjoint(keys)
+
+    return sees
+
+
+def _starting(keys: Iterable[str], prefix: str) -> list[str]:
+    """Return the keys with a prefix: the stored keys of one row take the place of all keys in the store."""
+    return [key for key in keys if key.startswith(prefix)]
+
+
+class Reindexer:
+    """Gives the rows of one gateway their new bucket keys. It continues where this or an earlier process stopped.
+
+    Thread-safe.
+    """
+
+    def __init__(self, gateway_id: str, store: TransactionStore, rules: RulesCache, rows: int) -> None:
+        """Create it; nothing runs yet.
+
+        Args:
+            gateway_id: the gateway's id.
+            store: the staging store that contains the gateway.
+            rules: the gateway's cache of compiled sync rules.
+            rows: the number of rows that one commit reads and updates.
+        """
+        self._gateway_id = gateway_id
+        self._store = store
+        self._rules = rules
+        self._rows = rows
+        self._running = False
+        self._lock = threading.Lock()
+
+    def submit(self, last: Reindex | None = None) -> Future[Reindex]:
+        """Update the next rows in one commit.
+
+        Args:
+            last: the result of the previous commit, after which this one continues; None continues after the position
+                in the store.
+
+        Returns:
+            A future of the new position; its `done` says whether all rows are updated.
+        """
+        return self._store.submit(self._gateway_id, lambda commit: self._work(commit, last))
+
+    def start(self, last: Reindex | None = None) -> None:
+        """Update all rows in the background, unless this is in progress; errors are logged.
+
+        Args:
+            last: the result of the last `submit`; None continues after the position in the store.
+        """
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
+        self.submit(last).add_done_callback(self._continue)
+
+    def _continue(self, ended: Future[Reindex]) -> None:
+        """Submit the next commit until all rows are updated; a callback of the last commit's future."""
+        error = ended.exception()
+        if error is None and not ended.result().done:
+            self.submit(ended.result()).add_done_callback(self._continue)
+            return
+        with self._lock:
+            self._running = False
+        if error is not None and not isinstance(error, StagingUnavailableError):
+            _log.error("re-index stopped, the next request starts it again", gateway=self._gateway_id, exc_info=error)
+
+    def _work(self, commit: RowCommit, last: Reindex | None) -> Reindex:
+        """Update the next rows by the rules that are active in this commit."""
+        return reindex_some(commit, self._rules.index(commit.config), last, self._rows)
