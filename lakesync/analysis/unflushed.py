@@ -16,7 +16,7 @@ from lakesync.staging.records import LogSource
 from lakesync.staging.shards import shard_map, shard_urls
 from lakesync.staging.sqlite.files import LOG_FILE
 from lakesync.staging.sqlite.inspection import folder_of
-from lakesync.staging.versions import status
+from lakesync.staging.store_urls import store_status
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
         if url.startswith("memory:"):
             continue
         try:
-            heads = status(url).heads
+            heads = store_status(url).heads
         except ConfigurationError:
             continue  # there is no store before the first push
         for head in heads:

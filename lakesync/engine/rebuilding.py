@@ -29,9 +29,9 @@ from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import ARRIVAL_STEP, GatewayConfig, Move, StoredRow
-from lakesync.staging.replacement import replacement_stores
 from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
+from lakesync.staging.store_urls import replacement_stores
 
 MARGIN_MS = 60_000
 """Milliseconds by which new arrivals exceed the clock and all arrivals of the rebuilt shards in the lake.

@@ -6,7 +6,7 @@ implement them. The engine and the pipeline open a store with `open_staging`, or
 settings.
 """
 
-from lakesync.staging.open import open_store
 from lakesync.staging.sharded import configured_store, open_staging
+from lakesync.staging.store_urls import open_store
 
 __all__ = ["configured_store", "open_staging", "open_store"]

@@ -1,25 +1,28 @@
 """The tables of the data pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
 
 The `Pipeline` classes of `sqlite` and `postgres` implement `PipelineTables` and call it inside their transactions.
-`staging.store.pipeline` says what each method promises and defines the terms. A gateway's *head* has its counters, such
-as the number of its last log row.
+`staging.store.pipeline` says what each method promises and defines the terms. The *log* has one row for each push. A
+*flush* copies a batch of log rows to the lake, reads the lake back, and confirms the batch to the store. A gateway's
+*head* has its counters, such as the number of its last log row.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError, NotFoundError
-from lakesync.staging.flush_batch import check_read_back, choose
 from lakesync.staging.head import Head
-from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
+from lakesync.staging.ledger import Tally, by_day, last_arrival_of_day, signed, total, unsigned
 from lakesync.staging.records import Backlog, Batch, Checkpoint, LedgerDay
 from lakesync.staging.table_values import decode_checkpoint, decode_checkpoint_rules
+
+MAX_PUSHES = 100_000
+"""The most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 """SQL: the columns of a batch, in the order of the fields of `Batch`."""
@@ -109,7 +112,7 @@ class PipelineTables(ABC):
         )
         if found:
             return Batch(*found[0])
-        batch = choose(head, self._unflushed(head), max_deltas, through, since)
+        batch = choose_batch(head, self._unflushed(head), max_deltas, through, since)
         if batch is not None:
             values = msgspec.structs.astuple(batch)
             self._query(f"INSERT INTO batch ({_BATCH}) VALUES ({', '.join('?' * len(values))})", *values)
@@ -250,3 +253,75 @@ class PipelineTables(ABC):
         if head.shard != shard:
             raise NotFoundError(f"gateway {gateway!r} has no shard {shard!r}: its shard is {head.shard!r}")
         return head
+
+
+def choose_batch(
+    head: Head,
+    waiting: Iterable[tuple[int, int, int, int]],
+    max_deltas: int,
+    through: int | None = None,
+    since: int | None = None,
+) -> Batch | None:
+    """Return a batch over a prefix of the unflushed log: at least one push, and only pushes of one UTC day of arrival.
+
+    The lake is partitioned by day. So a batch of one day is in one partition, and a backfill of a day flushes no other
+    day.
+
+    Args:
+        head: the counters of the gateway's shard.
+        waiting: seq, arrival, number of deltas, and stored bytes of each unflushed log row, in order; read only as far
+            as needed.
+        max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
+        through: the highest arrival that may be included; None for any.
+        since: the lowest arrival at which the batch may begin; None for any.
+
+    Returns:
+        The batch; None if the first unflushed push is below `since` or above `through`, or nothing is unflushed.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    deltas = 0
+    for seq, arrival, count, size in waiting:
+        if rows and (deltas + count > max_deltas or len(rows) == MAX_PUSHES):
+            break
+        if through is not None and arrival > through:
+            break
+        if not rows:
+            if since is not None and arrival < since:
+                break
+            last_of_day = last_arrival_of_day(arrival)
+            through = last_of_day if through is None else min(through, last_of_day)
+        rows.append((seq, arrival, count, size))
+        deltas += count
+    if not rows:
+        return None
+    first, last = rows[0], rows[-1]
+    return Batch(
+        batch_id=f"{head.gateway}.{head.shard}.{head.epoch}.{first[0]}-{last[0]}",
+        gateway=head.gateway,
+        shard=head.shard,
+        epoch=head.epoch,
+        from_seq=first[0],
+        to_seq=last[0],
+        deltas=deltas,
+        bytes=sum(size for _, _, _, size in rows),
+        arrival_low=first[1],
+        arrival_high=last[1],
+    )
+
+
+def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
+    """Check that the lake contains the deltas that the log contains, by their number and the sum of their ids.
+
+    Args:
+        batch: the planned batch.
+        logged: number and id sum of the batch's deltas in the log.
+        read: number and id sum of the batch's deltas, as they were read back from the lake.
+
+    Raises:
+        IntegrityError: they differ; the batch must not be confirmed.
+    """
+    if logged != read:
+        raise IntegrityError(
+            f"batch {batch.batch_id!r}: the log has {logged.deltas} deltas with id sum {logged.id_sum}, the lake was "
+            f"read as {read.deltas} with {read.id_sum}: nothing is confirmed, read the table again or flush again"
+        )

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
-from lakesync.staging.open import open_store
 from lakesync.staging.sharded_pipeline import ShardedPipeline
 from lakesync.staging.shards import ShardMap, shard_map, shard_urls
 from lakesync.staging.store import Commit, StagingStore, TransactionStore, View
 from lakesync.staging.store.pipeline import FlushStore
 from lakesync.staging.store.push import Replayer
+from lakesync.staging.store_urls import open_store
 
 if TYPE_CHECKING:
     from lakesync.config import Config

@@ -213,7 +213,7 @@ def jars(config: Config) -> Check:
 
 def staging(config: Config) -> Check:
     """Check the staging stores: whether they exist, with the schema version of this LakeSync."""
-    from lakesync.staging import versions
+    from lakesync.staging import store_urls
     from lakesync.staging.shards import shard_map, shard_urls
 
     url = config.staging.url
@@ -226,7 +226,7 @@ def staging(config: Config) -> Check:
     stores, missing = [], []
     for shard, shard_url in urls.items():
         try:
-            stores.append(versions.status(shard_url))
+            stores.append(store_urls.store_status(shard_url))
         except ConfigurationError:
             missing.append(shard)
     if not stores:
@@ -310,12 +310,12 @@ def pipeline(config: Config) -> Check:
 
 def _gateways(config: Config) -> list[str]:
     """Return the gateways that are declared or in this machine's store."""
-    from lakesync.staging import versions
+    from lakesync.staging import store_urls
 
     ids = {*config.gateways, *filter(None, [config.remote.gateway])}
     if not config.staging.url.startswith("memory://"):
         with contextlib.suppress(LakeSyncError):  # the check of staging reports it
-            ids |= {head.gateway for head in versions.status(config.staging.url).heads}
+            ids |= {head.gateway for head in store_urls.store_status(config.staging.url).heads}
     return sorted(ids)[:_MAX_GATEWAYS]
 
 

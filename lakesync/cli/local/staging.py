@@ -60,9 +60,9 @@ def status(staging: StagingUrl = None, data: Data = None, *, as_json: Json = Fal
 
     The store may be in use. With shards, all stores are shown.
     """
-    from lakesync.staging import versions
+    from lakesync.staging import store_urls
 
-    statuses = {shard: versions.status(url) for shard, url in _urls(staging, load_settings(data)).items()}
+    statuses = {shard: store_urls.store_status(url) for shard, url in _urls(staging, load_settings(data)).items()}
     if as_json:
         print(msgspec.json.encode(statuses.get("", statuses)).decode())
         return
@@ -82,9 +82,9 @@ def migrate(staging: StagingUrl = None, data: Data = None, *, as_json: Json = Fa
     A gateway does the same when it starts. On SQLite, stop the gateway first. A store that a newer LakeSync wrote is
     rejected and not changed. With shards, all stores are upgraded, or none if any is rejected.
     """
-    from lakesync.staging import versions
+    from lakesync.staging import store_urls
 
-    upgrades_by_shard = versions.upgrade_all(_urls(staging, load_settings(data)))
+    upgrades_by_shard = store_urls.upgrade_stores(_urls(staging, load_settings(data)))
     if as_json:
         print(msgspec.json.encode(upgrades_by_shard.get("", upgrades_by_shard)).decode())
         return
@@ -294,11 +294,11 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
     """
     from lakesync.engine import Engine
     from lakesync.model.hlc import WallClock
-    from lakesync.staging import configured_store, versions
+    from lakesync.staging import configured_store, store_urls
     from lakesync.staging.remote import RemoteStore
 
     if config.staging.url.startswith("sqlite:"):
-        versions.status(config.staging.url)  # raises if there is no store; opening would create one
+        store_urls.store_status(config.staging.url)  # raises if there is no store; opening would create one
     wall = WallClock(config.clock_offset_file).now_ms
     with ExitStack() as closing_store:
         engine = Engine(configured_store(config, wall), wall)

@@ -1,6 +1,6 @@
 """Reads the status of a store on Postgres and upgrades its schema, even while gateways use the store.
 
-`staging.versions` calls it, for `lakesync staging status` and `lakesync staging upgrade`.
+`staging.store_urls` calls it, for `lakesync staging status` and `lakesync staging upgrade`.
 """
 
 from __future__ import annotations

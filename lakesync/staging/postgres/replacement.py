@@ -1,6 +1,6 @@
 """Builds a new store in Postgres, in one transaction that also renames the schema of the store in use.
 
-`staging.replacement` calls it, for a rebuild from the lake. A crash rolls the transaction back, and the old store
+`staging.store_urls` calls it, for a rebuild from the lake. A crash rolls the transaction back, and the old store
 stays.
 """
 
@@ -53,7 +53,7 @@ class _ReplacementSchema:
 def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_ReplacementSchema]:
     """Yield a new store in the URL's database; it is committed when the `with` block ends without an error.
 
-    `staging.replacement.replacement_stores` calls this.
+    `staging.store_urls.replacement_stores` calls this.
 
     Args:
         shard: the shard's name.

@@ -1,6 +1,6 @@
 """Builds a new SQLite store in a folder beside the store in use, and then gives it the name of that folder.
 
-`staging.replacement` calls it for a rebuild from the lake. A crash before the rename leaves the old store as it was.
+`staging.store_urls` calls it for a rebuild from the lake. A crash before the rename leaves the old store as it was.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def replacement_folder(
 ) -> Iterator[_ReplacementFolder]:
     """Yield a new store in a folder beside the URL's; when the `with` block ends, it becomes the store of the URL.
 
-    If the block raises, the new store is deleted and the old one stays. `staging.replacement.replacement_stores` calls
+    If the block raises, the new store is deleted and the old one stays. `staging.store_urls.replacement_stores` calls
     this.
 
     Args:

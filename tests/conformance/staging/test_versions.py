@@ -14,7 +14,7 @@ from lakesync.cli.app import app
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError, StagingVersionError
 from lakesync.staging import migrations, open_store
 from lakesync.staging.migrations import Status, Upgrade
-from lakesync.staging.versions import status, upgrade
+from lakesync.staging.store_urls import store_status, upgrade_store
 from tests.conformance.book import Book, contents, make_delta
 
 PUSHES = [[make_delta("c", number * 10 + i, f"r{i}", x=number) for i in range(3)] for number in range(1, 6)]
@@ -61,10 +61,10 @@ def _newest(url):
 
 
 def test_an_old_store_is_upgraded_in_place_and_used(old, clock):
-    done = upgrade(old)
+    done = upgrade_store(old)
     assert [each.before for each in done] == [1] * len(done)
     assert [each.after for each in done] == _newest(old)
-    assert upgrade(old) == [Upgrade(each.database, each.after, each.after) for each in done]
+    assert upgrade_store(old) == [Upgrade(each.database, each.after, each.after) for each in done]
     store, book = open_store(old, clock), Book()
     store.open(book)
     assert store.read("g", lambda view: (view.epoch, view.arrival)).result() == (7, 512)
@@ -76,11 +76,11 @@ def test_an_old_store_is_upgraded_in_place_and_used(old, clock):
 
 
 def test_a_gateway_upgrades_a_store_when_it_opens_it(old, clock):
-    assert {schema.version for schema in status(old).schemas} == {1}
+    assert {schema.version for schema in store_status(old).schemas} == {1}
     store = open_store(old, clock)
     store.open(Book())
     store.close()
-    assert [schema.version for schema in status(old).schemas] == _newest(old)
+    assert [schema.version for schema in store_status(old).schemas] == _newest(old)
 
 
 def test_a_newer_store_is_rejected_with_both_versions_and_unchanged(url, clock):
@@ -96,10 +96,10 @@ def test_a_newer_store_is_rejected_with_both_versions_and_unchanged(url, clock):
         with psycopg.connect(url) as connection:
             connection.execute("INSERT INTO lakesync.migration VALUES (99, 'from the future')")
     with pytest.raises(StagingVersionError, match=rf"99.* up to {_newest(url)[-1]}\b"):
-        upgrade(url)
+        upgrade_store(url)
     with pytest.raises(StagingVersionError, match="99"):
         open_store(url, clock).open(Book())
-    assert status(url).schemas[-1].version == 99
+    assert store_status(url).schemas[-1].version == 99
 
 
 def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
@@ -107,7 +107,7 @@ def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
     store.open(book)
     store.ensure_gateway("g")
     entries = [store.submit("g", book.push(deltas)).result() for deltas in PUSHES]
-    found = status(url)
+    found = store_status(url)
     (head,) = found.heads
     assert (head.gateway, head.last_seq, head.flushed_seq, head.deltas) == ("g", 5, 0, 15)
     assert head.arrival == entries[-1].arrival
@@ -116,7 +116,7 @@ def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
     assert "postgres:postgres" not in found.url
     if url.startswith("sqlite"):
         with pytest.raises(StagingUnavailableError, match="owned by process"):
-            upgrade(url)
+            upgrade_store(url)
     store.close()
 
 
@@ -126,7 +126,7 @@ def test_the_commands_report_the_versions(old):
     told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old, "--json"], catch_exceptions=False)
     assert [each.after for each in msgspec.json.decode(told.stdout, type=list[Upgrade])] == _newest(old)
     told = CliRunner().invoke(app, ["staging", "status", "--staging", old, "--json"], catch_exceptions=False)
-    assert msgspec.json.decode(told.stdout, type=Status) == status(old)
+    assert msgspec.json.decode(told.stdout, type=Status) == store_status(old)
     told = CliRunner().invoke(app, ["staging", "status", "--staging", old], catch_exceptions=False)
     assert "gateway" in told.stdout
     assert "main" in told.stdout
@@ -134,6 +134,6 @@ def test_the_commands_report_the_versions(old):
 
 def test_a_missing_store_is_an_error_with_its_url(tmp_path, url):
     with pytest.raises(ConfigurationError, match="no staging store"):
-        status(url)
+        store_status(url)
     with pytest.raises(ConfigurationError, match="'memory'"):
-        upgrade("memory://x")
+        upgrade_store("memory://x")

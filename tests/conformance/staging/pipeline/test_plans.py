@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.model.errors import IntegrityError, NotFoundError
-from lakesync.staging import flush_batch
+from lakesync.staging import pipeline_tables
 from lakesync.staging.ledger import day_of
 from tests.conformance.book import contents, id_sum
 from tests.conformance.calls import flush, many, push, read
@@ -38,7 +38,7 @@ def test_a_push_above_the_budget_is_a_batch_of_its_own(store, book):
 def test_the_number_of_pushes_in_a_batch_is_limited(store, book, monkeypatch):
     for deltas in many("c", 3):
         push(store, book, *deltas)
-    monkeypatch.setattr(flush_batch, "MAX_PUSHES", 2)
+    monkeypatch.setattr(pipeline_tables, "MAX_PUSHES", 2)
     batch = store.plan("g", "main", 100)
     assert (batch.from_seq, batch.to_seq, batch.deltas) == (1, 2, 2)
 
