@@ -1,6 +1,6 @@
 """The tables of the data pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
 
-The `Pipeline` classes of `sqlite` and `postgres` implement `PipelineTables` and call it inside their transactions.
+The stores on SQLite and Postgres implement `PipelineTables` and call it inside their transactions.
 `staging.store.pipeline` says what each method promises and defines the terms. The *log* has one row for each push. A
 *flush* copies a batch of log rows to the lake, reads the lake back, and confirms the batch to the store. A gateway's
 *head* has its counters, such as the number of its last log row.

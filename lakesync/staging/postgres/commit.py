@@ -1,7 +1,9 @@
-"""The Postgres store's `View` and `Commit`, each within one transaction.
+"""The Postgres store's `View` and `Commit`, each within one transaction: merged rows, feed entries, and the log.
 
-`Groups` creates them; the engine and the feed call their methods. `staging.store` says what each method promises and
-defines the terms (arrival, feed entry, bucket key, move).
+`Groups` creates them; the engine and the feed call their methods. `staging.store` says what each method promises. A
+*bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
+one bucket key: when it joined the bucket, left it, and last changed in it (`records.Entry`). A *move* is a change of an
+entry. An *arrival* is the gateway's own timestamp of a commit.
 """
 
 from __future__ import annotations
@@ -15,15 +17,66 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.head import ConfigWriter, Head, HeadView
-from lakesync.staging.moves import newest_of
+from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
 from lakesync.staging.notices import Presence
-from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client, clients
-from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
+from lakesync.staging.records import (
+    ClientRecord,
+    Entry,
+    GatewayConfig,
+    LogEntry,
+    Move,
+    StoredRow,
+    decode_row,
+    encode_row,
+)
 from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.wire.log import PackedDeltas
+
+_ROWS = (
+    # LATERAL with LIMIT searches each key once; with a JOIN, the planner may read the whole gateway
+    "SELECT s.body FROM unnest(%s::text[], %s::text[]) AS k (table_name, row_id) CROSS JOIN LATERAL (SELECT body"
+    " FROM row_state WHERE gateway = %s AND table_name = k.table_name AND row_id = k.row_id LIMIT 1) s"
+)
+_PUT_ROWS = (
+    "INSERT INTO row_state SELECT %s, * FROM unnest(%s::text[], %s::text[], %b::bytea[])"
+    " ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
+)
+_SCAN = (
+    "SELECT body FROM row_state WHERE gateway = %s AND (table_name, row_id) > (%s, %s)"
+    " ORDER BY table_name, row_id LIMIT %s"
+)
+_PUT_ENTRIES = (
+    "INSERT INTO entry SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],"
+    " %s::bigint[], %s::bigint[], %s::boolean[]) ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
+    f" {ENTRY_UPSERT}"
+)
+_ENTRY = "b.name, e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
+"""SQL: the columns of a feed entry, in the order of the fields of `Entry`."""
+_ENTRIES_AFTER = (
+    f"SELECT {_ENTRY} FROM bucket b CROSS JOIN LATERAL (SELECT * FROM entry WHERE bucket = b.id AND changed > %s"
+    " AND changed <= %s ORDER BY changed, table_name, row_id LIMIT %s) e"
+    " WHERE b.gateway = %s AND b.name = ANY(%s) ORDER BY e.changed, e.table_name, e.row_id, b.name LIMIT %s"
+)
+_ENTRIES_OF = (
+    f"SELECT {_ENTRY} FROM bucket b CROSS JOIN unnest(%s::text[], %s::text[]) AS k (table_name, row_id)"
+    " CROSS JOIN LATERAL (SELECT * FROM entry WHERE bucket = b.id AND table_name = k.table_name"
+    " AND row_id = k.row_id LIMIT 1) e"
+    " WHERE b.gateway = %s AND b.name = ANY(%s)"
+)
+_CHANGED_AFTER = (
+    "SELECT EXISTS (SELECT 1 FROM bucket b CROSS JOIN LATERAL"
+    " (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s LIMIT 1) e WHERE b.gateway = %s AND b.name = ANY(%s))"
+)
+_BUCKET_NUMBERS = "SELECT name, id FROM bucket WHERE gateway = %s AND name = ANY(%s)"
+_NEW_BUCKETS = "INSERT INTO bucket (gateway, name) SELECT %s, unnest(%s::text[]) RETURNING name, id"
+_BUCKETS_WITH = "SELECT name FROM bucket WHERE gateway = %s AND name ^@ %s ORDER BY name"
+_CHANGED_AMONG = (
+    "SELECT b.name FROM bucket b WHERE b.gateway = %s AND b.name = ANY(%s)"
+    " AND EXISTS (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s)"
+)
 
 
 class PostgresView(HeadView, SideQueries):
@@ -45,11 +98,23 @@ class PostgresView(HeadView, SideQueries):
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`."""
-        return feed.rows(self._connection, self.gateway, keys)
+        tables, ids = _columns(keys)
+        bodies = self._connection.execute(_ROWS, (tables, ids, self.gateway)).fetchall()
+        stored = (decode_row(body) for (body,) in bodies)
+        return {row.key: row for row in stored}
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
-        return feed.entries_after(self._connection, self.gateway, buckets, since, self.arrival, limit)
+        """Return entries with `since < changed <= arrival`; see `View.entries_after`.
+
+        Postgres reads one index range per bucket, and only as far as needed.
+
+        Args:
+            buckets: the bucket keys whose entries are read.
+            since: the arrival after which entries changed.
+            limit: the most entries to return.
+        """
+        values = (since, self.arrival, limit, self.gateway, list(buckets), limit)
+        return [Entry(*entry) for entry in self._connection.execute(_ENTRIES_AFTER, values).fetchall()]
 
     def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket with their rows; see `View.full_rows`."""
@@ -62,15 +127,19 @@ class PostgresView(HeadView, SideQueries):
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these bucket keys."""
-        return feed.entries_of(self._connection, self.gateway, keys, buckets)
+        tables, ids = _columns(keys)
+        values = (tables, ids, self.gateway, list(buckets))
+        return [Entry(*entry) for entry in self._connection.execute(_ENTRIES_OF, values).fetchall()]
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
         """Return whether any entry under these bucket keys has `changed > since`."""
-        return feed.changed_after(self._connection, self.gateway, buckets, since)
+        found = self._connection.execute(_CHANGED_AFTER, (since, self.gateway, list(buckets))).fetchone()
+        return bool(found and found[0])
 
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Return all changed buckets: a snapshot shows commits whose notice has not arrived yet."""
-        return feed.changed_among(self._connection, self.gateway, buckets, since)
+        found = self._connection.execute(_CHANGED_AMONG, (self.gateway, list(buckets), since)).fetchall()
+        return [name for (name,) in found]
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
         """Return the records of all these clients: a snapshot shows commits whose notice has not arrived yet."""
@@ -78,7 +147,8 @@ class PostgresView(HeadView, SideQueries):
 
     def buckets(self, prefix: str) -> list[str]:
         """Return the bucket keys in use that start with `prefix`."""
-        return feed.buckets_with(self._connection, self.gateway, prefix)
+        found = self._connection.execute(_BUCKETS_WITH, (self.gateway, prefix)).fetchall()
+        return [name for (name,) in found]
 
     def client(self, client_id: str) -> ClientRecord | None:
         """Return a client's record."""
@@ -145,8 +215,8 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
         """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
             self._journal.announcement.moved(self.gateway, newest_of(rows, moves))
-            feed.put_rows(self._connection, self.gateway, rows)
-            feed.put_entries(self._connection, self.gateway, rows, moves)
+            self._write_rows(rows)
+            self._write_entries(rows, moves)
 
     def put_moves(self, moves: Collection[Move]) -> None:
         """Store changes of feed entries."""
@@ -170,4 +240,49 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""
-        return feed.scan_rows(self._connection, self.gateway, after, limit)
+        found = self._connection.execute(_SCAN, (self.gateway, *(after or ("", "")), limit)).fetchall()
+        return [decode_row(body) for (body,) in found]
+
+    def _write_rows(self, rows: Collection[StoredRow]) -> None:
+        """Write rows, each key once."""
+        if rows:
+            tables, ids = _columns([row.key for row in rows])
+            bodies = [encode_row(row.fold()) for row in rows]
+            self._connection.execute(_PUT_ROWS, (self.gateway, tables, ids, bodies))
+
+    def _write_entries(self, rows: Collection[StoredRow], moves: Collection[Move]) -> None:
+        """Write the changes of feed entries.
+
+        Args:
+            rows: the changed rows: their entries under their bucket keys change at the row's arrival.
+            moves: further changes of entries.
+        """
+        sums: MoveSums = {}
+        add_moves(sums, moves)
+        changes = [(row.key, bucket, change) for row in rows for bucket, change in changes_of(row, sums)]
+        changes += [(key, bucket, change) for bucket, of_rows in sums.items() for key, change in of_rows.items()]
+        if not changes:
+            return
+        numbers = self._bucket_numbers({bucket for _, bucket, _ in changes})
+        values = [
+            (numbers[bucket], *key, change.first, change.since, change.left, change.changed, bool(change.inside))
+            for key, bucket, change in changes
+        ]
+        self._connection.execute(_PUT_ENTRIES, [list(column) for column in zip(*values, strict=True)])
+
+    def _bucket_numbers(self, names: Collection[str]) -> dict[str, int]:
+        """Return each bucket key's number in table `bucket`; create missing ones.
+
+        The transaction holds the gateway's lock, so no other one creates the same number twice.
+        """
+        found = self._connection.execute(_BUCKET_NUMBERS, (self.gateway, list(names))).fetchall()
+        numbers: dict[str, int] = dict(found)
+        missing = sorted(name for name in names if name not in numbers)
+        if missing:
+            numbers.update(self._connection.execute(_NEW_BUCKETS, (self.gateway, missing)).fetchall())
+        return numbers
+
+
+def _columns(keys: Collection[RowKey]) -> tuple[list[str], list[str]]:
+    """Return the tables and the row ids of keys, as the statements take them."""
+    return [table for table, _ in keys], [row_id for _, row_id in keys]

@@ -1,6 +1,6 @@
 """The statements of a commit on the log and beside it: the gateway's head, log rows, client records, configuration.
 
-`PostgresCommit` writes through a `Journal`; `pipeline` and `groups` load and save heads. A *head* has a gateway's
+`PostgresCommit` writes through a `Journal`; `store` and `groups` load and save heads. A *head* has a gateway's
 counters and configuration. The *log* has one row for each push. The *ledger* counts the accepted deltas of each UTC
 day, so that staging and the lake can be compared.
 """

@@ -16,7 +16,7 @@ from lakesync.model.schema import Column, TableSchema
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
 from lakesync.staging.log_reader import LogRange, read_log
-from lakesync.staging.postgres import feed
+from lakesync.staging.postgres import commit
 from lakesync.staging.postgres.connection import _MIGRATION_LOCK, _SETTINGS, Database
 from lakesync.staging.records import ARRIVAL_STEP, LogSource
 from lakesync.testing import ManualClock
@@ -289,11 +289,11 @@ def test_the_feed_is_read_by_index(stores, url):
         for setting in _SETTINGS:
             connection.execute(setting)
         connection.execute("ANALYZE")  # or the planner decides by what it guesses of tables that it has not seen yet
-        explain = f"EXPLAIN (ANALYZE, FORMAT TEXT, TIMING OFF) {feed._ENTRIES_AFTER}"
+        explain = f"EXPLAIN (ANALYZE, FORMAT TEXT, TIMING OFF) {commit._ENTRIES_AFTER}"
         steps = [step for (step,) in connection.execute(explain, (0, 2**62, 1, "g", ["*"], 1)).fetchall()]
         assert not [step for step in steps if "Seq Scan" in step]
         (scan,) = [step for step in steps if "entry_by_change" in step]
         assert float(scan.rpartition("rows=")[2].split()[0]) <= 2
-        explain = f"EXPLAIN {feed._ROWS}"
+        explain = f"EXPLAIN {commit._ROWS}"
         steps = [step for (step,) in connection.execute(explain, (["notes"], ["r1"], "g")).fetchall()]
         assert not [step for step in steps if "Seq Scan" in step]
