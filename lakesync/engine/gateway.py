@@ -21,9 +21,9 @@ from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.actions import ActionGateway
 from lakesync.engine.active_rules import Reindexer
+from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checks import EngineLimits, check_limit, check_pull, check_push
 from lakesync.engine.client_position import ClientPosition
-from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
@@ -68,7 +68,7 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     """Server wall time, in milliseconds since 1970, when a batch was last read back from the lake; null if none was."""
 
 
-class SyncGateway(ActionGateway, Embedding):
+class SyncGateway(ActionGateway, AdapterGateway):
     """A gateway over a staging store. `Engine` creates one for each gateway id; methods may be called from any thread.
 
     `submit_…` methods return a future, which completes when what they stored is durable. "Raises (in the future)" lists
@@ -110,7 +110,7 @@ class SyncGateway(ActionGateway, Embedding):
         """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before
         the first push. A rejection is recorded with it, to see later whether the row changed since."""
         ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
-        Embedding.__init__(self, gateway_id, store, wall, outlet)
+        AdapterGateway.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
 
     def submit_push(

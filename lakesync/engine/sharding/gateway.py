@@ -7,19 +7,16 @@ cursor for each shard (`vectors`). Operations over several shards are generators
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace as with_fields
 
 from lakesync.actions import ActionRunner
-from lakesync.adapters.deltas import StoredDelta
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import EngineLimits, check_limit
 from lakesync.engine.client_position import ClientPosition
-from lakesync.engine.embedding import stored_deltas
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.gateway import SyncGateway, failed
 from lakesync.engine.lag import LagQuery, Unsent
@@ -40,9 +37,6 @@ from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPus
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Checkpoint, WriteScope
 from lakesync.staging.sharded import ShardedStore
-
-_CHUNK = 10_000
-"""Number of deltas that `rehydrate` reads before it commits them."""
 
 
 class ShardedGateway(SyncGateway):
@@ -258,20 +252,13 @@ class ShardedGateway(SyncGateway):
                 if table not in known or known[table].schema != registered.schema:
                     part.register_schema(registered.schema)
 
-    def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
-        """Like `Embedding.rehydrate`, each delta in its shard."""
-        rest = iter(deltas if deltas is not None else stored_deltas(self.flusher.destination, self.gateway_id))
-        total = 0
-        while chunk := list(islice(rest, _CHUNK)):
-            by_shard: dict[str, list[RowDelta]] = {}
-            for delta in chunk:
-                by_shard.setdefault(self._shards.of(delta.table), []).append(delta)
-            total += sum(self._parts[name].rehydrate(own) for name, own in by_shard.items())
-            if deltas is None:
-                # They are in the adapter already, so the next flush need not write them. An identity does not depend on
-                # the arrival, which is 0 here.
-                self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
-        return total
+    def _restore(self, deltas: Sequence[RowDelta]) -> None:
+        """Like `AdapterGateway._restore`, each delta in its shard."""
+        by_shard: dict[str, list[RowDelta]] = {}
+        for delta in deltas:
+            by_shard.setdefault(self._shards.of(delta.table), []).append(delta)
+        for name, own in by_shard.items():
+            self._parts[name].rehydrate(own)
 
     def _others(self) -> Iterator[ShardGateway]:
         return (part for name, part in self._parts.items() if name != self._shards.default)

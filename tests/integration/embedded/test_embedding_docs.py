@@ -13,7 +13,7 @@ import pytest
 
 import lakesync
 from lakesync.adapters import DatabaseAdapter, LakeAdapter, Materialisable
-from lakesync.engine.embedding import Embedding
+from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.flush import FlushSettings
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +45,7 @@ def test_the_example_restores_its_stock_on_the_second_run(tmp_path):
     assert second.count("flushed: ") > first.count("flushed: ")
 
 
-@pytest.mark.parametrize("name", [name for name in vars(Embedding) if not name.startswith("_")])
+@pytest.mark.parametrize("name", [name for name in vars(AdapterGateway) if not name.startswith("_")])
 def test_the_page_names_every_method(name):
     assert f"`{name}(" in PAGE
 

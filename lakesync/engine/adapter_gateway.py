@@ -1,9 +1,9 @@
-"""The part of `SyncGateway` for applications that embed a gateway: flush, sources, statistics, rehydration.
+"""The part of `SyncGateway` that uses adapters: flush, statistics of the backlog, sources, rehydration.
 
 An *adapter* gives access to a database or object store. A *flush* writes staging's deltas to the gateway's adapter. A
 *source* is another adapter, from which clients pull. *Rehydration* fills a staging store that was lost, or is always
 empty at the start, from the deltas in the adapter. Apps call these methods on the gateway of `open_gateway`;
-`engine.flushing` calls the flusher in the background, and `ShardedGateway` the functions of rehydration.
+`engine.flushing` calls the flusher in the background.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
-from lakesync.model.types import RowDelta, SyncPush
+from lakesync.model.types import PushResult, RowDelta, SyncPush
 from lakesync.model.validation import user_of
-from lakesync.staging.store import StagingStore, TransactionStore
+from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
 
 _DELTAS_PER_READ = 10_000
-"""Deltas that `Embedding.rehydrate` reads from the adapter before it commits them."""
+"""Deltas that `rehydrate` reads before it commits them."""
 _DELTAS_PER_COMMIT = 1000
 """Deltas that are committed before the next ones are taken; one commit has those of one client."""
 _LIMITS = EngineLimits()
@@ -38,7 +38,7 @@ _NAMES = Names().of_push()
 """A parameter of `push_work` that is not used: names of deltas that were accepted once are not checked."""
 
 
-class Embedding:
+class AdapterGateway:
     """A base class of `SyncGateway` with the methods that use adapters; it is never used alone."""
 
     def __init__(
@@ -116,17 +116,38 @@ class Embedding:
             AdapterError: the adapter cannot be read.
             StagingUnavailableError: staging does not respond; a repeat continues.
         """
-        now = self._wall()
-        if deltas is not None:
-            return rehydrate(self._store, self.gateway_id, self.rules, deltas, now)
-        stored = stored_deltas(self.flusher.destination, self.gateway_id)
+        from_adapter = deltas is None
+        source = _deltas_in(self.flusher.destination, self.gateway_id) if deltas is None else iter(deltas)
         total = 0
-        while chunk := list(islice(stored, _DELTAS_PER_READ)):  # an iterator: each slice continues after the one before
-            total += rehydrate(self._store, self.gateway_id, self.rules, chunk, now)
-            # They are in the adapter already (an identity does not depend on the arrival, 0 here). A flush before this
-            # writes them again, which changes nothing: the adapter leaves a delta that it has unchanged.
-            self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
+        while chunk := list(islice(source, _DELTAS_PER_READ)):  # an iterator: each slice continues after the one before
+            self._restore(chunk)
+            total += len(chunk)
+            if from_adapter:
+                # They are in the adapter already (an identity does not depend on the arrival, 0 here). A flush before
+                # this writes them again, which changes nothing: the adapter leaves a delta that it has unchanged.
+                self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
+
+    def _restore(self, deltas: Sequence[RowDelta]) -> None:
+        """Commit deltas as pushes of the clients that wrote them, unchecked; a sharded gateway overrides this.
+
+        Known deltas are recognised by their ids and change nothing. Afterwards the gateway has a record of each client,
+        as of one that has pushed. The deltas may be in any order.
+
+        Raises:
+            StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.
+        """
+        now_ms = self._wall()
+        for start in range(0, len(deltas), _DELTAS_PER_COMMIT):
+            by_client: dict[str, list[RowDelta]] = {}
+            for delta in deltas[start : start + _DELTAS_PER_COMMIT]:
+                by_client.setdefault(delta.client_id, []).append(delta)
+            restored = [
+                self._store.submit(self.gateway_id, _restore_work(self.rules, client_id, own, now_ms))
+                for client_id, own in by_client.items()
+            ]
+            for each in restored:
+                each.result()
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -153,43 +174,7 @@ class Embedding:
         return self.sources.names()
 
 
-def rehydrate(
-    store: TransactionStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int
-) -> int:
-    """Restore a gateway's rows from deltas that were accepted before: commit them as their clients' pushes, unchecked.
-
-    Known deltas are recognised by their ids and change nothing. Afterwards the gateway has a record of each client, as
-    of one that has pushed.
-
-    Args:
-        store: the staging store that contains the gateway.
-        gateway_id: the gateway's id.
-        rules: the gateway's cache of compiled sync rules.
-        deltas: the deltas to commit, in any order.
-        now_ms: server wall time in milliseconds since 1970.
-
-    Returns:
-        The number of deltas that were read, known ones included.
-
-    Raises:
-        StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.
-    """
-    total = 0
-    for chunk in _chunks(deltas):
-        by_client: dict[str, list[RowDelta]] = {}
-        for delta in chunk:
-            by_client.setdefault(delta.client_id, []).append(delta)
-        futures = [
-            store.submit(gateway_id, _RestoreWork(rules, client_id, own, now_ms))
-            for client_id, own in by_client.items()
-        ]
-        for future in futures:
-            future.result()
-        total += len(chunk)
-    return total
-
-
-def stored_deltas(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
+def _deltas_in(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
     """Yield all deltas of a gateway that an adapter contains, in order of arrival.
 
     Args:
@@ -209,20 +194,18 @@ def stored_deltas(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelt
         query = msgspec.structs.replace(query, after=page.end)
 
 
-class _RestoreWork:
-    """The transaction that commits some deltas of one client."""
+def _restore_work(
+    rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int
+) -> Callable[[PushCommit], PushResult]:
+    """Return the transaction that commits some deltas of one client.
 
-    def __init__(self, rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int) -> None:
-        push = SyncPush(client_id, tuple(deltas))
-        self._request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
-        self._rules = rules
-
-    def __call__(self, commit: PushCommit) -> None:
-        push_work(commit, self._request, self._rules, _LIMITS, _NAMES)
-
-
-def _chunks(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
-    """Yield lists of `_DELTAS_PER_COMMIT` deltas."""
-    rest = iter(deltas)
-    while chunk := list(islice(rest, _DELTAS_PER_COMMIT)):
-        yield chunk
+    Args:
+        rules: the gateway's cache of compiled sync rules.
+        client_id: the id of the client that wrote the deltas.
+        deltas: the deltas.
+        now_ms: server wall time in milliseconds since 1970.
+    """
+    push = SyncPush(client_id, tuple(deltas))
+    # `admitted`: they were accepted once, so they are not checked
+    request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
+    return lambda commit: push_work(commit, request, rules, _LIMITS, _NAMES)
