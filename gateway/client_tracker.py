@@ -19,7 +19,7 @@ import msgspec
 
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.lag import LagQuery, Unsent
-from lakesync.engine.subscriptions import Follower
+from lakesync.engine.subscriptions import Subscriber
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, SyncPage, SyncPull
 
@@ -33,7 +33,7 @@ Arrivals = tuple[tuple[str, int], ...]
 class ConnectedClient(NamedTuple):
     """A client with a WebSocket to this process over which it has pulled."""
 
-    follower: Follower
+    subscriber: Subscriber
     """The client's state on this connection: which changes it was sent."""
     has_pending: bool
     """Whether a change may be queued for the client."""
@@ -175,21 +175,21 @@ class ClientTracker:
         seen.repeats = seen.repeats + 1 if again and seen.had_deltas else 0
         seen.since = pull.since_hlc
 
-    def record_disconnect(self, gateway: str, follower: Follower) -> None:
+    def record_disconnect(self, gateway: str, subscriber: Subscriber) -> None:
         """Record the end of a WebSocket.
 
         Args:
             gateway: the gateway's id.
-            follower: the client, and how far it was sent changes over the connection.
+            subscriber: the client, and how far it was sent changes over the connection.
         """
-        seen = self._seen.get((gateway, follower.client_id))
+        seen = self._seen.get((gateway, subscriber.client_id))
         if seen is None:
             return
         seen.disconnected_ms = self._wall()
-        has_cursor = not (follower.state.has_not_pulled and follower.has_more)
-        if has_cursor and seen.cursor is not None and follower.cursor >= seen.cursor:
+        has_cursor = not (subscriber.state.has_not_pulled and subscriber.has_more)
+        if has_cursor and seen.cursor is not None and subscriber.cursor >= seen.cursor:
             seen.sent += 1
-            seen.cursor, seen.has_more = follower.cursor, follower.has_more
+            seen.cursor, seen.has_more = subscriber.cursor, subscriber.has_more
 
     def checks_due(
         self,
@@ -318,7 +318,7 @@ class ClientTracker:
             seen.since,
             knows_resync=seen.knows_resync,
             keeps_cursor=seen.repeats > 0,
-            state=None if seen.repeats or connected is None else connected.follower.state,
+            state=None if seen.repeats or connected is None else connected.subscriber.state,
             claims=seen.claims,
         )
 
@@ -349,12 +349,12 @@ def _sent_version(seen: _ClientState, connected: ConnectedClient | None) -> obje
     """Return a value that changes whenever the client is sent something."""
     if connected is None or seen.repeats:
         return seen.sent
-    return (seen.sent, connected.follower.state, connected.has_pending)
+    return (seen.sent, connected.subscriber.state, connected.has_pending)
 
 
 def _is_up_to_date(seen: _ClientState, connected: ConnectedClient | None) -> bool:
     """Return whether the client is connected and was sent every change that it may see."""
-    return connected is not None and not (connected.has_pending or connected.follower.has_more or seen.repeats)
+    return connected is not None and not (connected.has_pending or connected.subscriber.has_more or seen.repeats)
 
 
 def _is_final(unsent: Unsent | None, shared: bool) -> bool:
@@ -376,9 +376,9 @@ def _unsent_since(seen: _ClientState, connected: ConnectedClient | None) -> int 
 def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, now: int) -> ClientStatus:
     """Return the status of a client, by what this process knows of it and by its connection."""
     cursor, has_more = seen.cursor or 0, seen.has_more
-    follower = connected.follower if connected is not None else None
-    if follower is not None and follower.cursor > cursor:
-        cursor, has_more = follower.cursor, follower.has_more
+    subscriber = connected.subscriber if connected is not None else None
+    if subscriber is not None and subscriber.cursor > cursor:
+        cursor, has_more = subscriber.cursor, subscriber.has_more
     unsent = _unsent_since(seen, connected)
     since = wall_of(unsent) if unsent else None
     return ClientStatus(

@@ -4,7 +4,7 @@ The channel finds the connections that a commit concerns, and sends each the cha
 `on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
 
 A commit notice names the buckets of the changed rows; a client sees the rows of certain buckets. The state of a
-connection's follower is the position up to which its client was sent changes, and the client's buckets. Connections
+connection's subscriber is the position up to which its client was sent changes, and the client's buckets. Connections
 with equal states are served by one read of the store. A client may have several connections, also to other processes
 that serve the same gateway; each then gets the changes that the client made over the others.
 """
@@ -27,7 +27,7 @@ from gateway.live.connection import LiveConnection
 from gateway.live.subscription_index import SubscriptionIndex
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.engine.subscriptions import Follower, ScanResult, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscriptions import ScanResult, Subscriber, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.staging.notices import Notice, Presence
@@ -79,9 +79,9 @@ class Channel:
         """Return client id → connection, for the clients that have pulled over a connection."""
         found = {}
         for each in self._connections:
-            if each.follower is not None:
+            if each.subscriber is not None:
                 has_pending = each in self._due or each in self._in_progress
-                found[each.follower.client_id] = ConnectedClient(each.follower, has_pending)
+                found[each.subscriber.client_id] = ConnectedClient(each.subscriber, has_pending)
         return found
 
     def count_of(self, client_id: str) -> int:
@@ -122,9 +122,9 @@ class Channel:
             with_own_changes = self._index.subscribers_of(own_buckets)
             concerned |= self._record_siblings(notice.presence)
         for connection in with_own_changes:
-            if connection.follower is not None:
-                connection.follower.has_own_changes = True
-        self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
+            if connection.subscriber is not None:
+                connection.subscriber.has_own_changes = True
+        self._due.update(dict.fromkeys(connection for connection in concerned if connection.subscriber is not None))
         self._start()
 
     def _record_siblings(self, presence: Iterable[Presence]) -> set[LiveConnection]:
@@ -159,8 +159,8 @@ class Channel:
 
     def on_ready(self, connection: LiveConnection) -> None:
         """Serve a connection that can receive broadcasts again, or whose client has pulled."""
-        follower = connection.follower
-        if follower is not None and (follower.state.has_more or not follower.state.subscription.buckets):
+        subscriber = connection.subscriber
+        if subscriber is not None and (subscriber.state.has_more or not subscriber.state.subscription.buckets):
             self._due[connection] = None
         if connection in self._due:
             self._start()
@@ -214,7 +214,9 @@ class Channel:
 
     async def _announce(self, batch: Sequence[LiveConnection]) -> None:
         """Announce new connections to all processes of the gateway."""
-        new = [(each, each.follower.client_id) for each in batch if each.follower is not None and not each.is_announced]
+        new = [
+            (each, each.subscriber.client_id) for each in batch if each.subscriber is not None and not each.is_announced
+        ]
         if not new or not self._gateway.shared:
             return
         for connection, _ in new:
@@ -229,29 +231,31 @@ class Channel:
     async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
         """Have the engine compute the buckets of connections that are not in the index, and add the connections."""
         new = [
-            (each, each.follower, each.follower.state)
+            (each, each.subscriber, each.subscriber.state)
             for each in batch
-            if each.follower is not None and each.follower.state.access is None and not each.follower.state.has_more
+            if each.subscriber is not None
+            and each.subscriber.state.access is None
+            and not each.subscriber.state.has_more
         ]
         if not new:
             return
         version = self._index_version
-        subscribers = [(follower.client_id, follower.claims, state) for _, follower, state in new]
+        subscribers = [(subscriber.client_id, subscriber.claims, state) for _, subscriber, state in new]
         states = await result_of(self._gateway.submit_subscribe(subscribers))
-        for (connection, follower, before), state in zip(new, states, strict=True):
-            if version == self._index_version and connection.follower is follower and follower.state is before:
-                self._index_connection(connection, follower, state)
-                follower.state = state
+        for (connection, subscriber, before), state in zip(new, states, strict=True):
+            if version == self._index_version and connection.subscriber is subscriber and subscriber.state is before:
+                self._index_connection(connection, subscriber, state)
+                subscriber.state = state
 
     async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
         """Read the changes that the connections of a batch lack, and send them."""
         version = self._index_version
-        by_state: dict[SubscriptionState, list[tuple[LiveConnection, Follower]]] = defaultdict(list)
+        by_state: dict[SubscriptionState, list[tuple[LiveConnection, Subscriber]]] = defaultdict(list)
         for connection in batch:
-            if connection.follower is not None:
-                by_state[connection.follower.state].append((connection, connection.follower))
+            if connection.subscriber is not None:
+                by_state[connection.subscriber.state].append((connection, connection.subscriber))
         groups = [self._group(state, members) for state, members in by_state.items()]
-        pulls: list[tuple[LiveConnection, Follower]] = []
+        pulls: list[tuple[LiveConnection, Subscriber]] = []
         results = await result_of(self._gateway.submit_scan(groups))
         for group, result in zip(groups, results, strict=True):
             pulls += self._send_group(group, result, by_state[group.state], same_index=version == self._index_version)
@@ -261,10 +265,10 @@ class Channel:
         self,
         group: SubscriberGroup,
         result: ScanResult,
-        members: Sequence[tuple[LiveConnection, Follower]],
+        members: Sequence[tuple[LiveConnection, Subscriber]],
         *,
         same_index: bool,
-    ) -> list[tuple[LiveConnection, Follower]]:
+    ) -> list[tuple[LiveConnection, Subscriber]]:
         """Send the members of a group the changes that they lack, and return those that need a page of their own.
 
         Args:
@@ -278,22 +282,22 @@ class Channel:
         deltas = len(result.page.deltas) if result.page is not None else 0
         sent = 0
         pulls = []
-        for connection, follower in members:
-            unchanged = connection.follower is follower and follower.state is before and connection.is_ready
+        for connection, subscriber in members:
+            unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
             # Did the read know that the client has other connections, over which it may have been sent other changes?
-            known = follower.client_id in group.multi_connected or follower.client_id not in self._multi_connected
-            if not (unchanged and same_index and known) or follower.has_own_changes:  # the read may be too old
+            known = subscriber.client_id in group.multi_connected or subscriber.client_id not in self._multi_connected
+            if not (unchanged and same_index and known) or subscriber.has_own_changes:  # the read may be too old
                 self._requeue((connection,))
                 continue
-            if follower.client_id in result.with_other_claims and result.own_pages[follower.client_id] is not None:
-                pulls.append((connection, follower))
+            if subscriber.client_id in result.with_other_claims and result.own_pages[subscriber.client_id] is not None:
+                pulls.append((connection, subscriber))
                 continue
-            self._index_connection(connection, follower, after)
-            follower.state = after
+            self._index_connection(connection, subscriber, after)
+            subscriber.state = after
             if result.needs_pull:
-                pulls.append((connection, follower))
-            elif follower.client_id in result.own_pages:
-                page = result.own_pages[follower.client_id]
+                pulls.append((connection, subscriber))
+            elif subscriber.client_id in result.own_pages:
+                page = result.own_pages[subscriber.client_id]
                 if page is not None:
                     connection.send_broadcast(_broadcast_frame(page, before))
                     sent += len(page.deltas)
@@ -303,40 +307,40 @@ class Channel:
         self._on_broadcast(sent)
         return pulls
 
-    def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Follower]]) -> SubscriberGroup:
+    def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Subscriber]]) -> SubscriberGroup:
         """Return connections with the same state as a group that one read of the feed serves."""
         clients, with_own_changes = set(), set()
-        for _, follower in members:
-            clients.add(follower.client_id)
-            if follower.has_own_changes:
-                with_own_changes.add(follower.client_id)
-                follower.has_own_changes = False
+        for _, subscriber in members:
+            clients.add(subscriber.client_id)
+            if subscriber.has_own_changes:
+                with_own_changes.add(subscriber.client_id)
+                subscriber.has_own_changes = False
         multi_connected = frozenset(clients & self._multi_connected)
         return SubscriberGroup(state, frozenset(clients), frozenset(with_own_changes), multi_connected)
 
-    async def _pull(self, pulls: Sequence[tuple[LiveConnection, Follower]]) -> None:
+    async def _pull(self, pulls: Sequence[tuple[LiveConnection, Subscriber]]) -> None:
         """Send a page of its own to each connection that needs one."""
         for start in range(0, len(pulls), _PULL_BATCH):
             part = [(*pull, pull[1].state) for pull in pulls[start : start + _PULL_BATCH]]
-            futures = [result_of(self._page(follower)) for _, follower, _ in part]
+            futures = [result_of(self._page(subscriber)) for _, subscriber, _ in part]
             for sent, page in zip(part, await asyncio.gather(*futures, return_exceptions=True), strict=True):
                 self._send_page(*sent, page)
 
-    def _page(self, follower: Follower) -> Future[SyncResponse]:
+    def _page(self, subscriber: Subscriber) -> Future[SyncResponse]:
         """Pull a page for one client."""
-        pull = SyncPull(follower.client_id, follower.cursor, follower.state.limit)
+        pull = SyncPull(subscriber.client_id, subscriber.cursor, subscriber.state.limit)
         return self._gateway.submit_pull(
             pull,
-            follower.claims,
-            knows_resync=follower.knows_resync,
+            subscriber.claims,
+            knows_resync=subscriber.knows_resync,
             confirmed=False,
-            has_not_pulled=follower.state.has_not_pulled,
+            has_not_pulled=subscriber.state.has_not_pulled,
         )
 
     def _send_page(
         self,
         connection: LiveConnection,
-        follower: Follower,
+        subscriber: Subscriber,
         before: SubscriptionState,
         page: SyncResponse | BaseException,
     ) -> None:
@@ -345,20 +349,20 @@ class Channel:
             connection.close(*close_code_of(page))
         elif isinstance(page, BaseException):
             raise page
-        elif not (connection.follower is follower and follower.state is before and connection.is_ready):
+        elif not (connection.subscriber is subscriber and subscriber.state is before and connection.is_ready):
             self._requeue((connection,))
         else:
-            follower.after_page(page.server_hlc, has_more=page.has_more)
+            subscriber.after_page(page.server_hlc, has_more=page.has_more)
             if page.deltas:
                 connection.send_broadcast(_broadcast_frame(page, before))
                 self._on_broadcast(len(page.deltas))
             self._requeue((connection,))
 
-    def _index_connection(self, connection: LiveConnection, follower: Follower, state: SubscriptionState) -> None:
+    def _index_connection(self, connection: LiveConnection, subscriber: Subscriber, state: SubscriptionState) -> None:
         """Update a connection's buckets in the index to those of a new state."""
         subscription = state.subscription
-        if connection in self._unindexed or subscription != follower.state.subscription:
-            self._index.subscribe(connection, subscription.buckets | {follower.own_bucket}, subscription.prefixes)
+        if connection in self._unindexed or subscription != subscriber.state.subscription:
+            self._index.subscribe(connection, subscription.buckets | {subscriber.own_bucket}, subscription.prefixes)
             self._unindexed.discard(connection)
 
     def _requeue(self, connections: Iterable[LiveConnection]) -> None:
@@ -366,8 +370,8 @@ class Channel:
         for each in connections:
             if each in self._connections:
                 self._due[each] = None
-                if each.follower is not None:
-                    each.follower.has_own_changes = True
+                if each.subscriber is not None:
+                    each.subscriber.has_own_changes = True
 
 
 def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:

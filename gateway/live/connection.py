@@ -1,7 +1,7 @@
 """Serves one WebSocket connection of a client. `gateway.live.route` creates it.
 
 It responds to the client's pushes and pulls in order. Between the responses the gateway's `Channel` sends broadcasts:
-pages of changes by others, without a request. A client's follower says up to which change it was sent everything.
+pages of changes by others, without a request. A client's subscriber says up to which change it was sent everything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.request_log import RequestRecord
 from gateway.services import Services
 from gateway.sync_service import serve_pull, serve_push
 from lakesync.auth.keys import Key
-from lakesync.engine.subscriptions import Follower, Subscription, SubscriptionState
+from lakesync.engine.subscriptions import Subscriber, Subscription, SubscriptionState
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
@@ -84,7 +84,7 @@ class LiveConnection:
         self._notify_ready: Callable[[], None] = _ignore
         self.is_busy = False
         """Whether a message is being served; broadcasts wait for its response."""
-        self.follower: Follower | None = None
+        self.subscriber: Subscriber | None = None
         """The client, and how far it was sent changes; None until that is known, by a pull or from the store."""
         self._page_timer: asyncio.TimerHandle | None = None
         self.connection_id = token_hex(8)
@@ -184,13 +184,13 @@ class LiveConnection:
         """Commit a push, and return the encoded response."""
         with _bad_frames():
             message = (await decode_if_large(protobuf.decode_push, body))()
-        follower = self.follower
-        if follower is not None and follower.client_id != message.client_id:
-            follower = None
-        confirmed = follower.cursor if follower is not None and not follower.state.has_not_pulled else None
+        subscriber = self.subscriber
+        if subscriber is not None and subscriber.client_id != message.client_id:
+            subscriber = None
+        confirmed = subscriber.cursor if subscriber is not None and not subscriber.state.has_not_pulled else None
         result = await serve_push(self._services, record, self._caller, lambda: message, lambda _: confirmed)
-        if follower is not None:
-            follower.after_push(result.server_hlc)
+        if subscriber is not None:
+            subscriber.after_push(result.server_hlc)
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, record: RequestRecord, body: bytes) -> bytes:
@@ -204,13 +204,13 @@ class LiveConnection:
             self._follow(message, page.server_hlc, has_more=page.has_more)
             if page.has_more:
                 self._wait_for_next_pull()
-        elif self.follower is not None:
-            self.follower.after_source()
+        elif self.subscriber is not None:
+            self.subscriber.after_source()
         return protobuf.encode_response(page)
 
     def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
         """Record that a pull has sent the client all changes up to a cursor, from which broadcasts continue."""
-        before, client = self.follower, message.client_id
+        before, client = self.subscriber, message.client_id
         same = before is not None and before.client_id == client
         subscription = before.state.subscription if before is not None and same else Subscription()
         state = SubscriptionState(
@@ -220,7 +220,7 @@ class LiveConnection:
             subscription=subscription,
             knows_resync=self._knows_resync,
         )
-        self.follower = Follower(client, self._caller.claims(client), state)
+        self.subscriber = Subscriber(client, self._caller.claims(client), state)
 
     async def _resume(self) -> None:
         """Enable broadcasts to a known client before its first pull over this connection.
@@ -229,16 +229,16 @@ class LiveConnection:
         """
         if self._knows_resync or not self.client_name:
             return
-        while self.follower is None and self._wire.is_open:
+        while self.subscriber is None and self._wire.is_open:
             claims = self._caller.claims(self.client_name)
             try:
                 cursor = await result_of(self._caller.gateway.submit_resume(self.client_name, claims))
             except TransientError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            if cursor is not None and self.follower is None:
+            if cursor is not None and self.subscriber is None:
                 state = SubscriptionState(cursor, protobuf.DEFAULT_MAX_DELTAS, has_more=True, has_not_pulled=True)
-                self.follower = Follower(self.client_name, claims, state)
+                self.subscriber = Subscriber(self.client_name, claims, state)
                 self._notify_ready()
             return
 
@@ -266,7 +266,7 @@ class LiveConnection:
     @property
     def is_ready(self) -> bool:
         """Whether a broadcast can be sent now. If the client does not read, the closing timer starts."""
-        if self.is_busy or self.follower is None or self._page_timer is not None or not self._wire.is_open:
+        if self.is_busy or self.subscriber is None or self._page_timer is not None or not self._wire.is_open:
             return False
         if self._wire.is_writable:
             return True

@@ -60,8 +60,8 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         await connection.run(websocket.receive, partial(channel.on_ready, connection))
     finally:
         hub.unsubscribe(caller.gateway, connection)
-        if connection.follower is not None:  # the client has named itself
-            services.clients.record_disconnect(caller.gateway.gateway_id, connection.follower)
+        if connection.subscriber is not None:  # the client has named itself
+            services.clients.record_disconnect(caller.gateway.gateway_id, connection.subscriber)
         services.metrics.connections.set(len(hub))
 
 

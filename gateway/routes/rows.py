@@ -72,7 +72,7 @@ async def list_rows(
     """Return a page of a table's rows, whatever the sync rules are. The values are written as they were pushed."""
     _check_row_key(table, {"after": after} if after is not None else {})
     start = (table, after or "")
-    store = services.engine.home(table)
+    store = services.engine.store_of(table)
     found = await result_of(store.submit(caller.gateway.gateway_id, lambda commit: commit.scan_rows(start, limit)))
     of_table = [row for row in found if row.table == table]
     visible = [TableRow(row.row_id, row.arrival, row.state.values()) for row in of_table if row.state.visible]

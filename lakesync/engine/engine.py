@@ -148,9 +148,9 @@ class Engine:
         """The clock: returns the server's wall time in milliseconds since 1970."""
         return self._wall
 
-    def home(self, table: str) -> StagingStore:
+    def store_of(self, table: str) -> StagingStore:
         """Return the store that contains a table's rows: its shard's, or the only one."""
-        return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store
+        return self.store.store_of(table) if isinstance(self.store, ShardedStore) else self.store
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
         """Apply a committed log row to the rows again, exactly as its push did; a store calls this after a crash.

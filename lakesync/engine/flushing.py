@@ -23,27 +23,41 @@ from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("flush")
 
+POLL_SECONDS = 1.0
+"""Seconds between two checks of the flush thresholds."""
+
+QUEUE_SECONDS = 30.0
+"""Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
+
+OnFlushed = Callable[[FlushReport], None]
+"""Called with the report of a flush that wrote deltas."""
+OnFlushFailed = Callable[[str, Exception], None]
+"""Called with the gateway's id and the error."""
+
 
 class PeriodicTask:
     """Calls a function periodically in its own thread, and immediately when woken.
 
     Calls are due at multiples of the interval after the start, so that they do not drift. Those missed during a long
-    call are skipped. An error is logged; with each further one, the time until the next call doubles, up to `patience`.
+    call are skipped. An error is logged; with each further one, the time until the next call doubles, up to
+    `max_wait_seconds`.
     """
 
-    def __init__(self, name: str, work: Callable[[], object], seconds: float = 1.0, patience: float = 30.0) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], object], interval_seconds: float = 1.0, max_wait_seconds: float = 30.0
+    ) -> None:
         """Create a task; `start` runs it.
 
         Args:
             name: the thread's name, also for the log.
             work: the function to call.
-            seconds: seconds between two calls.
-            patience: maximum seconds until the next call after an error.
+            interval_seconds: seconds between two calls.
+            max_wait_seconds: the most seconds until the next call after an error.
         """
         self._name = name
         self._work = work
-        self._seconds = seconds
-        self._patience = patience
+        self._interval_seconds = interval_seconds
+        self._max_wait_seconds = max_wait_seconds
         self._wake = threading.Event()
         self._stopping = False
         self._failures = 0
@@ -67,7 +81,7 @@ class PeriodicTask:
             self._thread.join()
 
     def _run(self) -> None:
-        due = time.monotonic() + self._seconds
+        due = time.monotonic() + self._interval_seconds
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
             if self._stopping:
@@ -82,31 +96,21 @@ class PeriodicTask:
             self._work()
         except Exception as error:
             self._failures += 1
-            wait = max(self._seconds, min(self._patience, self._seconds * 2.0**self._failures))
+            wait = max(
+                self._interval_seconds, min(self._max_wait_seconds, self._interval_seconds * 2.0**self._failures)
+            )
             log.warning(
                 "periodic task failed", task=self._name, reason=str(error), kind=type(error).__name__, again_in=wait
             )
             return wait
         self._failures = 0
-        return self._seconds
+        return self._interval_seconds
 
 
 def _next_call(due: float, wait: float, now: float) -> float:
     """Return the first time after `now` that is a multiple of `wait`, at least one, after `due`."""
     missed = max(0, int((now - due) // wait))
     return due + (missed + 1) * wait
-
-
-POLL_SECONDS = 1.0
-"""Seconds between two checks of the flush thresholds."""
-
-QUEUE_SECONDS = 30.0
-"""Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
-
-OnFlushed = Callable[[FlushReport], None]
-"""Called with the report of a flush that wrote deltas."""
-OnFlushFailed = Callable[[str, Exception], None]
-"""Called with the gateway's id and the error."""
 
 
 class Housekeeping:

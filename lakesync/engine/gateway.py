@@ -424,7 +424,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
     def add_names(self) -> None:
         """Store the names in registered schemas as known spellings, if any are missing; `Engine.open` calls it."""
-        if self._store.read(self.gateway_id, self.names.missing).result():
+        if self._store.read(self.gateway_id, self.names.lacks_registered).result():
             self._store.submit(self.gateway_id, self.names.add_registered).result()
 
     def ensure_schema(self, schema: TableSchema) -> bool:

@@ -71,14 +71,14 @@ class Names:
             column_names = {f"{table}.{column}" for table, column in cells if table in tables}
         namespace = self._namespace_of(commit.gateway)
         new = {name for name in tables | column_names if (namespace, name) not in self._known}
-        faults = _faults(commit, namespace, new)
+        faults = _add_names(commit, namespace, new)
         if not faults:
             return {(namespace, name) for name in new}
         rejected = [
             Rejection(delta.delta_id, SchemaMismatchError.code, fault)
             for delta in deltas
             if delta.table in tables
-            for fault in [faults[name] for name in _names_of(delta) if name in faults][:1]
+            for fault in [faults[name] for name in _names_of_delta(delta) if name in faults][:1]
         ]
         raise SchemaMismatchError(f"{len(rejected)} of {len(deltas)} deltas rejected: {rejected[0].message}", rejected)
 
@@ -93,19 +93,19 @@ class Names:
             SchemaError: a name differs only in case; the message has both spellings.
         """
         registered = commit.config.schemas.get(schema.table)
-        before = set(_names_in(registered.schema)) if registered is not None else set()
-        faults = _faults(commit, self._namespace_of(commit.gateway), set(_names_in(schema)) - before)
+        before = set(_names_of_schema(registered.schema)) if registered is not None else set()
+        faults = _add_names(commit, self._namespace_of(commit.gateway), set(_names_of_schema(schema)) - before)
         if faults:
             raise SchemaError(faults[min(faults)])
 
-    def missing(self, view: NameView) -> bool:
+    def lacks_registered(self, view: NameView) -> bool:
         """Return whether the store lacks names of a gateway's schemas: earlier versions did not store them."""
-        names = set(_names_of_schemas(view.config))
-        return len(view.spelled_names(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
+        names = set(_names_of_config(view.config))
+        return len(view.name_spellings(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
 
     def add_registered(self, commit: NameCommit) -> None:
         """Store the names in a gateway's registered schemas."""
-        commit.spell_names(self._namespace_of(commit.gateway), set(_names_of_schemas(commit.config)))
+        commit.add_spellings(self._namespace_of(commit.gateway), set(_names_of_config(commit.config)))
 
     def add(self, names: set[tuple[str, str]]) -> None:
         """Cache names that a durable commit stored; nothing is added once the cache has `_MAX_KNOWN` names.
@@ -146,7 +146,7 @@ class PushNames:
             self._names.add(self._checked)
 
 
-def _faults(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str, str]:
+def _add_names(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str, str]:
     """Store names that the namespace lacks, and return an error message for each name that is stored in another case.
 
     Args:
@@ -159,22 +159,22 @@ def _faults(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str,
     """
     if not names:
         return {}
-    spelled = commit.spell_names(namespace, names)
+    spellings = commit.add_spellings(namespace, names)
     faults: dict[str, str] = {}
     for name in names:
-        stored = spelled[name.lower()]
+        stored = spellings[name.lower()]
         if stored.rpartition(".")[2] != name.rpartition(".")[2]:
             faults[name] = (
-                f"{_described(name)} differs from {_described(stored)} only in case: use that name, or another one"
+                f"{_describe(name)} differs from {_describe(stored)} only in case: use that name, or another one"
             )
     return faults
 
 
-def _names_of(delta: RowDelta) -> Iterator[str]:
+def _names_of_delta(delta: RowDelta) -> Iterator[str]:
     return _names(delta.table, (cell.column for cell in delta.columns))
 
 
-def _names_in(schema: TableSchema) -> Iterator[str]:
+def _names_of_schema(schema: TableSchema) -> Iterator[str]:
     return _names(schema.table, (column.name for column in schema.columns))
 
 
@@ -185,11 +185,11 @@ def _names(table: str, columns: Iterable[str]) -> Iterator[str]:
         yield f"{table}.{column}"
 
 
-def _names_of_schemas(config: GatewayConfig) -> Iterable[str]:
-    return (name for registered in config.schemas.values() for name in _names_in(registered.schema))
+def _names_of_config(config: GatewayConfig) -> Iterable[str]:
+    return (name for registered in config.schemas.values() for name in _names_of_schema(registered.schema))
 
 
-def _described(name: str) -> str:
+def _describe(name: str) -> str:
     """Return a name for an error message."""
     table, _, column = name.partition(".")
     return f"column {column!r} of table {table!r}" if column else f"table {table!r}"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.source_positions import TOO_EARLY, started_again
+from lakesync.engine.source_positions import MIN_CURSOR, with_restart
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.client_state import (
     complete_page,
@@ -218,11 +218,11 @@ def remember_page(
         # these pages do not contain.
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
-        record, cursor = _sent_page(record, request, reading)
+        record, cursor = _after_page(record, request, reading)
     else:
-        record, cursor = _sent_nothing(record, request, reading)
+        record, cursor = _after_empty_page(record, request, reading)
     if reading.page.deltas or others:
-        tell_followers(commit, record, live=request.live)
+        announce_other_connection(commit, record, live=request.live)
     commit.put_client(_with_sources(record, request, reading))
     return reading.with_cursor(cursor)
 
@@ -256,7 +256,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     return bool(reading.page.deltas)
 
 
-def tell_followers(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
+def announce_other_connection(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
     """Notify all processes that a client was sent rows on another connection than the one that gets its broadcasts.
 
     From then on, the processes count these rows as possibly received by the client, and send it pages of its own.
@@ -310,9 +310,9 @@ def _with_sources(record: ClientRecord, request: PullRequest, reading: Reading) 
     a cursor, it cannot confirm one (see `source_positions`), so it had a cursor before. In a sharded gateway, `Vectors`
     does this instead, because a cursor of 0 in one shard only means that the shard is empty.
     """
-    no_cursor = request.confirmed and reading.since < TOO_EARLY and record.sent_cursors is None
+    no_cursor = request.confirmed and reading.since < MIN_CURSOR and record.sent_cursors is None
     confirmed = any(known.confirmed is not None or known.pending is not None for known in record.sources)
-    return started_again(record) if reading.at.resync or (no_cursor and confirmed) else record
+    return with_restart(record) if reading.at.resync or (no_cursor and confirmed) else record
 
 
 def _sent_state(record: ClientRecord | None) -> object:
@@ -323,7 +323,7 @@ def _sent_state(record: ClientRecord | None) -> object:
     return (record.pages_sent, record.scopes, record.pages, record.past, record.wrote, record.followed, tables)
 
 
-def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
+def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
     """Return the record and the cursor of the response after a page with deltas.
 
     The response may be lost, so the client has its old cursor, and may have the page.
@@ -341,7 +341,7 @@ def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> 
     return with_page(replace(record, last=cursor), _page(record, cursor, at, page.after, page.rescan)), cursor
 
 
-def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
+def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
     """Return the record and the cursor of the response after a page without deltas.
 
     The client lacks nothing, even if the response is lost.

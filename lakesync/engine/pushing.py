@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits, check_backlog, check_column_counts, check_schemas, check_scope
 from lakesync.engine.names import PushNames
-from lakesync.engine.pulling import tell_followers
+from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import PushRows, by_row, own_bucket, repeated
 from lakesync.feed.client_state import (
@@ -142,7 +142,7 @@ def push_work(
         record, cursor = in_doubt(record, covered.doubted, commit.arrival, max_sent(heard.scopes))
     if new or ends_scope(record, access):
         if has_other_access(record, access):
-            tell_followers(commit, record, live=False)
+            announce_other_connection(commit, record, live=False)
         record = with_scope(record, access, commit.arrival)
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))

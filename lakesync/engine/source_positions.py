@@ -29,7 +29,7 @@ from lakesync.rules.model import SyncRules, pass_all
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
-TOO_EARLY = 1 << 32
+MIN_CURSOR = 1 << 32
 """A cursor below this is 0 or 1, because real cursors are HLC timestamps, which are much higher. Its client has no
 cursor yet. A mark is a number below the cursor, for which there is no room, so the client reads in passes."""
 
@@ -85,7 +85,7 @@ def resolve(record: ClientRecord | None, since: int) -> int:
     return since
 
 
-def received(record: ClientRecord | None, known: SourcePosition, since: int) -> SourcePosition:
+def with_confirmation(record: ClientRecord | None, known: SourcePosition, since: int) -> SourcePosition:
     """Return a client's position after a request with the cursor `since`, which may confirm a page.
 
     If `since` is the mark of the unconfirmed page, the client has that page. The page counts as confirmed only if all
@@ -125,9 +125,9 @@ def begin(
     """
     known = _in_access_period(position_in(record, source), rules, claims, newest)
     cursor = resolve(record, since)
-    if cursor < TOO_EARLY:
+    if cursor < MIN_CURSOR:
         return Start(known, cursor, known.pass_position)
-    known = received(record, known, since)
+    known = with_confirmation(record, known, since)
     if known.pending is not None and known.pending.attempts >= MAX_ATTEMPTS:
         known = _continue_pass(known, known.pending)
     if known.pending is not None:  # the page was not confirmed, so it is sent again
@@ -157,7 +157,7 @@ def end(
     """
     known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
     known = _extend_access_period(known, at)
-    if start.cursor < TOO_EARLY:
+    if start.cursor < MIN_CURSOR:
         return msgspec.structs.replace(known, pass_position=at if more else None), start.cursor
     if not tables:  # an empty page needs no mark: if the response is lost, the client misses nothing
         if start.after == known.confirmed:
@@ -169,7 +169,7 @@ def end(
     return msgspec.structs.replace(known, pending=PendingPage(mark, at, attempts, start.after, more), marks=marks), mark
 
 
-def started_again(record: ClientRecord) -> ClientRecord:
+def with_restart(record: ClientRecord) -> ClientRecord:
     """Return the record of a client that starts the gateway's feed again: its positions in sources are reset.
 
     It may have lost its rows of sources too. Marks, tables and access periods stay, because the client may still send
@@ -188,7 +188,9 @@ def after_request(record: ClientRecord, since: int) -> ClientRecord:
         record: the client's record.
         since: the cursor that the client sent.
     """
-    return msgspec.structs.replace(record, sources=tuple(received(record, known, since) for known in record.sources))
+    return msgspec.structs.replace(
+        record, sources=tuple(with_confirmation(record, known, since) for known in record.sources)
+    )
 
 
 def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:

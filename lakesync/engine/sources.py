@@ -19,7 +19,7 @@ from lakesync.adapters.base import DatabaseAdapter
 from lakesync.engine import pulling
 from lakesync.engine import source_positions as positions
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.pulling import PullRequest, Reading, tell_followers
+from lakesync.engine.pulling import PullRequest, Reading, announce_other_connection
 from lakesync.engine.source_pages import SourcePage, read_source, with_deletes
 from lakesync.feed.client_state import current
 from lakesync.model.errors import NotFoundError, StagingUnavailableError
@@ -242,7 +242,7 @@ def _store_position(
     seen = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
     commit.put_client(positions.with_position(seen, known))
     if page.deltas:
-        tell_followers(commit, record, live=live)
+        announce_other_connection(commit, record, live=live)
     return cursor
 
 

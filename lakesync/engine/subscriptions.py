@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.pulling import tell_followers
+from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.client_state import (
@@ -108,7 +108,7 @@ class SubscriptionState:
 
 
 @dataclass(slots=True, eq=False)
-class Follower:
+class Subscriber:
     """A client that is subscribed on one connection. The gateway's channel changes it, in one thread.
 
     Other threads are given its immutable parts only: the state and the client id.
@@ -285,7 +285,7 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
         record, cursor = in_doubt(followed, confirmed, commit.arrival, newest_sent)
     access = rules.access(commit, claims)
     if ends_scope(record, access):
-        tell_followers(commit, known, live=False)
+        announce_other_connection(commit, known, live=False)
         record = with_scope(record, access, commit.arrival)
     if record != known:
         commit.put_client(record)

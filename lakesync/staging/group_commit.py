@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     error: BaseException | None = None
     """None if the job succeeded."""
 
-    def tell(self) -> None:
+    def complete(self) -> None:
         """Complete the future."""
         if self.error is not None:
             self.future.set_exception(self.error)

@@ -74,7 +74,7 @@ class Notices:
 
         return remove
 
-    def tell(self, notices: Iterable[Notice]) -> None:
+    def deliver(self, notices: Iterable[Notice]) -> None:
         """Call every listener with each notice. An exception of a listener is logged, and the others are called."""
         for notice in notices:
             for listener in self._listeners:

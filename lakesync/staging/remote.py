@@ -106,26 +106,26 @@ class RemoteStore:
     """The store of a gateway process, through its internal route.
 
     All methods can be repeated. So a call without a complete response, or that the gateway did not complete in time, is
-    repeated at least once, and then until `patience` is over.
+    repeated at least once, and then until `retry_seconds` is over.
 
     Raises (from every method):
-        StagingUnavailableError: the gateway or its store was not reached within `patience` seconds; or, however long
+        StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds; or, however long
             that took, within two calls.
         LakeSyncError: the error that the store raised, with the same class.
     """
 
-    def __init__(self, base_url: str, service_token: str, *, timeout: float = 30.0, patience: float = 30.0) -> None:
+    def __init__(self, base_url: str, service_token: str, *, timeout: float = 30.0, retry_seconds: float = 30.0) -> None:
         """Create the HTTP session; nothing is sent yet.
 
         Args:
             base_url: the gateway's address, `http://HOST:PORT`.
             service_token: the token for the gateway's internal routes.
             timeout: seconds in which the gateway responds, the setting `limits.request_timeout_seconds`.
-            patience: seconds during which a failed call is retried.
+            retry_seconds: seconds during which a failed call is retried.
         """
         self._root = base_url.rstrip("/") + "/internal/staging/"
         self._timeout = timeout + _MARGIN_SECONDS
-        self._patience = patience
+        self._patience = retry_seconds
         self._session = requests.Session()
         self._session.auth = BearerAuth(service_token)
         self._session.headers["Content-Type"] = "application/json"
@@ -229,7 +229,7 @@ class RemoteStore:
     def _ask(self, method: str, arguments: dict[str, Any]) -> bytes:
         """Send a call, and return the body of the response.
 
-        Retries while the store cannot be reached, for `patience` seconds, and at least once.
+        Retries while the store cannot be reached, for `retry_seconds` seconds, and at least once.
         """
         body = msgspec.json.encode(arguments)
         deadline, attempts = time.monotonic() + self._patience, 0

@@ -31,7 +31,7 @@ class ShardedStore(ShardedPipeline):
     """Several complete stores. Each transaction belongs to one of them; none spans several.
 
     The default shard is authoritative for what the shards have in common: schemas, rules, clients' cursors. `submit`
-    and `read` use its store. Use `home(table)` to get the store with a table's rows.
+    and `read` use its store. Use `store_of(table)` to get the store with a table's rows.
     """
 
     @property
@@ -96,7 +96,7 @@ class ShardedStore(ShardedPipeline):
 
         return remove
 
-    def home(self, table: str) -> StagingStore:
+    def store_of(self, table: str) -> StagingStore:
         """Return the store that has a table's rows: that of the table's shard."""
         return self.stores[self.shards.of(table)]
 

@@ -31,7 +31,7 @@ _MAX_NAMES = 500
 class NameQueries(SqlQueries):
     """Reads the case in which tables and columns are spelled in each namespace of the lake."""
 
-    def spelled_names(self, namespace: str, names: Collection[str]) -> dict[str, str]:
+    def name_spellings(self, namespace: str, names: Collection[str]) -> dict[str, str]:
         """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
 
         Args:
@@ -49,7 +49,7 @@ class NameQueries(SqlQueries):
 class NameStatements(NameQueries):
     """Adds spellings. `engine.names` calls it, because SQL engines that read the lake ignore case in names."""
 
-    def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+    def add_spellings(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
         """Add names that a namespace does not have in any case; return the stored spelling of all, by lower-case form.
 
         The table's primary key is the lock: if two commits add a name at the same time, the second waits for the first.
@@ -58,11 +58,11 @@ class NameStatements(NameQueries):
             namespace: the namespace of the gateway's state tables in the lake.
             names: tables, and columns as `table.column`.
         """
-        known = self.spelled_names(namespace, names)
+        known = self.name_spellings(namespace, names)
         missing = sorted(name for name in names if name.lower() not in known)
         for name in missing:
             self._query(_PUT_NAME, namespace, name.lower(), name)
-        return self.spelled_names(namespace, names) if missing else known
+        return self.name_spellings(namespace, names) if missing else known
 
 
 _GET_CURSOR = "SELECT parts FROM shared_cursor WHERE gateway = ? AND cursor = ?"

@@ -200,7 +200,7 @@ def _requests_of_the_command_line(url, token):
 
 
 def _requests_of_the_pipeline(url, token):
-    with closing(RemoteStore(url, token, patience=0.1)) as store, suppress(LakeSyncError, msgspec.ValidationError):
+    with closing(RemoteStore(url, token, retry_seconds=0.1)) as store, suppress(LakeSyncError, msgspec.ValidationError):
         store.gateways()
 
 

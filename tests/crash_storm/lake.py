@@ -45,7 +45,7 @@ class Lake(threading.Thread):
 
     def _run(self) -> None:
         while not self._ends.wait(0.2):
-            store = RemoteStore(self._where(), SERVICE, patience=0.1)
+            store = RemoteStore(self._where(), SERVICE, retry_seconds=0.1)
             try:
                 self._flush(store)
             except (LakeSyncError, psycopg.Error, sqlite3.Error):

@@ -130,7 +130,7 @@ def test_a_push_past_its_deadline_is_not_committed_later(serve, shards):
     client = hasty.client()
     first = delta("t1", {"n": 1})
     assert client.push(first).status_code == 200
-    store = hasty.engine.store if shards is None else hasty.engine.store.home("todos")
+    store = hasty.engine.store if shards is None else hasty.engine.store.store_of("todos")
     held, holds = threading.Event(), threading.Event()
     store.submit(client.gateway, lambda _: holds.set() or held.wait(DEADLINE))
     assert holds.wait(DEADLINE)

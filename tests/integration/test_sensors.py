@@ -402,7 +402,7 @@ def test_an_unreachable_webserver_does_not_fail_a_tick(house):
 
 def test_an_outage_of_staging_skips_the_ticks_of_every_sensor(house, monkeypatch):
     (port,) = free_ports(1)
-    monkeypatch.setattr(RemoteStore, "__init__", partialmethod(RemoteStore.__init__, patience=0.1))
+    monkeypatch.setattr(RemoteStore, "__init__", partialmethod(RemoteStore.__init__, retry_seconds=0.1))
     config = house.config.replace(gateway={"url": f"http://127.0.0.1:{port}"}, service_token=SecretStr("s" * 32))
     skipped = set()
     for sensor in make_definitions(config, SchemaSnapshot((FLIGHTS,), {"flights": ("nyc",)})).sensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway import client_tracker
 from gateway.client_tracker import ClientTracker, ConnectedClient, GatewayLag
 from lakesync.engine.lag import Unsent
-from lakesync.engine.subscriptions import Follower, SubscriptionState
+from lakesync.engine.subscriptions import Subscriber, SubscriptionState
 from lakesync.model.types import RowDelta, SyncPage, SyncPull
 
 ARRIVALS = (("main", 9 << 16),)
@@ -25,7 +25,7 @@ def followed(
 ) -> dict[str, ConnectedClient]:
     return {
         client_id: ConnectedClient(
-            Follower(client_id, {}, state=SubscriptionState(cursor, limit=100, has_more=has_more)), has_pending
+            Subscriber(client_id, {}, state=SubscriptionState(cursor, limit=100, has_more=has_more)), has_pending
         )
     }
 
@@ -133,8 +133,8 @@ def test_after_a_disconnect_the_client_keeps_the_cursor_of_its_connection():
     pulled(seen, "a", 3 << 16)
     look(seen, {"a": 2000 << 16})
     clock.now = 60_000
-    seen.record_disconnect("gw", followed("a", 30_000 << 16)["a"].follower)
-    seen.record_disconnect("gw", followed("stranger", 30_000 << 16)["stranger"].follower)
+    seen.record_disconnect("gw", followed("a", 30_000 << 16)["a"].subscriber)
+    seen.record_disconnect("gw", followed("stranger", 30_000 << 16)["stranger"].subscriber)
     assert seen.status("gw", "stranger", {}) is None
     (told,) = seen.statuses("gw", {}, 10)
     assert (told.cursor_ms, told.offline_since_ms, told.pulled_ms) == (30_000, 60_000, 5000)

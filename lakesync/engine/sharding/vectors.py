@@ -180,7 +180,7 @@ class Vectors:
             known = current(commit.client(client_id), commit.epoch)
             record = known or ClientRecord(client_id, commit.epoch, now)
             if confirms is not None:
-                record = _after(record, confirms)
+                record = _after_request(record, confirms)
             sent_cursors, cursor = issue(record.sent_cursors, parts, next_shard, now, above)
             record = replace(record, sent_cursors=sent_cursors)
             if record != known:
@@ -291,7 +291,7 @@ def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
     return ResolvedCursor(record, cursor, feed_cursor, vector, parts is not None)
 
 
-def _after(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
+def _after_request(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
     """Return a client's record after the client sent a cursor.
 
     The cursor's vector is kept from now on. If the cursor shows that the client starts again, its positions in sources
@@ -307,4 +307,4 @@ def _after(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
     if not record.sources:
         return record
     starts_again = sent.vector is None or (sent.feed_cursor <= NEVER_PULLED and record.sent_cursors is not None)
-    return sources.started_again(record) if starts_again else sources.after_request(record, sent.requested)
+    return sources.with_restart(record) if starts_again else sources.after_request(record, sent.requested)

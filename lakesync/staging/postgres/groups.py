@@ -134,8 +134,8 @@ class Groups:
             outcomes = self._run(gateway, jobs, notices)
         except BaseException as exc:
             outcomes = [Outcome(job.future, error=exc) for job in jobs]
-        calls: list[Callable[[], None]] = [outcome.tell for outcome in outcomes]
-        calls.append(partial(self._listening.notices.tell, notices))
+        calls: list[Callable[[], None]] = [outcome.complete for outcome in outcomes]
+        calls.append(partial(self._listening.notices.deliver, notices))
         for call in calls:
             try:
                 call()

@@ -168,7 +168,7 @@ class Listening:
         except BaseException:
             connection.close()
             raise
-        self.notices.tell(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
+        self.notices.deliver(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
         return connection
 
     def _deliver(self, connection: BoundedConnection, selector: selectors.BaseSelector) -> None:
@@ -194,4 +194,4 @@ class Listening:
         if process == self._process_id and number in self._own:
             self._own.discard(number)
         else:
-            self.notices.tell([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])
+            self.notices.deliver([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])

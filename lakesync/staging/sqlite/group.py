@@ -77,7 +77,7 @@ class GroupCommit:
             outcome = Outcome(job.future, job.run(False))
         except BaseException as exc:
             outcome = Outcome(job.future, error=self._shown(exc))
-        outcome.tell()
+        outcome.complete()
 
     # -- groups --------------------------------------------------------------------------------------------------
 
@@ -112,8 +112,8 @@ class GroupCommit:
             self._fail(lost, exc)
             return alone
         for outcome in done:
-            outcome.tell()
-        self._notices.tell(self.announcement.take())
+            outcome.complete()
+        self._notices.deliver(self.announcement.take())
         return alone
 
     def _run_alone(self, job: Job) -> None:
@@ -134,8 +134,8 @@ class GroupCommit:
         except Exception as exc:
             job.future.set_exception(self._shown(exc, "the change is committed, and seen once its rows are written"))
         else:
-            outcome.tell()
-        self._notices.tell(self.announcement.take())
+            outcome.complete()
+        self._notices.deliver(self.announcement.take())
 
     def _begin(self, *, alone: bool = False) -> None:
         """Begin a transaction; rows that were lost by an error are rebuilt first."""

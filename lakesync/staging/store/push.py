@@ -90,7 +90,7 @@ class RowCommit(ClientView, Protocol):
 class NameView(GatewayView, Protocol):
     """Reads the spelling of table and column names in the lake, whose engines ignore case."""
 
-    def spelled_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+    def name_spellings(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
         """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
 
         Args:
@@ -102,7 +102,7 @@ class NameView(GatewayView, Protocol):
 class NameCommit(NameView, Protocol):
     """Adds spellings: two names of one namespace may not differ in case alone."""
 
-    def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+    def add_spellings(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
         """Add names that a namespace does not have in any case.
 
         Args:

@@ -32,7 +32,7 @@ def until(condition):
 
 def test_a_periodic_task_runs_until_it_is_stopped():
     calls = []
-    loop = PeriodicTask("test", lambda: calls.append(1), seconds=0.01)
+    loop = PeriodicTask("test", lambda: calls.append(1), interval_seconds=0.01)
     loop.start()
     until(lambda: len(calls) >= 3)
     loop.stop()
@@ -44,7 +44,7 @@ def test_a_periodic_task_runs_until_it_is_stopped():
 
 def test_wake_runs_the_task_immediately():
     called = threading.Event()
-    loop = PeriodicTask("test", called.set, seconds=LONG)
+    loop = PeriodicTask("test", called.set, interval_seconds=LONG)
     loop.start()
     loop.wake()
     assert called.wait(30)
@@ -59,7 +59,7 @@ def test_a_failing_task_is_retried():
         if len(calls) < 3:
             raise RuntimeError("not yet")
 
-    loop = PeriodicTask("test", work, seconds=0.01, patience=0.02)
+    loop = PeriodicTask("test", work, interval_seconds=0.01, max_wait_seconds=0.02)
     loop.start()
     until(lambda: len(calls) >= 4)
     loop.stop()
@@ -69,7 +69,7 @@ def test_failures_delay_the_next_call_up_to_a_limit():
     def work():
         raise RuntimeError("never")
 
-    loop = PeriodicTask("test", work, seconds=1.0, patience=30.0)
+    loop = PeriodicTask("test", work, interval_seconds=1.0, max_wait_seconds=30.0)
     assert [loop._call() for _ in range(6)] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 

@@ -105,7 +105,7 @@ def server(store):
 @pytest.fixture
 def remote(server):
     """The pipeline's side."""
-    client = RemoteStore(f"http://127.0.0.1:{server.server_port}/", TOKEN, patience=5)
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}/", TOKEN, retry_seconds=5)
     yield client
     client.close()
 
@@ -181,7 +181,7 @@ def test_a_gateway_that_never_answers_is_an_error(server, monkeypatch):
 
 
 def test_an_unreachable_gateway_is_an_error_with_its_address(server):
-    gone = RemoteStore("http://127.0.0.1:1", TOKEN, patience=0.5)
+    gone = RemoteStore("http://127.0.0.1:1", TOKEN, retry_seconds=0.5)
     with pytest.raises(StagingUnavailableError, match=r"127\.0\.0\.1:1"):
         gone.backlog()
     gone.close()

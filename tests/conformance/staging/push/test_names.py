@@ -6,11 +6,11 @@ from tests.conformance.calls import read
 
 
 def spell(store, *names, namespace="tables"):
-    return store.submit("g", lambda commit: dict(commit.spell_names(namespace, names))).result()
+    return store.submit("g", lambda commit: dict(commit.add_spellings(namespace, names))).result()
 
 
 def spelled(store, *names, namespace="tables"):
-    return dict(read(store, lambda view: view.spelled_names(namespace, names)))
+    return dict(read(store, lambda view: view.name_spellings(namespace, names)))
 
 
 def test_the_first_spelling_of_a_name_is_kept_over_a_restart(place, store, book):
