@@ -24,11 +24,11 @@ from lakesync.feed.client_state import (
     current,
     ends_scope,
     find_page,
-    follows,
     has_other_access,
     unknown_client,
     with_broadcasts,
     with_complete_cursor,
+    with_following,
     with_page,
     with_page_mark,
     with_scope,
@@ -212,7 +212,7 @@ def remember_page(
     page = reading.page
     record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older)
     if not request.confirmed:
-        record = follows(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
+        record = with_following(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
     if request.confirmed and not reading.complete:
         # More pages follow, and a broadcast may arrive between them. So from here on, the client may have rows that
         # these pages do not contain.

@@ -24,10 +24,10 @@ from lakesync.feed.client_state import (
     ends_scope,
     find_page,
     has_other_access,
-    in_doubt,
-    is_possible,
+    may_have_been_sent,
     owns_cursors,
     with_broadcasts,
+    with_cursor_in_doubt,
     with_scope,
 )
 from lakesync.feed.positions import NEVER_PULLED, Access, is_complete_page, max_sent
@@ -117,10 +117,10 @@ def push_work(
     admitted = _admitted(commit, request, access, rules, limits, names)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
-    seen = _believed(record, request.seen, access, commit.arrival)
-    sure = _certain(record, seen)
-    heard = sure if seen is not None else with_broadcasts(sure, commit.arrival)
-    covered = _covered(commit, heard, access)
+    seen = _proven_cursor(record, request.seen, access, commit.arrival)
+    proven = _with_proven_cursor(record, seen)
+    with_sent = proven if seen is not None else with_broadcasts(proven, commit.arrival)
+    before = _certain_cursor(commit, with_sent, access)
     clean = False
     sender = Sender(push.client_id, access.keys, reindexed=access.directly is None)
     new = admitted.deltas
@@ -132,14 +132,14 @@ def push_work(
         clean = apply(commit, admitted.rows, sender, arrival, index, admitted.stored).clean
     if len(new) < len(push.deltas):
         added = {id(delta) for delta in new}
-        again = [delta for delta in push.deltas if id(delta) not in added]
-        clean = not repeated(commit, again, sender, sure.seen) and clean
+        repeats = [delta for delta in push.deltas if id(delta) not in added]
+        clean = not repeated(commit, repeats, sender, proven.seen) and clean
     record = replace(record, wrote=True)
-    cursor = covered.cursor
-    if covered.everything and new and clean:
-        record, cursor = replace(record, seen=arrival if sure is record else record.seen, last=arrival), arrival
-    elif covered.doubted is not None:
-        record, cursor = in_doubt(record, covered.doubted, commit.arrival, max_sent(heard.scopes))
+    cursor = before.cursor
+    if before.is_complete and new and clean:
+        record, cursor = replace(record, seen=arrival if proven is record else record.seen, last=arrival), arrival
+    elif before.doubted is not None:
+        record, cursor = with_cursor_in_doubt(record, before.doubted, commit.arrival, max_sent(with_sent.scopes))
     if new or ends_scope(record, access):
         if has_other_access(record, access):
             announce_other_connection(commit, record, live=False)
@@ -216,18 +216,18 @@ def _admitted(
     return _Admitted(new, rows, stored)
 
 
-class _Covered(NamedTuple):
+class _CertainCursor(NamedTuple):
     """The cursor up to which a client certainly has everything that it may see, before its push."""
 
     cursor: int
     """The cursor; `NEVER_PULLED` if the client has none."""
-    everything: bool = False
+    is_complete: bool = False
     """Whether the client has everything: no change by others is newer."""
     doubted: Page | None = None
     """The page that the client certainly has, if it was sent more since, which it may not have received; else None."""
 
 
-def _believed(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
+def _proven_cursor(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
     """Return the cursor `seen` if the client certainly has it; None if the request does not prove that.
 
     Complete cursors belong to the newest claims of a client. So the complete cursor of a connection proves nothing if
@@ -239,13 +239,13 @@ def _believed(record: ClientRecord, seen: int | None, access: Access, newest: in
         access: the claims and bucket keys that decide what the client may see.
         newest: the gateway's newest arrival.
     """
-    if seen is None or not is_possible(record, seen, newest):
+    if seen is None or not may_have_been_sent(record, seen, newest):
         return None
     with_page_mark = seen <= NEVER_PULLED or any(page.cursor == seen for page in record.pages)
     return seen if with_page_mark or not record.followed or owns_cursors(record, access) else None
 
 
-def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
+def _with_proven_cursor(record: ClientRecord, seen: int | None) -> ClientRecord:
     """Return the record as it is right for a client that receives the response: it then has the cursor `seen`.
 
     The response may be lost, and earlier pages on the same connection too. So the cursor of the response is computed
@@ -262,7 +262,7 @@ def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
     return record if seen == record.seen or find_page(record, seen) is None else replace(record, seen=seen)
 
 
-def _covered(commit: FeedView, record: ClientRecord, access: Access) -> _Covered:
+def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _CertainCursor:
     """Return the cursor up to which a client certainly has everything.
 
     Args:
@@ -272,18 +272,18 @@ def _covered(commit: FeedView, record: ClientRecord, access: Access) -> _Covered
     """
     at = find_page(record, record.seen)
     if at is None:
-        return _Covered(NEVER_PULLED)
+        return _CertainCursor(NEVER_PULLED)
     if at.serial != record.pages_sent:
-        return _Covered(NEVER_PULLED, doubted=at)
+        return _CertainCursor(NEVER_PULLED, doubted=at)
     scope = record.scopes[-1]
     if is_complete_page(at) and at.scope == scope.number and access.same_as(scope):
         buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
         if not commit.changed_after(buckets, at.base):
             # not below the base, which may lie above the newest arrival: a lower cursor belongs to an earlier scope
-            return _Covered(max(record.seen, at.base, commit.arrival), everything=True)
+            return _CertainCursor(max(record.seen, at.base, commit.arrival), is_complete=True)
     # No cursor above `seen` is certain: rows may have changed since by other clients, also under bucket keys that came
     # into use after the scope began.
-    return _Covered(record.seen)
+    return _CertainCursor(record.seen)
 
 
 def _unknown(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:

@@ -26,11 +26,11 @@ from lakesync.feed.client_state import (
     current,
     ends_scope,
     find_page,
-    follows,
-    in_doubt,
     owns_cursors,
     scope_under,
     with_broadcasts,
+    with_cursor_in_doubt,
+    with_following,
     with_scope,
 )
 from lakesync.feed.positions import NEVER_PULLED, Access, Position, SentPeriod, max_sent
@@ -239,7 +239,7 @@ def _subscribe_one(
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_scope(record, access, commit.arrival)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
-    record = follows(record, access)
+    record = with_following(record, access)
     if record != known:
         commit.put_client(record)
     scope = scope_under(record, access)
@@ -282,7 +282,7 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
     if confirmed is not None:
         newest_sent = max_sent(with_broadcasts(record, commit.arrival).scopes)
         followed = msgspec.structs.replace(record, followed=True)
-        record, cursor = in_doubt(followed, confirmed, commit.arrival, newest_sent)
+        record, cursor = with_cursor_in_doubt(followed, confirmed, commit.arrival, newest_sent)
     access = rules.access(commit, claims)
     if ends_scope(record, access):
         announce_other_connection(commit, known, live=False)

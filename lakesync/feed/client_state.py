@@ -77,7 +77,7 @@ def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     if not record.scopes or not record.scopes[-1].followed:
         return record
     *earlier, scope = record.scopes
-    return replace(record, scopes=(*earlier, _sent(scope, newest, newest)))
+    return replace(record, scopes=(*earlier, _with_rows_sent(scope, newest, newest)))
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
@@ -90,7 +90,7 @@ def scope_under(record: ClientRecord, access: Access) -> Scope | None:
     return next((scope for scope in reversed(record.scopes) if access.same_as(scope)), None)
 
 
-def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
+def with_following(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
     """Record that broadcasts are sent to the client from now on, in its newest scope.
 
     If the newest scope has other claims or rules than the connection, only `ClientRecord.followed` is set: the client
@@ -176,13 +176,13 @@ def with_scope(
         older: bucket keys of rows in the page that are not in `access`, because a re-index is running.
     """
     if older:
-        record = replace(record, past=_with_older(record, older, upserted_up_to))
+        record = replace(record, past=_with_older_keys(record, older, upserted_up_to))
     if record.scopes and access.same_as(record.scopes[-1]):  # the newest scope continues, perhaps with more keys
         *earlier, scope = record.scopes
         if not sent_up_to and access.keys.issubset(scope.keys):
             return record  # nothing changes: most pushes
         keys = tuple(sorted(access.keys.union(scope.keys)))
-        scope = _sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
+        scope = _with_rows_sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
     else:  # a new scope; broadcasts of the last one may have been sent up to now
         earlier = [replace(scope, followed=False) for scope in with_broadcasts(record, newest).scopes]
         number = earlier[-1].number + 1 if earlier else 1
@@ -196,12 +196,12 @@ def with_scope(
         record,
         scopes=kept,
         pages=tuple(page for page in record.pages if removed_numbers.isdisjoint((page.scope, page.base_scope))),
-        past=_past(record.past, removed),
+        past=_with_past_keys(record.past, removed),
         pages_sent=record.pages_sent + (sent_up_to > 0),
     )
 
 
-def _with_older(record: ClientRecord, older: AbstractSet[str], upserted_up_to: int) -> tuple[PastKey, ...]:
+def _with_older_keys(record: ClientRecord, older: AbstractSet[str], upserted_up_to: int) -> tuple[PastKey, ...]:
     """Return the past keys after rows were sent under keys that only earlier scopes have, during a re-index.
 
     Only these keys are added, not the other keys of the earlier scopes: the client was sent nothing under those.
@@ -252,7 +252,7 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
     return (*kept, *scopes[-SCOPES_KEPT:]), removed
 
 
-def _sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:
+def _with_rows_sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:
     """Return the scope after rows were sent up to a feed position, and INSERTs or UPDATEs up to another one."""
     return replace(
         scope, sent_up_to=max(scope.sent_up_to, sent_up_to), upserted_up_to=max(scope.reached, upserted_up_to)
@@ -335,7 +335,7 @@ def find_page(record: ClientRecord, cursor: int) -> Page | None:
     return complete_page(cursor, cursor, scope, record.pages_sent if exact else -1)
 
 
-def is_possible(record: ClientRecord, cursor: int, newest: int) -> bool:
+def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
     """Return whether the client may have been sent a cursor.
 
     Args:
@@ -371,7 +371,7 @@ def complete_page(cursor: int, complete: int, scope: Scope, serial: int) -> Page
     )
 
 
-def in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> tuple[ClientRecord, int]:
+def with_cursor_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> tuple[ClientRecord, int]:
     """Create the cursor in the response to a push of a client that may not have received what it was sent.
 
     The client certainly has what `seen` means. Of what it was sent since, it may have all, a part or nothing. A pull
@@ -397,7 +397,7 @@ def in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> 
 
 
 def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> Page:
-    """Return what the cursor of `in_doubt` means, with the same arguments; `cursor` is 0 in the page.
+    """Return what the cursor of `with_cursor_in_doubt` means, with the same arguments; `cursor` is 0 in the page.
 
     `serial` is negative, because the client may have more than the page says: no number of pages is then equal to it.
     """
@@ -441,7 +441,7 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
     )
 
 
-def _past(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey, ...]:
+def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey, ...]:
     """Return the past keys with those of removed scopes added.
 
     Above `PAST_KEPT`, the periods of each key become one; then the keys with the earliest rows are removed. The empty
@@ -459,8 +459,8 @@ def _past(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey,
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}
         for each in periods:
-            name = (each.key, each.sent_up_to == _NO_END)  # a joined period would lose the end of the other
-            known = joined.get(name, each)
-            joined[name] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to))
+            group = (each.key, each.sent_up_to == _NO_END)  # a joined period would lose the end of the other
+            known = joined.get(group, each)
+            joined[group] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to))
         periods = list(joined.values())
     return tuple(sorted(periods, key=lambda period: period.sent_up_to)[-PAST_KEPT:])
