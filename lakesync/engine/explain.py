@@ -79,7 +79,7 @@ def explain(
         last_seen_ms=record.last_seen_ms if record is not None else None,
         sent_hlc=record.last if record is not None else None,
         newest_hlc=view.arrival,
-        mid_pages=0 < at.after != at.base,
+        mid_pages=at.after not in (0, at.base),  # neither at the start nor at a complete cursor
         followed_elsewhere=record is not None and record.followed and position.cursor is None,
         claims=effective_claims,
         claims_from=source,
@@ -208,7 +208,18 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
         client_id: the client whose own writes to the row are described too.
     """
     if row is None:
-        return ExplainedRow(False, False, None, None, None, None, (), (), (), None)
+        return ExplainedRow(
+            exists=False,
+            visible=False,
+            changed_ms=None,
+            arrival_hlc=None,
+            tombstone_hlc=None,
+            tombstone_client_id=None,
+            bucket_keys=(),
+            keys_by_rules=(),
+            columns=(),
+            client_wrote_ms=None,
+        )
     state = row.state
     tombstone_hlc, tombstone_client_id = state.tombstone or (None, None)
     keys = rules.index(config).row_keys(row.table, state.values()) if state.visible else frozenset()

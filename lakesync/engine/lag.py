@@ -111,6 +111,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
 
 
 def _has_pulled(record: ClientRecord | None) -> bool:
+    """Return whether the client was sent a page with deltas, or a complete cursor without any."""
     return record is not None and (record.last > 0 or any(scope.start >= 0 for scope in record.scopes))
 
 
@@ -161,5 +162,6 @@ def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], 
     touched = row.state.touched
     changed = [touched[name] for name in columns if touched.get(name, 0) > at.base]
     joined = [entry.since for entry in entries if entry.inside and entry.since > at.base]
-    whole = lacks[0].op != "UPDATE"
-    return min((whole and joined) or changed or joined, default=row.arrival)
+    lacks_row = lacks[0].op != "UPDATE"  # otherwise the client has the row, and lacks some columns
+    arrivals = joined or changed if lacks_row else changed or joined
+    return min(arrivals, default=row.arrival)

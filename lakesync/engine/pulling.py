@@ -33,7 +33,16 @@ from lakesync.feed.client_state import (
     with_page_mark,
     with_scope,
 )
-from lakesync.feed.positions import NO_BASE, Access, Position, for_full_pull, is_complete_page, locate, restart_position
+from lakesync.feed.positions import (
+    NEVER_PULLED,
+    NO_BASE,
+    Access,
+    Position,
+    for_full_pull,
+    is_complete_page,
+    locate,
+    restart_position,
+)
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
@@ -347,8 +356,8 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     The client lacks nothing, even if the response is lost.
     """
     since = reading.since
-    if not reading.complete and since <= 1:
-        return record, since  # 0 or 1: the client has no cursor yet, and keeps it until it is sent rows
+    if not reading.complete and since <= NEVER_PULLED:
+        return record, since  # the client has no cursor yet, and gets none until it is sent rows
     if not reading.complete:
         record = replace(record, seen=since if request.confirmed else record.seen)
         return with_page(record, _page(record, since, reading.at, reading.page.after, reading.page.rescan)), since
@@ -356,7 +365,7 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     if request.confirmed:
         record = replace(record, seen=cursor)
     # If the response is lost, the client sends its page mark again. The mark now means the same as the complete cursor.
-    if since > 1 and not (reading.at.after == reading.at.base and not reading.at.moved):
+    if since > NEVER_PULLED and not (reading.at.after == reading.at.base and not reading.at.moved):
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
 

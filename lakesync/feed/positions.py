@@ -172,7 +172,7 @@ def locate(
     confirmed = connection_claims is None  # the client sent the cursor, so it has applied everything up to it
     if record is None:
         return _at_start(None, newest, access, resync=False) if since == 0 else None
-    if since <= 1:
+    if since <= NEVER_PULLED:
         # a client that sends 0 after a push may have lost its database, and with it its own rows
         was_sent_rows = max_sent(record.scopes) > 0 or record.past or (record.wrote and since == 0)
         return _at_start(record, newest, access, resync=bool(was_sent_rows))

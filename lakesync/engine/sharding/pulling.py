@@ -14,6 +14,7 @@ These are generators of futures, which `steps.run` runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,7 +27,7 @@ from lakesync.engine.source_pages import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import ResyncRequiredError
-from lakesync.model.types import Claims, RowDelta, SyncPage
+from lakesync.model.types import Claims, RowDelta, SyncPage, SyncPull
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
@@ -58,8 +59,6 @@ def shard_cursors(parts: Mapping[str, ShardGateway], client_id: str, sent: Resol
 def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequest) -> Steps[SyncPage]:
     """Return a page of what the client lacks in any shard.
 
-    Reading begins at the shard after the one that filled the last page, so that a busy shard does not delay the others.
-
     Args:
         parts: the gateway of each shard, by shard name.
         vectors: looks up and creates client cursors.
@@ -72,59 +71,99 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
         ResyncRequiredError: the cursor is unknown, and `request.knows_resync` is true.
         StagingUnavailableError: a shard cannot be reached.
     """
-    client_pull = request.pull
-    sent: ResolvedCursor = yield vectors.submit_resolve(client_pull.client_id, client_pull.since_hlc)
-    unknown = sent.vector is None and sent.feed_cursor != NEVER_PULLED
-    if unknown and request.knows_resync:
+    client_id, since = request.pull.client_id, request.pull.since_hlc
+    sent: ResolvedCursor = yield vectors.submit_resolve(client_id, since)
+    is_unknown = sent.vector is None and sent.feed_cursor != NEVER_PULLED
+    if is_unknown and request.knows_resync:
         raise ResyncRequiredError(
-            f"the cursor {client_pull.since_hlc} is not one of this gateway's: "
-            "pull again from 0, keeping what was not pushed yet"
+            f"the cursor {since} is not one of this gateway's: pull again from 0, keeping what was not pushed yet"
         )
-    cursors = yield from shard_cursors(parts, client_pull.client_id, sent)
-    next_shard = sent.vector.next_shard if sent.vector is not None else ""
-    pages: list[Sequence[RowDelta]] = []
-    deltas_left, bytes_left, more = client_pull.max_deltas, request.max_bytes, False
+    cursors = yield from shard_cursors(parts, client_id, sent)
+    read = yield from _read_shards(parts, request, cursors, sent.vector.next_shard if sent.vector is not None else "")
+    # Whether the client sent the cursor itself, and it is one that was made for this client and this feed: neither that
+    # of a broadcast to many clients nor the mark of a source's page. Only such a cursor may be returned unchanged.
+    is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
+    if is_own_cursor and not read.deltas and not is_unknown and sent.feed_cursor > NEVER_PULLED:
+        # No shard's page had deltas. A shard's page with more to follow has deltas, so the client lacks nothing that
+        # the cursors in the shards do not say already, and its cursor still means the same.
+        return SyncPage((), since, read.has_more)
+    if max(read.cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for the client yet: there is no vector
+        return SyncPage(read.deltas, max(sent.feed_cursor, *read.cursors.values()), read.has_more)
+    confirms = sent if request.confirmed else None
+    issued: IssuedCursor = yield vectors.submit_issue(
+        client_id, read.cursors, read.next_shard, confirms, above=sent.feed_cursor
+    )
+    deltas = read.deltas
+    if issued.record.sources:  # the client may have the same rows from a source (a database beside the feed)
+        deltas = with_deletes(deltas, issued.record)
+    return SyncPage(deltas, issued.cursor, read.has_more)
+
+
+class _ShardPages(NamedTuple):
+    """The parts of one page that were read from all shards."""
+
+    deltas: Sequence[RowDelta]
+    """The deltas of all parts."""
+    cursors: Mapping[str, int]
+    """The client's cursor in each shard after the page, by shard name."""
+    next_shard: str
+    """The shard at which the next page begins: the one after that which filled this page. If none did, the shard at
+    which this page began."""
+    has_more: bool
+    """Whether any shard has more for the client."""
+
+
+def _read_shards(
+    parts: Mapping[str, ShardGateway], request: PullRequest, cursors: Mapping[str, int], first_shard: str
+) -> Steps[_ShardPages]:
+    """Read one shard after another until the page is full, and ask the others whether they have anything.
+
+    Reading begins at the shard after the one that filled the last page, so that a busy shard does not delay the others.
+
+    Args:
+        parts: the gateway of each shard, by shard name.
+        request: the pull, with the limits of the page.
+        cursors: the client's cursor in each shard, by shard name.
+        first_shard: the shard at which the page begins; empty for any.
+    """
     names = list(parts)
-    first = names.index(next_shard) if next_shard in parts else 0
+    first = names.index(first_shard) if first_shard in parts else 0
+    pages: list[Sequence[RowDelta]] = []
+    after, next_shard, has_more = dict(cursors), first_shard, False
+    deltas_left, bytes_left = request.pull.max_deltas, request.max_bytes
     for name in names[first:] + names[:first]:
-        shard_pull = replace(client_pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
+        shard_pull = replace(request.pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
         if deltas_left <= 0 or bytes_left <= 0:
-            # The page is full, so ask only whether this shard has more. If the client starts again here, record that.
-            # Otherwise, the response to a push before the client's next page would be computed from the position that
-            # the client had in this shard before.
-            restarts = request.confirmed and cursors[name] in (0, UNKNOWN_CURSOR)
-            submit = parts[name].submit_restart if restarts else parts[name].submit_has_changes
-            checking = submit(
-                shard_pull, request.claims, knows_resync=request.knows_resync, confirmed=request.confirmed
-            )
-            has_changes = yield from of_shard(name, checking)
-            more = more or has_changes
+            has_changes = yield from _has_changes(name, parts[name], request, shard_pull)
+            has_more = has_more or has_changes
             continue
         page = yield from of_shard(name, parts[name].submit_page_part(request, shard_pull, bytes_left))
-        cursors[name] = page.server_hlc
+        after[name], has_more = page.server_hlc, has_more or page.has_more
         if page.deltas:
             pages.append(page.deltas)
             deltas_left, bytes_left = deltas_left - len(page.deltas), bytes_left - encoded_size(page.deltas)
         if deltas_left <= 0 or bytes_left <= 0:
             next_shard = names[(names.index(name) + 1) % len(names)]
-        more = more or page.has_more
-    deltas = joined(pages)
-    # Whether the client sent the cursor itself, and it is one that was made for this client and this feed: neither that
-    # of a broadcast to many clients nor the mark of a source's page. Only such a cursor may be returned unchanged.
-    is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
-    if is_own_cursor and not deltas and not unknown and sent.feed_cursor > NEVER_PULLED:
-        # No shard's page had deltas. A shard's page with more to follow has deltas, so the client lacks nothing that
-        # the cursors in the shards do not say already, and its cursor still means the same.
-        return SyncPage((), client_pull.since_hlc, more)
-    if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for the client yet: there is no vector
-        return SyncPage(deltas, max(sent.feed_cursor, *cursors.values()), more)
-    confirms = sent if request.confirmed else None
-    issued: IssuedCursor = yield vectors.submit_issue(
-        client_pull.client_id, cursors, next_shard, confirms, sent.feed_cursor
-    )
-    if issued.record.sources:  # the client may have the same rows from a source (a database beside the feed)
-        deltas = with_deletes(deltas, issued.record)
-    return SyncPage(deltas, issued.cursor, more)
+    return _ShardPages(joined(pages), after, next_shard, has_more)
+
+
+def _has_changes(name: str, part: ShardGateway, request: PullRequest, shard_pull: SyncPull) -> Steps[bool]:
+    """Return whether a shard has anything for the client; nothing of it fits in the page any more.
+
+    If the client starts again in this shard, that is recorded. Otherwise, the response to a push before the client's
+    next page would be computed from the position that the client had in this shard before.
+
+    Args:
+        name: the shard's name.
+        part: the shard's gateway.
+        request: the pull of the sharded gateway.
+        shard_pull: the pull with this shard's cursor.
+    """
+    restarts = request.confirmed and shard_pull.since_hlc in (0, UNKNOWN_CURSOR)
+    submit = part.submit_restart if restarts else part.submit_has_changes
+    checking = submit(shard_pull, request.claims, knows_resync=request.knows_resync, confirmed=request.confirmed)
+    has_changes: bool = yield from of_shard(name, checking)
+    return has_changes
 
 
 def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:

@@ -44,6 +44,17 @@ class Job(NamedTuple):
     """Completed with the function's result or error, once the transaction has ended."""
 
 
+class Read(NamedTuple):
+    """A function that reads a snapshot, and the future of its result."""
+
+    work: Callable[[PostgresView], Any]
+    """The function that was passed to `read`."""
+    future: Future[Any]
+    """Completed with the function's result or error."""
+    gateway: str
+    """The id of the gateway that it reads."""
+
+
 class Groups:
     """Runs jobs in threads: those of one gateway in order of submission, one thread at a time; gateways take turns."""
 
@@ -63,7 +74,7 @@ class Groups:
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[Job]] = {}
-        self._reads: Turns[tuple[Callable[[PostgresView], Any], Future[Any], str]] = Turns()
+        self._reads: Turns[Read] = Turns()
         self._closed = False
 
     def submit(self, gateway: str, work: Callable[[PostgresCommit], T]) -> Future[T]:
@@ -86,7 +97,7 @@ class Groups:
         future: Future[T] = Future()
         with self._lock:
             if not self._closed:
-                self._reads.put(gateway, (work, future, gateway))
+                self._reads.put(gateway, Read(work, future, gateway))
                 self._threads.submit(self._read_next)
                 return future
         future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
@@ -173,7 +184,7 @@ class Groups:
         Raises:
             StagingUnavailableError: the transaction failed, or its outcome is unknown.
         """
-        announced: list[int] = []  # notices' numbers, which `doubt` needs if the outcome is unknown
+        announced: list[int] = []  # the numbers of the notices, needed if the outcome is unknown
         try:
             with self._database.writing() as connection:
                 head = load_head(connection, gateway, self._configs, lock=True)
@@ -187,7 +198,7 @@ class Groups:
                 crash_point("staging.before_commit")
         except BaseException:
             for number in announced:
-                self._listening.doubt(number)
+                self._listening.accept_copy(number)  # Postgres may send it, if the commit happened after all
             raise
         crash_point("staging.after_commit")
         return outcomes

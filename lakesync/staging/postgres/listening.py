@@ -99,7 +99,7 @@ class Listening:
             notice: the transaction's notice.
 
         Returns:
-            The notice's number, for `doubt`.
+            The notice's number, for `accept_copy`.
         """
         number = next(self._numbers)
         if self._thread is not None:
@@ -111,8 +111,10 @@ class Listening:
         connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, payload.decode()))
         return number
 
-    def doubt(self, number: int) -> None:
-        """Deliver a notice again if Postgres sends it. Call it if it is unknown whether its transaction committed.
+    def accept_copy(self, number: int) -> None:
+        """Deliver a notice if Postgres sends it, although it is of this process.
+
+        Call it if it is unknown whether the notice's transaction was committed.
 
         Args:
             number: the number that `announce` returned.
