@@ -13,8 +13,8 @@ from pathlib import Path
 from lakesync.adapters.registry import Adapter, open_adapter
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.engine import Engine
-from lakesync.engine.flushing import Housekeeping, OnFlushed
 from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.housekeeping import Housekeeping, OnFlushed
 from lakesync.flush import FlushQueue, FlushSettings, Outlet
 from lakesync.flush.materialiser import OnFailure
 from lakesync.model import hlc

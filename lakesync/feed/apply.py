@@ -1,7 +1,7 @@
 """The write side of the feed: merges a push's deltas into rows, and computes the moves of their feed entries.
 
 `engine.pushing` calls `apply` and `repeated` in the transaction of a push. A store calls `apply` through the engine to
-replay its log. `engine.rebuilding`, `feed.reindex` and `feed.pull` use the small functions.
+replay its log. `engine.rebuild`, `feed.reindex` and `feed.pull` use the small functions.
 
 - A *delta* is an INSERT, UPDATE or DELETE of some columns of one row, with the *stamp* (hlc, client id) of its write.
   The greatest stamp wins each column. The *tombstone* is the stamp of a row's DELETE: columns with smaller or equal
@@ -159,7 +159,7 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
     """Return each row's arrival in a push: one for each distinct row, in order of first appearance.
 
-    `apply` gives rows the same arrivals; `engine.rebuilding` calls this to restore them from the lake.
+    `apply` gives rows the same arrivals; `engine.rebuild` calls this to restore them from the lake.
 
     Args:
         deltas: the push's deltas.

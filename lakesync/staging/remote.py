@@ -26,6 +26,17 @@ from lakesync.staging.records import Backlog, Batch, Checkpoint, CutPoint, Erasu
 from lakesync.staging.store.pipeline import PipelineStore
 from lakesync.wire.http_auth import BearerAuth
 
+T = TypeVar("T")
+
+_NO_RESPONSE = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+"""Errors of a request without a complete response. The last is that of a connection that ends within the body."""
+_CONNECT_SECONDS = 5.0
+"""Seconds to wait for a connection."""
+_MARGIN_SECONDS = 5.0
+"""Seconds beyond the gateway's own limit to wait for a response, so that the gateway reports its timeout first."""
+_EXCERPT_CHARACTERS = 200
+"""Characters of an unexpected response that an error message contains."""
+
 
 class Method(NamedTuple):
     """The message types of one method of `PipelineStore`."""
@@ -35,17 +46,17 @@ class Method(NamedTuple):
     decode: Callable[[bytes], msgspec.Struct]
     """Decodes the arguments. It is created once, by one thread, because creating msgspec's decoders in several threads
     may crash (see `lakesync.staging.table_values`)."""
-    answer: Any
+    result_type: Any
     """The type of the return value."""
 
 
 @cache
 def methods() -> dict[str, Method]:
     """Return every method of `PipelineStore`, by name."""
-    return {name: _typed(name) for name in dir(PipelineStore) if not name.startswith("_")}
+    return {name: _method_of(name) for name in dir(PipelineStore) if not name.startswith("_")}
 
 
-def _typed(name: str) -> Method:
+def _method_of(name: str) -> Method:
     """Return the message types of a method, from its signature in `PipelineStore`."""
     function = getattr(PipelineStore, name)
     hints = get_type_hints(function)
@@ -79,20 +90,6 @@ def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
     except msgspec.MsgspecError as exc:
         raise ValidationError(f"the arguments do not fit staging's {method}: {exc}") from None
     return msgspec.json.encode(getattr(store, method)(**msgspec.structs.asdict(arguments)))
-
-
-__all__ = ["RemoteStore", "dispatch"]
-
-T = TypeVar("T")
-
-_LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-"""Errors of a request without a complete response. The last is that of a connection that ends within the body."""
-_CONNECT_SECONDS = 5.0
-"""Seconds to wait for a connection."""
-_MARGIN_SECONDS = 5.0
-"""Seconds beyond the gateway's own limit to wait for a response, so that the gateway reports its timeout first."""
-_SHOWN = 200
-"""Characters of an unexpected response that an error message contains."""
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
@@ -154,13 +151,13 @@ class RemoteStore:
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
         """Return the open batch, or a new one; see `PipelineStore.plan`."""
-        return self._find(
+        return self._call_optional(
             "plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas, through=through, since=since
         )
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
-        self._find("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum, snapshot_id=snapshot_id)
+        self._call_optional("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum, snapshot_id=snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
         """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
@@ -172,7 +169,7 @@ class RemoteStore:
 
     def request_flush(self, gateway: str) -> None:
         """Record that a flush was requested; see `PipelineStore.request_flush`."""
-        self._find("request_flush", bool, gateway=gateway)
+        self._call_optional("request_flush", bool, gateway=gateway)
 
     def cut_point(self, gateway: str) -> CutPoint:
         """Return the point at which the next checkpoint can be made; see `PipelineStore.cut_point`."""
@@ -184,7 +181,7 @@ class RemoteStore:
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint of the store's epoch; None before its first one."""
-        return self._find("newest_checkpoint", Checkpoint, gateway=gateway)
+        return self._call_optional("newest_checkpoint", Checkpoint, gateway=gateway)
 
     def marks(self) -> dict[str, str]:
         """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
@@ -192,7 +189,7 @@ class RemoteStore:
 
     def put_mark(self, name: str, body: str) -> None:
         """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
-        self._find("put_mark", bool, name=name, body=body)
+        self._call_optional("put_mark", bool, name=name, body=body)
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase all values that a row ever had; see `PipelineStore.erase_row`."""
@@ -212,21 +209,21 @@ class RemoteStore:
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has executed an erasure; see `PipelineStore.confirm_erasure`."""
-        self._find("confirm_erasure", bool, gateway=gateway, seq=seq)
+        self._call_optional("confirm_erasure", bool, gateway=gateway, seq=seq)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Return the JDBC address from which tasks of Spark read a shard's log."""
         return self._call("log_source", LogSource, shard=shard)
 
-    def _call(self, method: str, answer: type[T], **arguments: Any) -> T:
-        """Call a method, and return its result, decoded as `answer`."""
-        return msgspec.json.decode(self._ask(method, arguments), type=answer)
+    def _call(self, method: str, result_type: type[T], **arguments: Any) -> T:
+        """Call a method, and return its result, decoded as `result_type`."""
+        return msgspec.json.decode(self._request(method, arguments), type=result_type)
 
-    def _find(self, method: str, answer: type[T], **arguments: Any) -> T | None:
+    def _call_optional(self, method: str, result_type: type[T], **arguments: Any) -> T | None:
         """Like `_call`, for a method that may return None."""
-        return msgspec.json.decode(self._ask(method, arguments), type=answer | None)
+        return msgspec.json.decode(self._request(method, arguments), type=result_type | None)
 
-    def _ask(self, method: str, arguments: dict[str, Any]) -> bytes:
+    def _request(self, method: str, arguments: dict[str, Any]) -> bytes:
         """Send a call, and return the body of the response.
 
         Retries while the store cannot be reached, for `retry_seconds` seconds, and at least once.
@@ -248,7 +245,7 @@ class RemoteStore:
         url = self._root + method
         try:
             response = self._session.post(url, data=body, timeout=(_CONNECT_SECONDS, self._timeout))
-        except _LOST as exc:
+        except _NO_RESPONSE as exc:
             raise StagingUnavailableError(f"the gateway did not answer at {url} ({exc}): see whether it runs") from exc
         if response.ok:
             return response.content
@@ -260,7 +257,7 @@ def error_of(response: requests.Response) -> LakeSyncError:
     try:
         body = msgspec.json.decode(response.content, type=_ErrorBody)
     except msgspec.MsgspecError:
-        shown = response.text[:_SHOWN]
+        shown = response.text[:_EXCERPT_CHARACTERS]
         return StagingUnavailableError(f"{response.url} answered {response.status_code}, not as a gateway: {shown!r}")
     kind = _classes().get(body.code, LakeSyncError)
     if not issubclass(kind, TransientError):

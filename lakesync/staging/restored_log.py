@@ -1,4 +1,4 @@
-"""The methods of a commit by which both stores are rebuilt from the lake. `engine.rebuilding` calls them.
+"""The methods of a commit by which both stores are rebuilt from the lake. `engine.rebuild` calls them.
 
 The *log* has one row for each push. A rebuild adds log rows without bodies, because the lake contains these deltas
 already: only their ids and counts are stored, so that repeated pushes are recognised. What clients were sent is not in

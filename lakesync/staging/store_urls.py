@@ -2,7 +2,7 @@
 
 `staging.sharded.open_staging` calls `open_store`, once for each *shard* (a store with some of the tables; without
 sharding there is one). `lakesync staging status`, `lakesync staging upgrade` and `lakesync doctor` read and upgrade
-stores without opening them. `engine.rebuilding` fills `replacement_stores` from the lake, for `lakesync staging
+stores without opening them. `engine.rebuild` fills `replacement_stores` from the lake, for `lakesync staging
 rebuild`. Each kind of store is imported when a URL names it, so that Postgres' driver need not be installed.
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.explain import ClientPosition, explain
-from lakesync.engine.rebuilding import LakePush, rebuild
+from lakesync.engine.rebuild import LakePush, rebuild
 from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError

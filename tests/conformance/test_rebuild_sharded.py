@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from lakesync.cli.app import app
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.rebuilding import rebuild
+from lakesync.engine.rebuild import rebuild
 from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging import open_staging

@@ -15,7 +15,7 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.cli.app import app
 from lakesync.cli.local.lake_history import LakeHistory
-from lakesync.engine.rebuilding import Rebuilt
+from lakesync.engine.rebuild import Rebuilt
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.schema import parse_schema
 from lakesync.staging.remote import RemoteStore

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakesync import config
 from lakesync.cli.local import lake_history
 from lakesync.cli.local.lake_history import CONFIG_PROPERTY, LakeHistory
-from lakesync.engine.rebuilding import LakePush
+from lakesync.engine.rebuild import LakePush
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.head import new_config

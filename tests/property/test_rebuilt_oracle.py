@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, example, given, settings
 
-from lakesync.engine.rebuilding import LakePush, rebuild
+from lakesync.engine.rebuild import LakePush, rebuild
 from lakesync.model.types import StoredConnector
 from lakesync.staging.records import GatewayConfig
 from lakesync.wire.log import decode_body

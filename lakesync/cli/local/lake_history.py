@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.analysis.catalogue import open_catalogue
 from lakesync.config import Config
-from lakesync.engine.rebuilding import LakePush
+from lakesync.engine.rebuild import LakePush
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging.records import GatewayConfig
@@ -43,7 +43,7 @@ _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "h
 
 
 class LakeHistory:
-    """Implements `engine.rebuilding.History` over an Iceberg catalogue."""
+    """Implements `engine.rebuild.History` over an Iceberg catalogue."""
 
     def __init__(self, config: Config) -> None:
         """Open the lake of a configuration, for reading.

@@ -245,7 +245,7 @@ def _rebuild(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from lakesync.cli.local.lake_history import LakeHistory
-    from lakesync.engine.rebuilding import rebuild
+    from lakesync.engine.rebuild import rebuild
     from lakesync.model.hlc import WallClock
 
     wall = WallClock(config.clock_offset_file).now_ms

@@ -25,7 +25,7 @@ from lakesync.staging.notices import Announcement, Notice
 from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
-from lakesync.staging.postgres.listening import Listening
+from lakesync.staging.postgres.notices import PostgresNotices
 
 log = structlog.get_logger(__name__)
 
@@ -58,17 +58,19 @@ class Read(NamedTuple):
 class Groups:
     """Runs jobs in threads: those of one gateway in order of submission, one thread at a time; gateways take turns."""
 
-    def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache, listening: Listening) -> None:
+    def __init__(
+        self, database: Database, wall: Callable[[], int], configs: ConfigCache, notices: PostgresNotices
+    ) -> None:
         """Create the threads.
 
         Args:
             database: the pool of connections.
             wall: returns the server's wall time in milliseconds since 1970.
             configs: the cache of gateways' configurations.
-            listening: delivers the notices of commits.
+            notices: delivers the notices of commits.
         """
         self._database = database
-        self._listening = listening
+        self._notices = notices
         self._wall = wall
         self._configs = configs
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
@@ -146,7 +148,7 @@ class Groups:
         except BaseException as exc:
             outcomes = [Outcome(job.future, error=exc) for job in jobs]
         calls: list[Callable[[], None]] = [outcome.complete for outcome in outcomes]
-        calls.append(partial(self._listening.notices.deliver, notices))
+        calls.append(partial(self._notices.deliver, notices))
         for call in calls:
             try:
                 call()
@@ -194,11 +196,11 @@ class Groups:
                     save_head(connection, journal.head)
                 notices += journal.announcement.take()
                 # from a generator: if a call raises, the numbers of the calls before it are in the list
-                announced.extend(self._listening.announce(connection, notice) for notice in notices)
+                announced.extend(self._notices.announce(connection, notice) for notice in notices)
                 crash_point("staging.before_commit")
         except BaseException:
             for number in announced:
-                self._listening.accept_copy(number)  # Postgres may send it, if the commit happened after all
+                self._notices.accept_copy(number)  # Postgres may send it, if the commit happened after all
             raise
         crash_point("staging.after_commit")
         return outcomes

@@ -1,8 +1,8 @@
 """`PostgresStore`: a staging store (the database that pushes are committed to) on Postgres.
 
 `staging.open_store` creates it for a `postgresql://` URL; the engine opens it. It forwards transactions to `Groups` and
-notices to `Listening`. The methods that the data pipeline calls are one transaction each; `PipelineTables` has their
-statements, which the SQLite store shares. `staging.store` says what each method promises and defines the terms.
+notices to `PostgresNotices`. The methods that the data pipeline calls are one transaction each; `PipelineTables` has
+their statements, which the SQLite store shares. `staging.store` says what each method promises and defines the terms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakesync.staging.pipeline_tables import PipelineTables
 from lakesync.staging.postgres.connection import Connection, Database
 from lakesync.staging.postgres.groups import Groups
 from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway, load_head, save_head
-from lakesync.staging.postgres.listening import Listening
+from lakesync.staging.postgres.notices import PostgresNotices
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
@@ -80,8 +80,8 @@ class PostgresStore(ErasingStore, CutPointStore):
         self._wall = wall
         self._configs = ConfigCache()
         self._shard = shard
-        self._listening = Listening(self._database.info, self._database.address)
-        self._groups = Groups(self._database, wall, self._configs, self._listening)
+        self._notices = PostgresNotices(self._database.info, self._database.address)
+        self._groups = Groups(self._database, wall, self._configs, self._notices)
 
     def open(self, replayer: Replayer | None = None) -> None:
         """Connect, apply migrations, and complete interrupted erasures.
@@ -101,7 +101,7 @@ class PostgresStore(ErasingStore, CutPointStore):
     def close(self) -> None:
         """Run the functions that were submitted before, and close every connection."""
         self._groups.close()
-        self._listening.close()
+        self._notices.close()
         self._database.close()
 
     def ensure_gateway(self, gateway: str) -> None:
@@ -124,7 +124,7 @@ class PostgresStore(ErasingStore, CutPointStore):
 
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` for new visible commits of every process; return a function that removes it."""
-        return self._listening.watch(listener)
+        return self._notices.watch(listener)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """Return the connectors that were registered at run time, ordered by name."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import count
 from typing import Any
@@ -42,7 +42,7 @@ _Payload = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
 _decode = msgspec.json.Decoder(_Payload).decode
 
 
-class Listening:
+class PostgresNotices:
     """Delivers notices to this process's listeners: of its own commits at once, of other processes through Postgres.
 
     Postgres sends the notices of own commits too; these are dropped. If it is unknown whether a commit of this process
@@ -57,7 +57,7 @@ class Listening:
             info: connection parameters, with libpq's names.
             address: host and database, for the log.
         """
-        self.notices = Notices()
+        self._listeners = Notices()
         self._info = {**info, "application_name": _NAME}
         self._address = address
         self._process_id = uuid4().hex
@@ -76,7 +76,7 @@ class Listening:
 
         The first listener starts the listening connection, and waits until Postgres accepted or refused it.
         """
-        remove = self.notices.watch(listener)
+        remove = self._listeners.watch(listener)
         with self._lock:
             if self._thread is None and not self._ended.is_set():
                 # the thread waits for the connection and for this pipe, which `close` closes
@@ -110,6 +110,10 @@ class Listening:
             payload = msgspec.json.encode((self._process_id, number, notice.gateway, None, ()))
         connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, payload.decode()))
         return number
+
+    def deliver(self, notices: Iterable[Notice]) -> None:
+        """Call every listener of this process with each notice. A listener's error is logged, and the others called."""
+        self._listeners.deliver(notices)
 
     def accept_copy(self, number: int) -> None:
         """Deliver a notice if Postgres sends it, although it is of this process.
@@ -170,7 +174,7 @@ class Listening:
         except BaseException:
             connection.close()
             raise
-        self.notices.deliver(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
+        self.deliver(Notice(gateway, None, after_loss=True) for (gateway,) in gateways)
         return connection
 
     def _deliver(self, connection: BoundedConnection, selector: selectors.BaseSelector) -> None:
@@ -196,4 +200,4 @@ class Listening:
         if process == self._process_id and number in self._own:
             self._own.discard(number)
         else:
-            self.notices.deliver([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])
+            self.deliver([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])
