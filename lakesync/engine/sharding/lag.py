@@ -23,7 +23,7 @@ from lakesync.model.types import Claims
 def oldest_unsent(
     parts: Mapping[str, ShardGateway], vectors: Vectors, queries: Sequence[LagQuery]
 ) -> Steps[list[Unsent | None]]:
-    """As `engine.lag.oldest_unsent`, for several clients over all shards.
+    """Return the oldest unsent change of each client over all shards; see `engine.lag.oldest_unsent` for one store.
 
     Args:
         parts: the gateway of each shard, by shard name.
@@ -67,7 +67,7 @@ def explain(
     query: tuple[str, str, str, Claims | None],
     position: ClientPosition,
 ) -> Steps[Explanation]:
-    """As `engine.explain.explain`, for a row of one shard.
+    """Explain why a client has or lacks a row of one shard; see `engine.explain.explain`.
 
     Args:
         part: the shard's gateway.
@@ -94,8 +94,11 @@ def _in_shards(
         vectors: resolves client cursors.
         clients: client id, and position with cursors of the sharded gateway.
     """
-    sent: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
-    confirmed: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.confirmed) for name, at in clients])
+    # by shard name; None for a cursor that is 0, None or unknown
+    sent: list[dict[str, int] | None] = yield vectors.submit_parts([(client, at.cursor) for client, at in clients])
+    confirmed: list[dict[str, int] | None] = yield vectors.submit_parts(
+        [(client, at.confirmed) for client, at in clients]
+    )
     return [
         {name: _position_in(name, at, sent_cursors, confirmed_cursors) for name in names}
         for (_, at), sent_cursors, confirmed_cursors in zip(clients, sent, confirmed, strict=True)
@@ -105,9 +108,18 @@ def _in_shards(
 def _position_in(
     name: str, at: ClientPosition, sent: dict[str, int] | None, confirmed: dict[str, int] | None
 ) -> ClientPosition:
-    """Return a client's position in one shard, given the cursors by shard that its two cursors stand for."""
+    """Return a client's position in one shard.
+
+    Args:
+        name: the shard's name.
+        at: the client's position, with cursors of the sharded gateway.
+        sent: the cursor in each shard that `at.cursor` stands for; None if it stands for none.
+        confirmed: the same for `at.confirmed`.
+    """
     state = at.state
+    # in the middle of pages, the shards' states are not those of the client's cursor
     parts = state.parts if isinstance(state, ShardedSubscriptionState) and not state.has_more else None
+    # without a vector: a client that never pulled has nothing of the shard; for any other, the shard's record decides
     unresolved = 0 if at.cursor is not None and at.cursor <= NEVER_PULLED else None
     return at._replace(
         cursor=sent.get(name, 0) if sent is not None else unresolved,

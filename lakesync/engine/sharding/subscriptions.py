@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway
@@ -131,29 +132,52 @@ def scan(
     for name, part in parts.items():
         groups_in_shard = [groups[index]._replace(state=states[name]) for index, states in scannable.items()]
         results_in[name] = yield from of_shard(name, part.submit_scan(groups_in_shard))
-    new_cursors: dict[tuple[object, ...], BroadcastCursor] = {}  # one for each vector that groups arrive at
-    lacking: list[tuple[int, ShardedSubscriptionState, tuple[object, ...], dict[str, ScanResult]]] = []
+    pages: list[_GroupPage] = []
     for scanned, index in enumerate(scannable):
-        group, by_shard = groups[index], {name: results_in[name][scanned] for name in parts}
-        after = _joined(group.state, group.state.cursor, {name: result.state for name, result in by_shard.items()})
+        by_shard = {name: results_in[name][scanned] for name in parts}
+        state = groups[index].state
+        after = _joined(state, state.cursor, {name: result.state for name, result in by_shard.items()})
         if any(result.needs_pull for result in by_shard.values()):
             results[index] = ScanResult(replace(after, access=None), needs_pull=True)
-        elif not any(result.page is not None or any(result.own_pages.values()) for result in by_shard.values()):
-            results[index] = ScanResult(after)
+        elif any(result.page is not None or any(result.own_pages.values()) for result in by_shard.values()):
+            pages.append(_GroupPage(index, after, by_shard))
         else:
-            vector = {name: result.state.cursor for name, result in by_shard.items()}
-            key: tuple[object, ...] = tuple(vector.items())
-            above = max(after.cursor, new_cursors[key].above if key in new_cursors else 0)
-            new_cursors[key] = BroadcastCursor(above, vector)
-            lacking.append((index, after, key, by_shard))
-    if lacking:
-        issued: list[int] = yield vectors.submit_issue_broadcast(list(new_cursors.values()))
-        cursors = dict(zip(new_cursors, issued, strict=True))
-        shared: dict[tuple[object, ...], ShardedSubscriptionState] = {}  # groups with equal states share one object
-        for index, state, key, by_shard in lacking:
-            after = replace(state, cursor=cursors[key])
-            results[index] = _join_results(shared.setdefault(after.value(), after), groups[index], by_shard)
+            results[index] = ScanResult(after)  # its shards' cursors have moved, and it lacks nothing
+    cursors = yield from _issue_cursors(vectors, pages)
+    shared: dict[tuple[object, ...], ShardedSubscriptionState] = {}  # groups with equal states share one object
+    for page in pages:
+        after = replace(page.state, cursor=cursors[page.vector])
+        state_after = shared.setdefault(after.value(), after)
+        results[page.index] = _join_results(state_after, groups[page.index], page.by_shard)
     return results
+
+
+class _GroupPage(NamedTuple):
+    """What a group of subscribers lacks, before its page has a cursor."""
+
+    index: int
+    """The index of the group."""
+    state: ShardedSubscriptionState
+    """The group's state after the page, with the cursor from before it."""
+    by_shard: Mapping[str, ScanResult]
+    """The results of the scan, by shard name."""
+
+    @property
+    def vector(self) -> tuple[tuple[str, int], ...]:
+        """The cursor in each shard after the page, as pairs of shard name and cursor."""
+        return tuple((name, result.state.cursor) for name, result in self.by_shard.items())
+
+
+def _issue_cursors(vectors: Vectors, pages: Sequence[_GroupPage]) -> Steps[Mapping[tuple[tuple[str, int], ...], int]]:
+    """Create the cursors of pages, by vector: pages with the same vector get one cursor, above all earlier ones."""
+    highest: dict[tuple[tuple[str, int], ...], int] = {}
+    for page in pages:
+        highest[page.vector] = max(page.state.cursor, highest.get(page.vector, 0))
+    if not highest:
+        return {}
+    requests = [BroadcastCursor(above, dict(vector)) for vector, above in highest.items()]
+    issued: list[int] = yield vectors.submit_issue_broadcast(requests)
+    return dict(zip(highest, issued, strict=True))
 
 
 def _join_results(

@@ -35,11 +35,13 @@ MAX_VECTORS = 32
 """The most cursors of one client whose vectors are stored; the least recently used are removed."""
 
 BROADCAST_OFFSET = 128
-"""Broadcast cursors are a multiple of `ARRIVAL_STEP` plus this. A client's own cursors are a multiple, or one above."""
+"""Broadcast cursors are a multiple of `ARRIVAL_STEP` plus this. A client's own cursors are a multiple, or one above. So
+the number itself shows whether a cursor may have been broadcast."""
 
 BROADCAST_RETENTION = (24 * 3_600_000) << 16
-"""How long the vectors of broadcast cursors are stored: a day, as a difference of arrivals. The vector of a cursor that
-a client sends is copied to the client's record."""
+"""How long the vectors of broadcast cursors are stored: a day, as a difference of arrivals, whose lowest 16 bits count
+within a millisecond. A client that comes back later still has its vector if it ever sent the cursor: then the vector
+was copied to the client's record (`adopt`)."""
 
 UNKNOWN_CURSOR = (1 << 40) + 1
 """The cursor that is passed to each shard for a client whose own cursor is unknown. It is below every arrival, and no
@@ -58,7 +60,8 @@ class ResolvedCursor(NamedTuple):
     vector: CursorVector | None
     """The cursor in each shard; None if it is not known."""
     is_broadcast: bool = False
-    """Whether the cursor was broadcast to many clients, and this client has not sent it before."""
+    """Whether the cursor was broadcast to many clients, and this client has not sent it before. Its vector is then in
+    the shared table, and not in the client's record."""
 
 
 class BroadcastCursor(NamedTuple):
@@ -117,12 +120,12 @@ class Vectors:
         Returns:
             A future of the cursors, in the order of `requests`.
         """
-        now = self._wall()
+        now_ms = self._wall()
 
         def work(commit: SharedCursorCommit) -> list[int]:
             cursors = []
             for each in requests:
-                cursor = next_above(max(each.above, commit.newest_shared_cursor()), now) + BROADCAST_OFFSET
+                cursor = next_above(max(each.above, commit.newest_shared_cursor()), now_ms) + BROADCAST_OFFSET
                 commit.put_shared_cursor(cursor, each.parts, forget_below=cursor - BROADCAST_RETENTION)
                 cursors.append(cursor)
             return cursors
@@ -170,18 +173,18 @@ class Vectors:
             client_id: the client's id.
             parts: the vector: the cursor in each shard, by shard name.
             next_shard: the shard at which the client's next page begins; empty for any.
-            confirms: the cursor that the client sent, which shows that it has everything up to it; None if the client
-                sent none itself.
+            confirms: the cursor that the client sent, which shows that it has everything up to it. None if it sent
+                none itself: for a page that the server sends without a request, or for the response to a push.
             above: a cursor that the client has; the new one is higher. 0 for none.
         """
-        now = self._wall()
+        now_ms = self._wall()
 
         def work(commit: ClientCommit) -> IssuedCursor:
             known = current(commit.client(client_id), commit.epoch)
-            record = known or ClientRecord(client_id, commit.epoch, now)
+            record = known or ClientRecord(client_id, commit.epoch, now_ms)
             if confirms is not None:
                 record = _after_request(record, confirms)
-            sent_cursors, cursor = issue(record.sent_cursors, parts, next_shard, now, above)
+            sent_cursors, cursor = issue(record.sent_cursors, parts, next_shard, now_ms, above)
             record = replace(record, sent_cursors=sent_cursors)
             if record != known:
                 commit.put_client(record)
@@ -239,6 +242,7 @@ def issue(
     """
     known = sent_cursors or SentCursors(0)
     wanted = tuple(sorted(parts.items()))
+    # The same vector needs no new cursor. Only the highest one is reused, because a client's cursor must not decrease.
     for vector in known.vectors:
         if vector.cursor == known.highest >= above and (vector.parts, vector.next_shard) == (wanted, next_shard):
             return known, vector.cursor
@@ -270,7 +274,11 @@ def next_above(cursor: int, now_ms: int) -> int:
 
 
 def _with(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
-    """Add a vector; above `MAX_VECTORS` the oldest are removed, but not the one that the client confirmed."""
+    """Return a client's cursors with one more, with its vector.
+
+    Above `MAX_VECTORS` the oldest are removed, but not that of `confirmed`: the client sends that cursor again if the
+    response that replaces it is lost.
+    """
     vectors = [*sent_cursors.vectors, vector]
     surplus = len(vectors) - MAX_VECTORS
     if surplus > 0:
@@ -280,7 +288,13 @@ def _with(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
 
 
 def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
-    """Return what a cursor that a client sent means: a source's mark, its own cursor, or a broadcast cursor."""
+    """Return what a cursor that a client sent means: a source's mark, its own cursor, or a broadcast cursor.
+
+    Args:
+        view: a consistent read of the default shard.
+        client_id: the client's id.
+        cursor: the cursor, as the client sent it.
+    """
     record = current(view.client(client_id), view.epoch)
     feed_cursor = sources.resolve(record, cursor)
     vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)
@@ -296,8 +310,12 @@ def _after_request(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
 
     The cursor's vector is kept from now on. If the cursor shows that the client starts again, its positions in sources
     are reset; otherwise the cursor may confirm a page of a source.
+
+    Args:
+        record: the client's record.
+        sent: the cursor, which may have been resolved in an earlier transaction.
     """
-    broadcast = sent.vector if sent.is_broadcast else None
+    broadcast = sent.vector if sent.is_broadcast else None  # the vector moves from the shared table into the record
     record = replace(
         record,
         sent_cursors=confirm(record.sent_cursors, sent.feed_cursor)
@@ -306,5 +324,6 @@ def _after_request(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
     )
     if not record.sources:
         return record
+    # its cursor is unknown; or it has none, although it was sent some, so that it lost its database
     starts_again = sent.vector is None or (sent.feed_cursor <= NEVER_PULLED and record.sent_cursors is not None)
     return sources.with_restart(record) if starts_again else sources.after_request(record, sent.requested)
