@@ -9,8 +9,12 @@ from the record what a cursor means. The terms, which `feed.positions` defines i
   of a scope that was removed from the record.
 - At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a
   series of pages; the record stores a `Page` that says what it means.
+- A *transition* is a series of pages that takes a client from one scope to the next. A *rescan* reads ranges of the
+  feed that lie below the cursor.
 - *Broadcasts* are pages that the server sends over a WebSocket without a request. They are not recorded for each
-  client.
+  client: `Scope.followed` says that they may be sent.
+
+The fields of the record, its scopes and its pages are explained in `staging.records.clients`.
 """
 
 from __future__ import annotations
@@ -91,7 +95,7 @@ def scope_under(record: ClientRecord, access: Access) -> Scope | None:
 
 
 def with_following(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
-    """Record that broadcasts are sent to the client from now on, in its newest scope.
+    """Return the record of a client to which broadcasts are sent from now on, in its newest scope.
 
     If the newest scope has other claims or rules than the connection, only `ClientRecord.followed` is set: the client
     gets a page of its own before any broadcast.
@@ -99,7 +103,8 @@ def with_following(record: ClientRecord, access: Access, *, loose: bool = False)
     Args:
         record: the client's record.
         access: what the client may see on its WebSocket; the bucket keys are added to the scope.
-        loose: whether a page was sent whose cursor the client does not store.
+        loose: whether a page was sent whose cursor the client does not store. A later pull under other claims must
+            then start again (`Access.resets`).
     """
     record = replace(record, followed=True)
     if not record.scopes or not access.same_as(record.scopes[-1]):
@@ -180,7 +185,7 @@ def with_scope(
     if record.scopes and access.same_as(record.scopes[-1]):  # the newest scope continues, perhaps with more keys
         *earlier, scope = record.scopes
         if not sent_up_to and access.keys.issubset(scope.keys):
-            return record  # nothing changes: most pushes
+            return record  # nothing changes; this is so in most pushes
         keys = tuple(sorted(access.keys.union(scope.keys)))
         scope = _with_rows_sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
     else:  # a new scope; broadcasts of the last one may have been sent up to now
@@ -253,7 +258,13 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
 
 
 def _with_rows_sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:
-    """Return the scope after rows were sent up to a feed position, and INSERTs or UPDATEs up to another one."""
+    """Return the scope after rows were sent up to a feed position, and INSERTs or UPDATEs up to another one.
+
+    Args:
+        scope: the scope.
+        sent_up_to: the latest feed position of a row, or of a DELETE.
+        upserted_up_to: the latest feed position of an INSERT or UPDATE.
+    """
     return replace(
         scope, sent_up_to=max(scope.sent_up_to, sent_up_to), upserted_up_to=max(scope.reached, upserted_up_to)
     )
@@ -374,9 +385,9 @@ def complete_page(cursor: int, complete: int, scope: Scope, serial: int) -> Page
 def with_cursor_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> tuple[ClientRecord, int]:
     """Create the cursor in the response to a push of a client that may not have received what it was sent.
 
-    The client certainly has what `seen` means. Of what it was sent since, it may have all, a part or nothing. A pull
-    from the new cursor first returns what is new, so that a client that pushes all the time gets new changes. Then it
-    sends again what the client was sent since `seen`.
+    The client certainly has what `seen` means. Of what it was sent since, it may have all, a part or nothing. Pulls
+    from the new cursor first return what is new, so that a client that pushes all the time gets new changes. Then they
+    return again what the client was sent since `seen`.
 
     Args:
         record: the client's record.
@@ -399,6 +410,11 @@ def with_cursor_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_
 def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> Page:
     """Return what the cursor of `with_cursor_in_doubt` means, with the same arguments; `cursor` is 0 in the page.
 
+    For example, the client certainly has everything up to 10, and was sent rows up to 50. A pull from the new cursor
+    reads above 50 first (`after`), and then the rescan (10, 50). If the client's last pages stopped at 30 in such a
+    rescan, it reads (30, 50) first and then (10, 30): a client that pushes before each page would otherwise be sent the
+    same rows each time.
+
     `serial` is negative, because the client may have more than the page says: no number of pages is then equal to it.
     """
     seen_scope = scope_numbered(record, seen.scope)
@@ -420,11 +436,11 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
             serial=-1 - record.pages_sent,
         )
     after = max(seen.after, sent_up_to)
-    low = min((low for low, _ in seen.rescan), default=seen.after)
+    low = min((low for low, _ in seen.rescan), default=seen.after)  # the client has everything up to here
     transition_at, base_scope, scope = seen.transition_at, seen.base_scope, seen.scope
     if later:  # a transition to the later scope, whose rescan begins at 0
         transition_at, base_scope, scope, low = low, seen_scope.number, later[0].number, 0
-    # What was sent again last time comes last: the rescan begins where the client's last pages stopped.
+    # Ranges that the client was sent again last time come last.
     last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last), ())
     continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
     rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])

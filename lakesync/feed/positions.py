@@ -333,6 +333,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         return restart_position(record, newest, access)
     same = access.same_as(page_scope)
     # Claims or rules that change in the middle of a transition or a resync would need a third set of keys: start again.
+    # In a transition, the scope of the page is not that of its base.
     changed_again = not same and (page.resync or base_scope is not page_scope)
     later = later_scopes(record, page_scope)
     if any(access.resets(other, confirmed=confirmed) for other in later) or changed_again:
@@ -347,9 +348,11 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         return restarted._replace(after=page.after, until=page.until, rescan=rescan, rescan_first=page.rescan_first)
     old_keys, new_keys = _keys(base_scope, page_scope, access)
     begins_transition = not same and old_keys != new_keys
-    exact = page.serial == record.pages_sent
+    exact = page.serial == record.pages_sent  # the client was sent no page with deltas after this one
     sent, sent_up_to = _sent_since(record, page.base, base_scope)
-    if begins_transition:  # up to here, these pages have read the feed under the old keys without a gap
+    if begins_transition:
+        # The transition reads all of the feed below, under keys that became active or inactive: up to here, these pages
+        # have read it under the old keys without a gap.
         transition_at = min((low for low, _ in page.rescan), default=page.after)
     else:
         transition_at = page.transition_at
@@ -374,7 +377,13 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
 def _keys(base_scope: Scope, page_scope: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
     """Return the bucket keys that were active at the base, and those that are active now.
 
-    Keys that came into use under the same claims and rules count as both.
+    Keys that came into use under the same claims and rules count as both, so that they need no transition: a client
+    that had nothing under them at the base lacks only what the feed has since then.
+
+    Args:
+        base_scope: the scope of the base.
+        page_scope: the scope in which these pages are sent.
+        access: what the client may see now.
     """
     old_keys = frozenset(base_scope.keys)
     if base_scope is page_scope and access.same_as(page_scope):
@@ -395,9 +404,10 @@ def scope_numbered(record: ClientRecord, number: int) -> Scope | None:
 def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what the client may have been sent since a base: periods by bucket key, and the latest feed position.
 
-    The client may have written rows under keys of a scope that was removed since the base. These keys are included,
-    even if the client was sent nothing under them. Past keys without an end are not: they are from before the client
-    reached any complete cursor.
+    Removed scopes count too, as far as their past keys show that they were sent rows after the base. The client may
+    have written rows under keys of a scope that was removed since the base. These keys are included, even if the client
+    was sent nothing under them. Past keys without an end are not: they are from before the client reached any complete
+    cursor.
     """
     # removed scopes are older than those that are kept, so all of them ended before the oldest of these began
     removed_ended_at = record.scopes[-SCOPES_KEPT].at if len(record.scopes) >= SCOPES_KEPT else 0

@@ -32,7 +32,7 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     Returns:
         The position to pass to the next call. If its `done` is true, all rows have their keys.
     """
-    commit.run_alone()
+    commit.run_alone()  # no log row records these changes, so a replay of the log could not repeat them
     version = commit.config.rules_version
     candidates = (each for each in (last, commit.reindexing()) if each is not None and each.rules_version == version)
     progress = next(candidates, None)
@@ -63,7 +63,9 @@ def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -
 
 
 def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
-    """Store rows whose values an erasure changed: compute their bucket keys, and move them at their arrivals.
+    """Store rows whose values an erasure changed, with the bucket keys of their new values.
+
+    Moves into and out of buckets are stored too, at each row's arrival.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -75,7 +77,9 @@ def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketInde
 
 
 def moves_of(row: StoredRow, index: BucketIndex) -> list[Move]:
-    """Set a row's bucket keys by its state, and return the moves from its old keys to them, at the row's arrival.
+    """Set a row's bucket keys by its values, and return the resulting moves out of old buckets and into new ones.
+
+    The moves are at the row's arrival, which the caller has set.
 
     Args:
         row: the row, which is changed.

@@ -31,8 +31,9 @@ def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelt
     for group in stamp_groups(row.state.live):
         columns = {column: value for column, value in group.columns.items() if wanted(column, group.stamp)}
         if columns:
-            whole = group.original if len(columns) == len(group.columns) else None
-            deltas.append(delta_of("UPDATE", row.table, row.row_id, Group(group.stamp, columns, whole)))
+            # `original`: the id of the delta that wrote exactly these columns; a part of them needs another id
+            original = group.original if len(columns) == len(group.columns) else None
+            deltas.append(delta_of("UPDATE", row.table, row.row_id, Group(group.stamp, columns, original)))
     return deltas
 
 

@@ -21,8 +21,9 @@ from enum import Enum
 from lakesync.feed.positions import Position
 from lakesync.staging.records import DELETED, Entry, StoredRow
 
-_ASTRAY = DELETED - 1
-"""Result of `_written_since` for a client whose copy of the row may differ from the row since its last write."""
+_DIFFERS = DELETED - 1
+"""Result of `_written_since` for a client whose copy of the row may differ from the row since its last write. It is a
+number that is no arrival, 0 or `DELETED`."""
 
 
 class RowPresence(Enum):
@@ -41,6 +42,9 @@ class RowPresence(Enum):
 def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> RowPresence:
     """Return whether a client has a row that it may see.
 
+    The entries show what the client had at its base, and what it may have been sent since: one entry that shows the row
+    suffices. Then the client's own writes since the base are considered, which it was not sent.
+
     Args:
         row: the row as it is now.
         history: the row's entries that concern the client.
@@ -57,12 +61,14 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         if RowPresence.UNSURE in by_entries
         else RowPresence.NO
     )
+    # A client that had the row before `emptied` has columns that the row lost, and an UPDATE cannot remove them.
     if presence is RowPresence.YES and row.emptied > at.base:
-        presence = RowPresence.UNSURE  # the row lost columns since the base, and an UPDATE cannot remove columns
+        presence = RowPresence.UNSURE
     written = _written_since(row, client_id, at)
     if written is None:  # the client did not write to the row, as far as the row's writers are known
-        in_doubt = at.may_hold_unknown_rows or row.writers_floor > writers_known_from(at)
-        in_doubt = in_doubt or (at.no_retry and any(entry.left for entry in history))
+        may_be_writer = row.writers_floor > writers_known_from(at)  # one that the row no longer stores
+        may_have_kept_it = at.no_retry and any(entry.left for entry in history)  # it may have missed a DELETE
+        in_doubt = at.may_hold_unknown_rows or may_be_writer or may_have_kept_it
         return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
     if written > 0:  # the client inserted the row since its base
         # `stayed`: the row has not left any bucket after that INSERT, so the client was sent no DELETE of it
@@ -159,7 +165,7 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     """Return how the client wrote to the row since its base.
 
     Returns:
-        The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_ASTRAY` if
+        The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_DIFFERS` if
         its copy may differ from the row since then; None if it did not write. A copy that differed before the base does
         not count, because the client was sent the difference before it reached the base.
     """
@@ -167,8 +173,8 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     if writer is None or writer.latest <= at.base:
         return None
     inserted = writer.inserted
-    if inserted < DELETED:  # a negative arrival: astray since then
-        return _ASTRAY if -inserted > at.base else 0
+    if inserted < DELETED:  # a negative arrival: since then, the client's copy may differ
+        return _DIFFERS if -inserted > at.base else 0
     return inserted if inserted == DELETED or inserted > at.base else 0
 
 
@@ -214,6 +220,9 @@ def _by_entry(entry: Entry, at: Position) -> RowPresence:
 def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
     """Return what an entry under a bucket key that was active at the base shows about the client.
 
+    The client had the rows that were inside the bucket at the base. Since then it may have been sent the row when it
+    joined, and a DELETE when it left.
+
     Args:
         entry: the entry.
         at: the client's feed position.
@@ -231,6 +240,7 @@ def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
         return RowPresence.NO
     if entry.since <= base:  # it left after the base
         return RowPresence.YES if entry.left > at.sent_up_to else RowPresence.UNSURE
+    # it joined and left after the base, perhaps several times
     return RowPresence.NO if entry.first > max(base, sent_up_to) else RowPresence.UNSURE
 
 
@@ -244,6 +254,7 @@ def _not_read_yet(entry: Entry, at: Position) -> bool:
         return False
     if entry.changed > max(at.sent_up_to, at.transition_at):
         return True
+    # below, the row is sent by a rescan; that shows something only if the ranges that are left were not read before
     if not at.exact or not at.rescan_first or entry.changed > at.transition_at:
         return False
     if entry.bucket in at.old_keys and entry.changed > at.base:

@@ -25,18 +25,26 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
     since: int
     """When the row last joined the bucket."""
     left: int
-    """If the row leaves: when it leaves. If it joins: when it last left before that, if this change contains that."""
+    """If the change only leaves: when it leaves. If it joins: when the row last left before that join; 0 if that leave
+    is not a part of this change."""
     changed: int
     """When the row last changed inside the bucket, or left it."""
     inside: bool | None
-    """Whether the row is inside the bucket afterwards; None keeps the stored value, and is false for a new entry."""
+    """Whether the row is inside the bucket afterwards; None keeps the stored value (False in a new entry)."""
 
     def then(self, later: EntryChange) -> EntryChange:
-        """Return the combined effect of this change and a later one."""
-        if later.since:  # the later change joins: `left` is when the row left before, in that change or in this one
+        """Return the combined effect of this change and a later one.
+
+        `left` depends on whether one of them joins, because it is then the time of the leave before that join.
+        """
+        if later.since:
+            # The later change joins. The leave before that is in the later change itself; or this change is the leave
+            # (and `changed` its time); or this change also joined, and has an earlier leave.
             left = later.left or (self.changed if self.inside is False else self.left)
-        else:  # if this change joins, `left` stays the time before it; a later leave is `changed` of the entry
-            left = self.left if self.since else later.left or self.left
+        elif self.since:
+            left = self.left  # this change joins; a leave after that is `changed` of the entry
+        else:
+            left = later.left or self.left  # neither joins: the latest leave
         return EntryChange(
             first=self.first or later.first,
             since=later.since or self.since,
@@ -49,7 +57,8 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
 ENTRY_UPSERT = (
     "first = CASE entry.first WHEN 0 THEN excluded.first ELSE entry.first END,"
     " since = CASE WHEN excluded.since > entry.since THEN excluded.since ELSE entry.since END,"
-    # if it joins, and this is no replay after a crash: when it left before, the last change of an entry outside
+    # If it joins, and this is no replay after a crash: when it left before. The change says so itself, or the stored
+    # entry is outside, and its last change was the leave.
     " left_at = CASE WHEN excluded.since <= entry.since THEN entry.left_at"
     " WHEN excluded.left_at > 0 THEN excluded.left_at"
     " WHEN entry.inside OR entry.since = 0 THEN entry.left_at ELSE entry.changed END,"
