@@ -79,6 +79,7 @@ def position_of(
     """
     cursor = position.cursor
     if position.state is not None:
+        # its WebSocket delivers in order, so it has everything up to the cursor of the connection's state
         state = refreshed(view, position.state, rules)
         if not state.has_more and state.access is not None and state.access.keys == access.keys:
             return subscriber_position(state, state.access, view.arrival)

@@ -124,7 +124,8 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     access = rules.access(view, request.claims)
     record = current(view.client(pull.client_id), view.epoch, access.keys)
     # A client that sends a cursor may also have got broadcasts, on another connection; these are not recorded. If the
-    # server sends a page by itself, the cursor is that of the last page on the same connection, so nothing is missing.
+    # server sends a page by itself, the cursor is that of the last page on the same connection, which shows everything
+    # that was sent there.
     with_sent = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
     at = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
     if at is None:
@@ -136,7 +137,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
         record = replace(record or unknown_client(pull.client_id, view.epoch, access.keys), may_hold_unknown_rows=True)
         at = restart_position(record, view.arrival, access)
     if request.knows_resync:
-        at = for_full_pull(at)
+        at = for_full_pull(at)  # such a client drops, at the end of all pages, the rows that it was not sent
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
     if may_hold_unknown_rows and not request.knows_resync:  # a client that knows it accepts an INSERT of a row it has
         at = at._replace(may_hold_unknown_rows=True)
@@ -149,10 +150,10 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
 
 
 def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
-    """Return the cursor of a response for which nothing must be recorded; None if something must.
+    """Return the cursor of the response if nothing must be recorded; None if `remember_page` must record something.
 
-    Nothing must be recorded if the client lacks nothing, and the stored record says already what the cursor means. Most
-    pulls are such, so they need no transaction.
+    Nothing must be recorded if the client lacks nothing, and the stored record says already what the cursor means: the
+    newest arrival belongs to the record's newest scope. Most pulls are such, so they need no transaction.
 
     Args:
         request: the pull, after its checks.
@@ -171,7 +172,10 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         return None  # the record has no complete cursor under these claims and rules yet
     if not request.confirmed and not scope.followed:
         return None  # its first page without a request, from which on it gets broadcasts
-    if request.confirmed:  # the client has the cursor that it sent: the record must say already that it has everything
+    if request.confirmed:
+        # The client has the cursor that it sent, and with it everything. The response to a later push is computed from
+        # the record, so the record must show that already: by the newest cursor that the client certainly has (`seen`),
+        # and by the page of the requested cursor, if that is a page mark.
         requested = next((page for page in record.pages if page.cursor == reading.since), None)
         seen = find_page(with_broadcasts(record, reading.newest), record.seen)
         if (
@@ -256,9 +260,11 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     reading = read_page(commit, request, rules)
     client_id, at = request.pull.client_id, reading.at
     known = current(commit.client(client_id), commit.epoch, reading.access.keys)
+    # a client without a record has no earlier position, and one at a later position does not start again
     if reading.page.deltas and reading.record is not None and at.base == NO_BASE and at.after == 0:
         record = replace(known or reading.record, seen=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
         record = with_scope(record, reading.access, reading.newest)
+        # what cursor 0 means until the client sends another one; `serial` -1: the client may have more than that
         record = with_page(record, replace(_page(record, 0, at, at.after, at.rescan), serial=-1))
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
@@ -290,7 +296,9 @@ def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, acce
         now_ms: server wall time in milliseconds since 1970.
     """
     record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
-    record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))
+    # all rows of the checkpoint count as sent; at least 1, because 0 means that nothing was sent
+    sent_up_to = max(arrival, 1)
+    record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
     *earlier, scope = record.scopes
     nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
         cursor=0,
@@ -336,6 +344,11 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     """Return the record and the cursor of the response after a page with deltas.
 
     The response may be lost, so the client has its old cursor, and may have the page.
+
+    Args:
+        record: the client's record, whose newest scope covers the page.
+        request: the pull, after its checks.
+        reading: the page that was read.
     """
     at, page = reading.at, reading.page
     if request.confirmed:
@@ -354,6 +367,11 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     """Return the record and the cursor of the response after a page without deltas.
 
     The client lacks nothing, even if the response is lost.
+
+    Args:
+        record: the client's record, whose newest scope covers the page.
+        request: the pull, after its checks.
+        reading: the page that was read.
     """
     since = reading.since
     if not reading.complete and since <= NEVER_PULLED:
@@ -371,7 +389,15 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
 
 
 def _page(record: ClientRecord, cursor: int, at: Position, after: int, rescan: tuple[tuple[int, int], ...]) -> Page:
-    """Return what a cursor means: the feed was read from the position `at` up to `after`, except for `rescan`."""
+    """Return what a cursor means: the feed was read from the position `at` up to `after`, except for `rescan`.
+
+    Args:
+        record: the client's record; the page belongs to its newest scope.
+        cursor: the cursor.
+        at: the feed position from which the page was read.
+        after: the arrival up to which the feed was read.
+        rescan: ranges up to `after` that are still to be read.
+    """
     return Page(
         cursor=cursor,
         after=after,

@@ -350,7 +350,7 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
 def _scan_group(
     view: ClientView, group: SubscriberGroup, rules: RulesCache, shared: dict[tuple[object, ...], SubscriptionState]
 ) -> ScanResult:
-    """Return what one group lacks.
+    """Return what one group lacks: a page that most of its clients share, and pages of the others.
 
     Args:
         view: a consistent read of the gateway's store.
@@ -364,6 +364,7 @@ def _scan_group(
         return ScanResult(state, needs_pull=True)
     at = subscriber_position(state, access, view.arrival)
     keys = at.new_keys
+    # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
     writers: set[str] = set()
     shared_page = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
     # `in_doubt_at`: the position of a client that may have been sent everything already, on another connection

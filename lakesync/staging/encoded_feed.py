@@ -81,15 +81,15 @@ class FeedRange(NamedTuple):
         Returns:
             The prefix's rows as a part of a JSON array, its number of deltas, and its number of entries.
         """
-        sums = list(accumulate(map(ord, self.counts)))
-        entries = min(bisect_left(sums, wanted) + 1, len(sums))
+        deltas_up_to = list(accumulate(map(ord, self.counts)))  # by entry, this one included
+        entries = min(bisect_left(deltas_up_to, wanted) + 1, len(deltas_up_to))
         texts = self.joined.split(SEPARATOR)
         if len(self.joined) > most_bytes:
-            sizes = iter(accumulate(map(len, texts)))
-            reached = list(accumulate((next(sizes) if ord(count) else 0 for count in self.counts), max))
-            entries = min(entries, bisect_left(reached, most_bytes) + 1)
+            sizes = iter(accumulate(map(len, texts)))  # by row; an entry of which nothing is sent has no row
+            bytes_up_to = list(accumulate((next(sizes) if ord(count) else 0 for count in self.counts), max))
+            entries = min(entries, bisect_left(bytes_up_to, most_bytes) + 1)
         rows = entries - self.counts.count("\0", 0, entries)
-        return b",".join(texts[:rows]), sums[entries - 1], entries
+        return b",".join(texts[:rows]), deltas_up_to[entries - 1], entries
 
 
 _encode = msgspec.json.Encoder().encode

@@ -24,7 +24,7 @@ class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
     def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:
-        """Check whether `submit_push_part` would accept a push; no delta is stored.
+        """Check whether `submit_push_part` would accept a push; only new spellings of names are stored, and no delta.
 
         Args:
             push: this shard's part of the push.
@@ -69,6 +69,7 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
+        # a page without a request is sent on the connection that gets broadcasts
         live = request.live or not request.confirmed
         return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
@@ -94,31 +95,34 @@ class ShardGateway(SyncGateway):
         Args:
             pull: the pull of this shard.
             claims: the verified claims of the client's token.
-            knows_resync: as for `submit_pull`.
-            confirmed: as for `submit_pull`.
+            knows_resync: whether the client understands the error RESYNC_REQUIRED.
+            confirmed: whether the client sent the cursor itself, so that it has everything up to it.
 
         Raises (in the future):
-            ResyncRequiredError: as `submit_pull`.
+            ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.
         """
-        request = self._smallest_request(pull, claims, knows_resync, confirmed)
+        request = self._smallest_request(pull, claims, knows_resync=knows_resync, confirmed=confirmed)
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
     def submit_restart(self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool) -> Future[bool]:
-        """Like `submit_has_changes`, for a client that starts again in this shard; the restart is recorded.
+        """Like `submit_has_changes`, for a client whose cursor in this shard is 0 or unknown: it starts again here.
+
+        Its record in this shard then says so, although it is sent nothing yet. Otherwise, the response to a push before
+        its next page would be computed from its earlier position.
 
         Args:
             pull: the pull of this shard.
             claims: the verified claims of the client's token.
-            knows_resync: as for `submit_pull`.
-            confirmed: as for `submit_pull`.
+            knows_resync: whether the client understands the error RESYNC_REQUIRED.
+            confirmed: whether the client sent the cursor itself, so that it has everything up to it.
 
         Raises (in the future):
-            ResyncRequiredError: as `submit_pull`.
+            ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.
         """
-        request = self._smallest_request(pull, claims, knows_resync, confirmed)
+        request = self._smallest_request(pull, claims, knows_resync=knows_resync, confirmed=confirmed)
         return self._store.submit(self.gateway_id, lambda commit: remember_restart(commit, request, self.rules))
 
-    def _smallest_request(self, pull: SyncPull, claims: Claims, knows_resync: bool, confirmed: bool) -> PullRequest:
+    def _smallest_request(self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool) -> PullRequest:
         """Return the request for a page of one row, which shows whether a pull would return any deltas."""
         return PullRequest(replace(pull, max_deltas=1), claims, knows_resync, confirmed, self._wall())
 
