@@ -84,13 +84,13 @@ class ErasingStore(ABC):
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
-        def newest(commit: Commit) -> int:
+        def newest_hlc(commit: Commit) -> int:
             row = commit.rows([(table, row_id)]).get((table, row_id))
             if row is None:
                 raise NotFoundError(f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: look at both")
             return max(hlc for hlc, _ in _stamps(row)) if _stamps(row) else 0
 
-        return self._erase(gateway, newest, table=table, row_id=row_id)
+        return self._erase(gateway, newest_hlc, table=table, row_id=row_id)
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase everything that a client ever wrote, and its record.
@@ -107,7 +107,7 @@ class ErasingStore(ABC):
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
-        def newest(commit: Commit) -> int:
+        def newest_hlc(commit: Commit) -> int:
             highest, record = commit.highest_hlc(client_id), commit.client(client_id)
             if highest < 0 and record is None:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
@@ -115,7 +115,7 @@ class ErasingStore(ABC):
             returned = record is not None and record.epoch != LOST
             return max(highest, start_of(self._now_ms())) if returned else highest
 
-        return self._erase(gateway, newest, client_id=client_id)
+        return self._erase(gateway, newest_hlc, client_id=client_id)
 
     def erasures(self, gateway: str) -> list[Erasure]:
         """Return every erasure, in order. The lake still has to execute those without `lake_ms`."""
@@ -193,7 +193,7 @@ class ErasingStore(ABC):
     def _erase(
         self,
         gateway: str,
-        newest: Callable[[Commit], int],
+        newest_hlc: Callable[[Commit], int],
         *,
         table: str | None = None,
         row_id: str | None = None,
@@ -203,8 +203,8 @@ class ErasingStore(ABC):
 
         Args:
             gateway: the gateway's id.
-            newest: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none. An
-                earlier erasure above it still covers everything, so it is returned.
+            newest_hlc: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none.
+                An earlier erasure above it still covers everything, so it is returned.
             table: the row's table; None for a client.
             row_id: the row's id; None for a client.
             client_id: the client's id; None for a row.
@@ -212,7 +212,7 @@ class ErasingStore(ABC):
         target = (table, row_id, client_id)
 
         def request(commit: Commit) -> Erasure:
-            latest = newest(commit)
+            latest = newest_hlc(commit)
             earlier = commit.erasures()
             for each in reversed(earlier):
                 if (each.table, each.row_id, each.client_id) == target and (each.done_ms is None or latest <= each.hlc):

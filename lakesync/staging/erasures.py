@@ -145,6 +145,7 @@ class ErasureStatements(ErasureQueries):
 
 
 def _chunks(values: list[str]) -> Iterator[list[str]]:
+    """Yield parts of at most `_MAX_ROW_IDS` values."""
     for start in range(0, len(values), _MAX_ROW_IDS):
         yield values[start : start + _MAX_ROW_IDS]
 

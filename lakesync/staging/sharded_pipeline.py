@@ -73,23 +73,23 @@ class ShardedPipeline:
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
         """Return a shard's open batch, or a new one; see `PipelineStore.plan`."""
-        return self._named(shard).plan(gateway, shard, max_deltas, through, since)
+        return self._store_of_shard(shard).plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
         shard = batch_id.split(".")[1] if batch_id.count(".") > 1 else ""
-        self._named(shard).confirm(batch_id, deltas, id_sum, snapshot_id)
+        self._store_of_shard(shard).confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
         """Delete the log bodies of a shard's confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
-        return self._named(shard).trim(gateway, shard)
+        return self._store_of_shard(shard).trim(gateway, shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
         """Return counts and id sums of a gateway's deltas by UTC day of arrival, summed over all shards."""
         days: dict[str, LedgerDay] = {}
         for store in self.stores.values():
             for day in store.ledger(gateway):
-                days[day.day] = _added(days[day.day], day) if day.day in days else day
+                days[day.day] = _sum(days[day.day], day) if day.day in days else day
         return [days[day] for day in sorted(days)]
 
     def request_flush(self, gateway: str) -> None:
@@ -151,14 +151,14 @@ class ShardedPipeline:
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Return the JDBC address from which tasks of Spark read a shard's log."""
-        return self._named(shard).log_source(shard)
+        return self._store_of_shard(shard).log_source(shard)
 
     # -- erasure -----------------------------------------------------------------------------------------------------
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase a row in its table's shard; see `PipelineStore.erase_row`."""
         index = self.shards.names.index(self.shards.of(table))
-        return self._numbered(index, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
+        return self._with_own_seq(index, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase a client in every shard; the result sums all of them.
@@ -166,7 +166,7 @@ class ShardedPipeline:
         Raises:
             NotFoundError: no shard ever saw the client.
         """
-        done, unknown = self._everywhere(lambda store: store.erase_client(gateway, client_id))
+        done, unknown = self._erase_in_every_shard(lambda store: store.erase_client(gateway, client_id))
         if not done:
             raise unknown[0]
         first = done[0]
@@ -180,7 +180,7 @@ class ShardedPipeline:
     def erasures(self, gateway: str) -> list[Erasure]:
         """Return every erasure, shard by shard."""
         return [
-            self._numbered(index, each)
+            self._with_own_seq(index, each)
             for index, name in enumerate(self.shards.names)
             for each in self.stores[name].erasures(gateway)
         ]
@@ -192,7 +192,7 @@ class ShardedPipeline:
             NotFoundError: there is no such erasure.
         """
         index, shard_seq = self._split_seq(gateway, seq)
-        return self._numbered(index, self.stores[self.shards.names[index]].restore(gateway, shard_seq, deltas))
+        return self._with_own_seq(index, self.stores[self.shards.names[index]].restore(gateway, shard_seq, deltas))
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has executed an erasure.
@@ -214,7 +214,9 @@ class ShardedPipeline:
             raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
         return index, shard_seq
 
-    def _everywhere(self, erase: Callable[[StagingStore], Erasure]) -> tuple[Sequence[Erasure], list[NotFoundError]]:
+    def _erase_in_every_shard(
+        self, erase: Callable[[StagingStore], Erasure]
+    ) -> tuple[Sequence[Erasure], list[NotFoundError]]:
         """Erase a client in every shard.
 
         Args:
@@ -226,18 +228,24 @@ class ShardedPipeline:
         done, unknown = [], []
         for index, name in enumerate(self.shards.names):
             try:
-                done.append(self._numbered(index, erase(self.stores[name])))
+                done.append(self._with_own_seq(index, erase(self.stores[name])))
             except NotFoundError as error:
                 unknown.append(error)
         return done, unknown
 
-    def _numbered(self, index: int, erasure: Erasure) -> Erasure:
-        """Return a shard's erasure with the `seq` and the shards of the sharded gateway, given the shard's index."""
+    def _with_own_seq(self, index: int, erasure: Erasure) -> Erasure:
+        """Return a shard's erasure as one of the sharded gateway, which has its own `seq` and names its shards.
+
+        Args:
+            index: the index of the shard in `ShardMap.names`.
+            erasure: the erasure, as the shard's store returned it.
+        """
         name = self.shards.names[index]
+        # the default shard may have gateways from before tables were sharded, whose log rows have the name `main`
         shards = (name, MAIN_SHARD) if name == self.shards.default else (name,)
         return msgspec.structs.replace(erasure, seq=index << _INDEX_BITS | erasure.seq, shards=shards)
 
-    def _named(self, shard: str) -> StagingStore:
+    def _store_of_shard(self, shard: str) -> StagingStore:
         """Return a shard's store. Gateways that were created before sharding belong to the default one."""
         return self.stores.get(shard, self.main)
 
@@ -254,7 +262,7 @@ def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint
     )
 
 
-def _added(one: LedgerDay, other: LedgerDay) -> LedgerDay:
+def _sum(one: LedgerDay, other: LedgerDay) -> LedgerDay:
     """Return the sum of two shards' ledgers of one day."""
     return LedgerDay(
         one.gateway,

@@ -49,6 +49,7 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _folded(self) -> dict[str, str]:
+        """The shard's name by table, in lower case."""
         return {table.lower(): shard for table, shard in self.tables.items()}
 
     def check(self) -> None:

@@ -87,6 +87,7 @@ class BucketNumbers:
 _COLUMNS = 7
 """Number of columns of table `entry`."""
 _PUT = f"ON CONFLICT (bucket, number) DO UPDATE SET {ENTRY_UPSERT}"
+"""SQL: how an inserted change is combined with the stored entry of the same row and bucket key."""
 # Every entry has a row. LEFT JOIN keeps SQLite from reading `row_state` first.
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
 _IN_FEED = (
@@ -105,6 +106,7 @@ _AMONG = (
     "SELECT number, first, since, left_at, changed, inside FROM entry"
     " WHERE bucket = ? AND number BETWEEN ? AND ? LIMIT ?"
 )
+"""SQL: the entries of one bucket key in a range of row numbers."""
 _MANY = 16
 """With more bucket keys than this, each probably has few of the rows that are searched. `EntryFile.of` then reads the
 entries of a key by a range of row numbers, instead of naming every row in every statement."""
@@ -221,10 +223,12 @@ class EntryFile:
 
 
 def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:
+    """Return an entry, given its bucket key and the columns of `_ENTRY`."""
     table, row_id, first, since, left, changed, inside = cast("tuple[str, str, int, int, int, int, int]", row)
     return Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
 
 
 def _feed_order(entry: Entry) -> tuple[int, str, str, str]:
+    """Return a sort key: the order in which the feed is read."""
     # entries with the same `changed` are of one row, under several bucket keys
     return (entry.changed, entry.table, entry.row_id, entry.bucket)

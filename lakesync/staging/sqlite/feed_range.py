@@ -77,12 +77,17 @@ SELECT r.table_name, r.row_id, p.changed, r.spelled,
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
     ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED_KIND} END AS kind
 FROM (SELECT * FROM entry WHERE bucket IN ({{buckets}}) AND {_PART}, bucket LIMIT -1) p {_ROW.replace("e.", "p.")}"""
-"""SQL: the entries (p) of several bucket keys; all entries (e) of a row under these keys decide about it."""
+"""SQL: the entries (p) of several bucket keys; all entries (e) of a row under these keys decide about it.
+
+If the greatest says `_LATER`, nothing is sent at this entry. If it says `_INSIDE`, the reader may see the row and never
+had it, so it lacks all of it. If all say 0, the row is outside of all keys, and the reader never had it. The others,
+`_HAD` and `_OWN`, need a decision by `feed.row_presence`."""
 _NTH = (
     "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
     " ORDER BY changed LIMIT 1 OFFSET :share)"
 )
-"""SQL: `changed` of the entry of one bucket key at its share of the limit; null if it has fewer entries."""
+"""SQL: `changed` of the entry of one bucket key at its share of the limit; null if it has fewer entries. The range ends
+at the lowest of these, so that it is complete under every key."""
 _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
 
 

@@ -94,6 +94,7 @@ def check_journal(folder: Path) -> None:
 
 
 def _size(path: Path) -> int:
+    """Return a file's size in bytes; 0 if it is missing."""
     return path.stat().st_size if path.exists() else 0
 
 

@@ -82,6 +82,7 @@ def upgrade(url: str) -> list[Upgrade]:
 
 
 def _version(path: Path) -> int:
+    """Return a database's schema version; 0 if its file is missing."""
     return int(_select(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
 
 
