@@ -54,7 +54,7 @@ class LakePush(NamedTuple):
     """In the order of the push."""
 
 
-class History(Protocol):
+class LakeHistory(Protocol):
     """The parts of the lake from which staging is rebuilt."""
 
     def gateways(self) -> list[str]:
@@ -70,7 +70,7 @@ class History(Protocol):
         """Yield every push to a gateway, in order of arrival."""
 
 
-class Rebuilt(msgspec.Struct, frozen=True, rename="camel"):
+class RebuildReport(msgspec.Struct, frozen=True, rename="camel"):
     """What was rebuilt of one gateway in one shard. `lakesync staging rebuild` prints it."""
 
     gateway: str
@@ -96,14 +96,14 @@ class Rebuilt(msgspec.Struct, frozen=True, rename="camel"):
 def rebuild(
     url: str,
     wall: Callable[[], int],
-    history: History,
+    history: LakeHistory,
     *,
     replace: bool = False,
     margin_ms: int = MARGIN_MS,
     on_progress: Callable[[str, int], object] = lambda _gateway, _deltas: None,
     shards: ShardMap | None = None,
     only: str | None = None,
-) -> list[Rebuilt]:
+) -> list[RebuildReport]:
     """Rebuild the store at `url`. If this fails, the existing store is unchanged.
 
     Args:
@@ -174,10 +174,10 @@ def _rebuild_gateway(
     default_shard: str,
     shard_of: Callable[[str], str],
     gateway: str,
-    history: History,
+    history: LakeHistory,
     first_arrival: Callable[[int], int],
     on_progress: Callable[[str, int], object],
-) -> list[Rebuilt]:
+) -> list[RebuildReport]:
     """Restore one gateway in all stores.
 
     Args:
@@ -215,7 +215,7 @@ def _rebuild_gateway(
         epoch, arrival = store.run(gateway, lambda commit: (commit.epoch, commit.arrival))
         pushes, deltas, newest = restored[name]
         rebuilt.append(
-            Rebuilt(
+            RebuildReport(
                 gateway=gateway,
                 epoch=epoch,
                 pushes=pushes,
@@ -232,6 +232,7 @@ def _rebuild_gateway(
 
 
 def _put_connector(connector: StoredConnector, commit: Restoring) -> None:
+    """Store a connector; the work of one commit."""
     commit.put_connector(connector)
 
 

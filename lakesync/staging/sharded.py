@@ -37,7 +37,7 @@ class ShardedStore(ShardedPipeline):
     @property
     def shared(self) -> bool:
         """Whether other processes may commit to the default shard; processes notify each other through it."""
-        return self.main.shared
+        return self.default_store.shared
 
     def open(self, replayer: Replayer) -> None:
         """Open every store, and check that the configured shards fit the stores' contents.
@@ -59,7 +59,7 @@ class ShardedStore(ShardedPipeline):
                 self._check_name(name, store)
                 self._check_tables(name, store)
                 self._check_not_lost(name, store)
-            for gateway in self.main.gateways():
+            for gateway in self.default_store.gateways():
                 self.ensure_gateway(gateway)
             opening.pop_all()
 
@@ -80,11 +80,11 @@ class ShardedStore(ShardedPipeline):
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
         """Run `work` in a commit of the default shard; see `StagingStore.submit`."""
-        return self.main.submit(gateway, work)
+        return self.default_store.submit(gateway, work)
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
         """Run `work` over a view of the default shard; see `StagingStore.read`."""
-        return self.main.read(gateway, work)
+        return self.default_store.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` for new visible commits in every shard; return a function that removes it."""
@@ -122,8 +122,8 @@ class ShardedStore(ShardedPipeline):
         Raises:
             IntegrityError: the shard's contents are missing.
         """
-        for gateway in {*self.main.gateways()} - {*store.gateways()}:
-            if self.main.read(gateway, lambda view: view.sent_rows_of_shard(name)).result():
+        for gateway in {*self.default_store.gateways()} - {*store.gateways()}:
+            if self.default_store.read(gateway, lambda view: view.sent_rows_of_shard(name)).result():
                 raise IntegrityError(
                     f"the store of shard {name!r} knows nothing of gateway {gateway!r}, but clients were told of rows "
                     f"there: put the store back, run `lakesync staging rebuild --from-lake --shard {name}`, or give "

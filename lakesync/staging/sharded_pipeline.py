@@ -48,13 +48,13 @@ class ShardedPipeline:
         """By shard name, the default shard first."""
 
     @property
-    def main(self) -> StagingStore:
+    def default_store(self) -> StagingStore:
         """The store of the default shard, which is authoritative for everything that shards have in common."""
         return self.stores[self.shards.default]
 
     def gateways(self) -> list[str]:
         """Return the ids of all gateways."""
-        return self.main.gateways()
+        return self.default_store.gateways()
 
     def backlog(self) -> list[Backlog]:
         """Return the backlog of each gateway and shard, ordered by gateway."""
@@ -63,11 +63,11 @@ class ShardedPipeline:
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Return a gateway's schemas and rules."""
-        return self.main.gateway_config(gateway)
+        return self.default_store.gateway_config(gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """Return the connectors that were registered at run time, ordered by name."""
-        return self.main.connectors(gateway)
+        return self.default_store.connectors(gateway)
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
@@ -143,11 +143,11 @@ class ShardedPipeline:
 
     def marks(self) -> dict[str, str]:
         """Return how far each part of the pipeline is, from the default shard; see `PipelineStore.marks`."""
-        return self.main.marks()
+        return self.default_store.marks()
 
     def put_mark(self, name: str, body: str) -> None:
         """Store how far a part of the pipeline is, in the default shard; see `PipelineStore.put_mark`."""
-        self.main.put_mark(name, body)
+        self.default_store.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Return the JDBC address from which tasks of Spark read a shard's log."""
@@ -247,7 +247,7 @@ class ShardedPipeline:
 
     def _store_of_shard(self, shard: str) -> StagingStore:
         """Return a shard's store. Gateways that were created before sharding belong to the default one."""
-        return self.stores.get(shard, self.main)
+        return self.stores.get(shard, self.default_store)
 
 
 def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint:

@@ -15,7 +15,7 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.cli.app import app
 from lakesync.cli.local.lake_history import LakeHistory
-from lakesync.engine.rebuild import Rebuilt
+from lakesync.engine.rebuild import RebuildReport
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.schema import parse_schema
 from lakesync.staging.remote import RemoteStore
@@ -83,7 +83,7 @@ def test_clients_continue_after_a_destroyed_store_is_rebuilt(spawn, spark_server
     told = CliRunner().invoke(
         app, ["staging", "rebuild", "--from-lake", "--staging", url, "--json"], catch_exceptions=False
     )
-    (done,) = msgspec.json.decode(told.stdout, type=list[Rebuilt])
+    (done,) = msgspec.json.decode(told.stdout, type=list[RebuildReport])
     assert (done.gateway, done.deltas, done.schemas, done.rules, done.connectors) == ("gw", 30, 1, True, 1)
     again = CliRunner().invoke(app, ["staging", "rebuild", "--from-lake", "--staging", url])
     assert "--replace" in again.stderr

@@ -43,7 +43,7 @@ _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "h
 
 
 class LakeHistory:
-    """Implements `engine.rebuild.History` over an Iceberg catalogue."""
+    """Implements `engine.rebuild.LakeHistory` over an Iceberg catalogue."""
 
     def __init__(self, config: Config) -> None:
         """Open the lake of a configuration, for reading.

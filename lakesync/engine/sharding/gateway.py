@@ -81,7 +81,7 @@ class ShardedGateway(SyncGateway):
             name: ShardGateway(gateway_id, each, wall, limits, runner=runner, names=names)
             for name, each in store.stores.items()
         }
-        self._vectors = Vectors(gateway_id, store.main, wall)
+        self._vectors = Vectors(gateway_id, store.default_store, wall)
 
     @property
     def _main(self) -> ShardGateway:
