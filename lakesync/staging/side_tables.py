@@ -39,11 +39,11 @@ class NameQueries(SqlQueries):
             names: tables, and columns as `table.column`, in any case.
         """
         folded = sorted({name.lower() for name in names})
-        spelled: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for start in range(0, len(folded), _MAX_NAMES):
             chunk = folded[start : start + _MAX_NAMES]
-            spelled.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(chunk))})", namespace, *chunk))
-        return spelled
+            spellings.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(chunk))})", namespace, *chunk))
+        return spellings
 
 
 class NameStatements(NameQueries):
