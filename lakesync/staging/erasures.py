@@ -1,6 +1,6 @@
 """The table of erasures (permanent deletions), and the log statements that execute them, for both stores.
 
-`side_tables` builds a store's `View` and `Commit` from the two classes here. `erasing` calls their methods, and
+`side_tables` builds a store's `View` and `Commit` from the two classes here. `erasing_store` calls their methods, and
 `engine.pushing` calls `filter_erased`.
 
 An erased delta keeps its place in the log: hlc (the client's timestamp), client, table, row, and its id, which is a

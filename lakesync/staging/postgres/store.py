@@ -16,7 +16,7 @@ from psycopg import sql
 
 from lakesync.model.types import StoredConnector
 from lakesync.staging.cut_point import CutPointStore
-from lakesync.staging.erasing import ErasingStore
+from lakesync.staging.erasing_store import ErasingStore
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.notices import Listener
 from lakesync.staging.pipeline_tables import PipelineTables

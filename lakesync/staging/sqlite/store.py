@@ -18,7 +18,7 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
 from lakesync.model.types import StoredConnector
 from lakesync.staging.cut_point import CutPointStore
-from lakesync.staging.erasing import ErasingStore
+from lakesync.staging.erasing_store import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource

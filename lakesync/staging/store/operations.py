@@ -3,7 +3,7 @@
 The engine changes the configuration, registers connectors (external systems that execute actions or are polled), and
 stores the cursors of sharded gateways, whose tables are in several stores. `lakesync.actions` stores *actions*:
 commands of clients to connectors. `lakesync.flush` stores the queue of a flush without a pipeline, and
-`staging.erasing` the progress of *erasures*: permanent deletions of a row or a client.
+`staging.erasing_store` the progress of *erasures*: permanent deletions of a row or a client.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
-from lakesync.staging.erasing import ERASER
+from lakesync.staging.erasing_store import ERASER
 from lakesync.staging.records import LOST, ActionRecord, Checkpoint, ClientRecord, encode_row
 from tests.conformance.book import id_sum, make_delta
 from tests.conformance.erased_world import SECRET, World
