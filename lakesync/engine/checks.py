@@ -61,6 +61,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 _CLOCK = "; set the client's clock"
+"""The end of the message about a clock that is ahead."""
 _OUTSIDE = "the row is outside of what this client may write"
 
 
@@ -321,8 +322,10 @@ def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
 
 
 def _summary(rejected: list[Rejection], total: int) -> str:
+    """Return the message of an error: how many of `total` deltas are rejected, and the first reason."""
     return f"{len(rejected)} of {total} deltas rejected: {rejected[0].message}"
 
 
 def _others(rejected: list[Rejection]) -> str:
+    """Return how many rejections follow the first, for a message that ends with the first reason."""
     return f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""

@@ -245,4 +245,5 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
 
 
 def _wall_ms(hlc: int | None) -> int | None:
+    """Return the wall time of an HLC timestamp, in milliseconds since 1970; None for None."""
     return None if hlc is None else wall_of(hlc)

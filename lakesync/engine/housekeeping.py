@@ -81,6 +81,7 @@ class PeriodicTask:
             self._thread.join()
 
     def _run(self) -> None:
+        """Call the function until `stop`; the thread's function."""
         due = time.monotonic() + self._interval_seconds
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
@@ -91,7 +92,7 @@ class PeriodicTask:
             due = _next_call(due, wait, time.monotonic())
 
     def _call(self) -> float:
-        """Call the function once. Returns the seconds until the next call."""
+        """Call the function once, and return the seconds until the next call; an error is logged."""
         try:
             self._work()
         except Exception as error:

@@ -62,7 +62,7 @@ class Names:
         tables = pushed_tables - commit.config.schemas.keys()
         if not tables:
             return set()
-        if len(pushed_tables) == 1:  # the common case, and faster than with pairs
+        if len(pushed_tables) == 1:  # the common case, which needs no pairs of table and column, so it is faster
             (table,) = pushed_tables
             columns = set(shared_columns) or {cell.column for delta in deltas for cell in delta.columns}
             column_names = {f"{table}.{column}" for column in columns}
@@ -171,10 +171,12 @@ def _add_names(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[s
 
 
 def _names_of_delta(delta: RowDelta) -> Iterator[str]:
+    """Yield the names that a delta uses."""
     return _names(delta.table, (cell.column for cell in delta.columns))
 
 
 def _names_of_schema(schema: TableSchema) -> Iterator[str]:
+    """Yield the names in a schema."""
     return _names(schema.table, (column.name for column in schema.columns))
 
 
@@ -186,6 +188,7 @@ def _names(table: str, columns: Iterable[str]) -> Iterator[str]:
 
 
 def _names_of_config(config: GatewayConfig) -> Iterable[str]:
+    """Return the names in all registered schemas of a gateway."""
     return (name for registered in config.schemas.values() for name in _names_of_schema(registered.schema))
 
 

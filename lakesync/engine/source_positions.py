@@ -160,10 +160,10 @@ def end(
     if start.cursor < MIN_CURSOR:
         return msgspec.structs.replace(known, pass_position=at if more else None), start.cursor
     if not tables:  # an empty page needs no mark: if the response is lost, the client misses nothing
-        if start.after == known.confirmed:
+        if start.after == known.confirmed:  # the client has all pages before this one, so it has everything up to here
             return msgspec.structs.replace(known, confirmed=at, pending=None, pass_position=None), since
         return msgspec.structs.replace(known, pending=None, pass_position=at if more else None), since
-    attempts = known.pending.attempts + 1 if known.pending is not None else 1
+    attempts = known.pending.attempts + 1 if known.pending is not None else 1  # `begin` keeps a page that is sent again
     mark = _free_mark(record, since)
     marks = ((mark, start.cursor), *known.marks)[:_MARKS_KEPT]
     return msgspec.structs.replace(known, pending=PendingPage(mark, at, attempts, start.after, more), marks=marks), mark

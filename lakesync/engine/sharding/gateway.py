@@ -261,6 +261,7 @@ class ShardedGateway(SyncGateway):
             self._parts[name].rehydrate(own)
 
     def _others(self) -> Iterator[ShardGateway]:
+        """Yield the gateways of all shards but the default one."""
         return (part for name, part in self._parts.items() if name != self._shards.default)
 
 
