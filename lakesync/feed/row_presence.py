@@ -21,9 +21,9 @@ from enum import Enum
 from lakesync.feed.positions import Position
 from lakesync.staging.records import DELETED, Entry, StoredRow
 
-_DIFFERS = DELETED - 1
-"""Result of `_written_since` for a client whose copy of the row may differ from the row since its last write. It is a
-number that is no arrival, 0 or `DELETED`."""
+_ASTRAY = DELETED - 1
+"""Result of `_written_since` for a client whose copy of the row is *astray*: it may differ from the row since the
+client's last write. The number is neither an arrival, nor 0, nor `DELETED`."""
 
 
 class RowPresence(Enum):
@@ -165,7 +165,7 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     """Return how the client wrote to the row since its base.
 
     Returns:
-        The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_DIFFERS` if
+        The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_ASTRAY` if
         its copy may differ from the row since then; None if it did not write. A copy that differed before the base does
         not count, because the client was sent the difference before it reached the base.
     """
@@ -173,8 +173,8 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     if writer is None or writer.latest <= at.base:
         return None
     inserted = writer.inserted
-    if inserted < DELETED:  # a negative arrival: since then, the client's copy may differ
-        return _DIFFERS if -inserted > at.base else 0
+    if inserted < DELETED:  # a negative arrival: the client's copy is astray since then
+        return _ASTRAY if -inserted > at.base else 0
     return inserted if inserted == DELETED or inserted > at.base else 0
 
 
