@@ -106,12 +106,14 @@ class RemoteStore:
     repeated at least once, and then until `retry_seconds` is over.
 
     Raises (from every method):
-        StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds; or, however long
-            that took, within two calls.
+        StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds; or, however
+            long that took, within two calls.
         LakeSyncError: the error that the store raised, with the same class.
     """
 
-    def __init__(self, base_url: str, service_token: str, *, timeout: float = 30.0, retry_seconds: float = 30.0) -> None:
+    def __init__(
+        self, base_url: str, service_token: str, *, timeout: float = 30.0, retry_seconds: float = 30.0
+    ) -> None:
         """Create the HTTP session; nothing is sent yet.
 
         Args:
@@ -122,7 +124,7 @@ class RemoteStore:
         """
         self._root = base_url.rstrip("/") + "/internal/staging/"
         self._timeout = timeout + _MARGIN_SECONDS
-        self._patience = retry_seconds
+        self._retry_seconds = retry_seconds
         self._session = requests.Session()
         self._session.auth = BearerAuth(service_token)
         self._session.headers["Content-Type"] = "application/json"
@@ -229,7 +231,7 @@ class RemoteStore:
         Retries while the store cannot be reached, for `retry_seconds` seconds, and at least once.
         """
         body = msgspec.json.encode(arguments)
-        deadline, attempts = time.monotonic() + self._patience, 0
+        deadline, attempts = time.monotonic() + self._retry_seconds, 0
 
         def may_repeat(error: Exception) -> bool:
             return isinstance(error, StagingUnavailableError) and (attempts < 2 or time.monotonic() < deadline)

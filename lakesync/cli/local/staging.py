@@ -312,7 +312,9 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
             url, token = _owner(config, error)
             closing_store.close()
             store = closing_store.enter_context(
-                closing(RemoteStore(url, token, timeout=config.limits.request_timeout_seconds, retry_seconds=_RETRY_SECONDS))
+                closing(
+                    RemoteStore(url, token, timeout=config.limits.request_timeout_seconds, retry_seconds=_RETRY_SECONDS)
+                )
             )
             closing_store.enter_context(_report_first_retry(url))
         yield store

@@ -160,7 +160,7 @@ def test_a_call_with_a_lost_answer_is_retried(remote, server, store, book):
 
 
 def test_a_call_that_takes_all_the_patience_is_repeated_once(server, store):
-    client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, patience=SHORT)
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, retry_seconds=SHORT)
     server.late = 1
     assert client.gateways() == ["g"]
     assert server.calls == 2
@@ -173,7 +173,7 @@ def test_a_call_that_takes_all_the_patience_is_repeated_once(server, store):
 
 def test_a_gateway_that_never_answers_is_an_error(server, monkeypatch):
     monkeypatch.setattr(remote_module, "_MARGIN_SECONDS", SHORT)
-    client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, timeout=SHORT, patience=SHORT)
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, timeout=SHORT, retry_seconds=SHORT)
     server.mute = True
     with pytest.raises(StagingUnavailableError, match="did not answer"):
         client.gateways()
