@@ -148,14 +148,14 @@ def scan(
     for page in pages:
         after = replace(page.state, cursor=cursors[page.vector])
         state_after = shared.setdefault(after.value(), after)
-        results[page.index] = _join_results(state_after, groups[page.index], page.by_shard)
+        results[page.group_index] = _join_results(state_after, groups[page.group_index], page.by_shard)
     return results
 
 
 class _GroupPage(NamedTuple):
     """What a group of subscribers lacks, before its page has a cursor."""
 
-    index: int
+    group_index: int
     """The index of the group."""
     state: ShardedSubscriptionState
     """The group's state after the page, with the cursor from before it."""
