@@ -85,7 +85,20 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
         return RestCatalog(name, uri=uri, **properties)
     from pyiceberg.catalog.sql import SqlCatalog
 
-    return SqlCatalog(name, uri=uri, init_catalog_tables="false", **properties)
+    return SqlCatalog(name, uri=_with_limits(uri), init_catalog_tables="false", **properties)
+
+
+def _with_limits(uri: str) -> str:
+    """Return a database URL of SQLAlchemy; one of Postgres with the settings by which TCP detects a dead server."""
+    from sqlalchemy import make_url
+
+    url = make_url(uri)
+    if url.get_backend_name() != "postgresql":
+        return uri
+    from lakesync.wire.postgres import CONNECT_SECONDS, KEEPALIVE
+
+    limits = {name: str(value) for name, value in {"connect_timeout": CONNECT_SECONDS, **KEEPALIVE}.items()}
+    return url.set(query={**limits, **url.query}).render_as_string(hide_password=False)
 
 
 def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:

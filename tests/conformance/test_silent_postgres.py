@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from lakesync.adapters.backends.postgres import PostgresAdapter
+from lakesync.analysis.catalogue import open_iceberg
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.sql.postgres import PostgresReader
 from lakesync.model.errors import AdapterError, LakeSyncError, StagingUnavailableError
@@ -140,6 +141,15 @@ def test_an_adapter_waits_longer_than_the_servers_own_limit(own_database, given,
             )
         assert connection._sql.response_seconds == seconds
     adapter.close()
+
+
+def test_the_catalogues_connections_detect_a_dead_server(own_database):
+    uri = own_database.replace("postgresql://", "postgresql+psycopg://") + "?connect_timeout=3"
+    catalogue = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
+    with catalogue.engine.connect() as connection:
+        given = connection.connection.driver_connection.info.get_parameters()
+    assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("3", "25000")
+    catalogue.close()
 
 
 def test_a_connector_gives_up_a_silent_server_and_comes_back(proxy, hush, resume):
