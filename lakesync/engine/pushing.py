@@ -121,7 +121,7 @@ def push_work(
     proven = _with_proven_cursor(record, seen)
     with_sent = proven if seen is not None else with_broadcasts(proven, commit.arrival)
     before = _certain_cursor(commit, with_sent, access)
-    clean = False
+    clean = False  # whether the client need not be sent anything about the rows that it pushes
     sender = Sender(push.client_id, access.keys, reindexed=access.directly is None)
     new = admitted.deltas
     if new:
@@ -132,15 +132,16 @@ def push_work(
         clean = apply(commit, admitted.rows, sender, arrival, index, admitted.stored).clean
     if len(new) < len(push.deltas):
         added = {id(delta) for delta in new}
+        # it may repeat them because it was restored from a backup, and then has old versions of their rows
         repeats = [delta for delta in push.deltas if id(delta) not in added]
         clean = not repeated(commit, repeats, sender, proven.seen) and clean
     record = replace(record, wrote=True)
     cursor = before.cursor
-    if before.is_complete and new and clean:
+    if before.is_complete and new and clean:  # the client lacks nothing, so its cursor moves to its own push
         record, cursor = replace(record, seen=arrival if proven is record else record.seen, last=arrival), arrival
-    elif before.doubted is not None:
+    elif before.doubted is not None:  # its next pulls return again what it may not have received
         record, cursor = with_cursor_in_doubt(record, before.doubted, commit.arrival, max_sent(with_sent.scopes))
-    if new or ends_scope(record, access):
+    if new or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
         if has_other_access(record, access):
             announce_other_connection(commit, record, live=False)
         record = with_scope(record, access, commit.arrival)
@@ -246,7 +247,7 @@ def _proven_cursor(record: ClientRecord, seen: int | None, access: Access, newes
 
 
 def _with_proven_cursor(record: ClientRecord, seen: int | None) -> ClientRecord:
-    """Return the record as it is right for a client that receives the response: it then has the cursor `seen`.
+    """Return the record of a client that has the cursor `seen`, as it certainly does once it receives the response.
 
     The response may be lost, and earlier pages on the same connection too. So the cursor of the response is computed
     from this record, but the record must not be stored.
@@ -263,7 +264,7 @@ def _with_proven_cursor(record: ClientRecord, seen: int | None) -> ClientRecord:
 
 
 def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _CertainCursor:
-    """Return the cursor up to which a client certainly has everything.
+    """Return the cursor up to which a client certainly has everything that it may see, before its push.
 
     Args:
         commit: the open transaction in the gateway's store.

@@ -333,6 +333,10 @@ def _applied(
 ) -> tuple[StoredRow, Sequence[Move], bool]:
     """Merge a push's deltas into one row: the general case of `apply`.
 
+    Besides the merge, two questions are answered. Is the sender's copy of the row astray afterwards? Must the sender be
+    sent something about the row: because its copy is astray, because others won columns, because it lacks columns of a
+    row that it may see only now, or because it must drop a row that it may not see?
+
     Args:
         before: the row before the push.
         changes: the push's deltas of the row.
@@ -360,7 +364,7 @@ def _applied(
     had = not allowed.isdisjoint(before.keys)
     has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
     stale = effect.stale or not has
-    if effect.inserted:
+    if effect.inserted:  # the INSERT created the sender's copy, unless the sender had an older one
         # `inserted == 0`: the sender has only updated the row so far. Its copy may be an older row that this INSERT did
         # not create, with columns that the INSERT does not have.
         known = before.writers.get(client_id)

@@ -46,6 +46,14 @@ class GroupCommit:
     """
 
     def __init__(self, journal: Journal, state: State, behind: WriteBehind, notices: Notices) -> None:
+        """Create it over the parts of an open store.
+
+        Args:
+            journal: the store's `log.db`.
+            state: the store's rows and feed entries.
+            behind: writes committed rows to `state.db`, also while a commit waits for the disk.
+            notices: the listeners, which are notified of each commit.
+        """
         self._journal = journal
         self._state = state
         self._behind = behind

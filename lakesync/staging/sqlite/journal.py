@@ -36,7 +36,8 @@ K = TypeVar("K")
 class Undo:
     """A stack of functions that undo changes in memory, run last first.
 
-    It does for the values in memory what a rollback does in the file.
+    It does for the values in memory what a rollback does in the file. A *mark* is the height of the stack at a moment,
+    to which it can be undone.
     """
 
     def __init__(self) -> None:
@@ -145,6 +146,7 @@ class Journal(JournalFile):
         self._writers: dict[Client, tuple[int, int]] = {}
         self._clients: dict[Client, ClientRecord] = {}
         self._answers: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        """The rows of cached queries; see `remembered`."""
 
     def close(self) -> None:
         """Close the file."""
@@ -219,7 +221,8 @@ class Journal(JournalFile):
     def direct(self) -> None:
         """Prepare the file for SQL statements of the current job: write what waits in memory to it.
 
-        If the job shares the transaction, it gets a savepoint from here on, so that it can be rolled back alone.
+        The caches are cleared, because the statements may change what they have. If the job shares the transaction, it
+        gets a savepoint from here on, so that it can be rolled back alone.
 
         Raises:
             MustRunAloneError: the job has writes that wait in memory beside those of other jobs. All of them would be

@@ -52,7 +52,7 @@ class Layer:
         return unlisted or any(any(sums.values()) for sums in self._moves.values())
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
-        """Add rows, and then moves.
+        """Add rows, and then moves. A row replaces an earlier version of it in the layer.
 
         Args:
             gateway: the gateway's id.
@@ -95,7 +95,7 @@ class Layer:
         return self
 
     def _advance(self, newest: dict[tuple[str, str], int]) -> None:
-        """Raise the arrivals in `newest` to those given, where they are later."""
+        """Raise the arrivals in `newest` to those given, if these are later."""
         held = self.newest
         for place, at in newest.items():
             if at > held.get(place, 0):

@@ -26,7 +26,7 @@ from lakesync.staging.sqlite.state_file import StateFile
 _BIT = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
 _GROUP, _WORK = "of_group", "of_work"
-"""Names of the savepoints in which the current group, and its current job, write to the file."""
+"""Names of the savepoints in which the current group, and its current job (`work`), write to the file."""
 
 
 class LayeredFile(StateFile):

@@ -91,7 +91,7 @@ class Owner:
         """Run jobs until `stop`; write rows to `state.db` when they are old or many, or the thread is idle.
 
         `due` is the monotonic time at which rows in memory are too old; `inf` if there are none, `-inf` while a part of
-        them is still to be written.
+        them is still to be written. `quiet` says that no job ran in this round, so that writing delays none.
         """
         due = inf
         while True:

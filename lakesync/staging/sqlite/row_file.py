@@ -150,6 +150,8 @@ class RowCache:
 _CACHED_BYTES = 16 << 20
 """Size of cached rows, as stored; decoded they take several times as much memory."""
 _SENT = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
+"""SQL: the table of rows as they are sent to clients, with its columns. `spelled` is the row as `encode_full_row`
+returns it, and `born` the arrival and bucket keys of a row that consists of one INSERT."""
 _WIDE = 9
 """Number of columns of `_SENT`."""
 _PUT_SENT = (
@@ -158,6 +160,7 @@ _PUT_SENT = (
 )
 _PUT_KEPT = "ON CONFLICT (number) DO UPDATE SET body = excluded.body"
 _KEPT = "body, born, iif(born IS NULL, NULL, spelled) FROM row_state LEFT JOIN row_body USING (number)"
+"""SQL: the arguments of `_read`: what is needed to decode a row in either of its two forms."""
 _GET = f"SELECT row_id, number, {_KEPT} WHERE gateway = ? AND table_name = ? AND row_id IN ({{}})"
 _SCAN = (
     f"SELECT {_KEPT} WHERE gateway = ? AND (table_name, row_id) > (?, ?) AND (body IS NOT NULL OR born IS NOT NULL)"

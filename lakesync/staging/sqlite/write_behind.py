@@ -200,8 +200,12 @@ class WriteBehind:
         """Return how many rows of the frozen layer may be left after this part.
 
         It is computed from the rate at which changes came since the last part, so that the frozen layer is written
-        before the changes that wait behind it reach a limit. The number of rows is ignored while the same rows are
-        overwritten again and again: all of them are soon in memory, and their number stops growing.
+        before the changes that wait behind it reach a limit. For example, if the changes since the last part used a
+        tenth of the room that was left below a limit, then an eighth of the layer (`_EARLY` times a tenth) is written
+        now. The limit that would be reached first decides.
+
+        The number of rows is ignored while the same rows are overwritten again and again: all of them are soon in
+        memory, and their number stops growing. That is assumed while the rows are far from their limit.
         """
         waited, self._waited = self._waited, self._waits()
         # for age, rows and bytes: what came since the last part, in proportion to what may still come
@@ -225,7 +229,7 @@ class WriteBehind:
         return {gateway: self._journal.heads[gateway] for gateway in {*self._moved, *self._frozen}}
 
     def _hold(self, heads: dict[str, Head]) -> None:
-        """Commit the file.
+        """Commit the file, and note that it contains the changes up to these heads.
 
         Args:
             heads: by gateway, the head up to whose last log row the file was written.
