@@ -74,7 +74,7 @@ class Names:
         faults = _add_names(commit, namespace, new)
         if not faults:
             return {(namespace, name) for name in new}
-        rejected = [
+        rejected = [  # each delta with the first of its faults
             Rejection(delta.delta_id, SchemaMismatchError.code, fault)
             for delta in deltas
             if delta.table in tables
