@@ -109,6 +109,7 @@ class Head(msgspec.Struct, frozen=True):
 
         A requested flush is done once the batches contain everything that was unflushed at the request.
         """
+        # whether no request is left: none was made, or this batch reaches what was the newest log row then
         served = self.flush_requested_ms is None or batch.to_seq >= self.flush_requested_seq
         return msgspec.structs.replace(
             self,

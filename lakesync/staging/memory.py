@@ -87,7 +87,9 @@ def _process_name(pid: str) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    start = stat.rpartition(")")[2].split()[19]  # field 22, in ticks since the machine started: see proc(5)
+    # after the process's name in brackets, which may contain spaces: field 22, in ticks since the machine started, see
+    # proc(5)
+    start = stat.rpartition(")")[2].split()[19]
     return f"{pid}.{start}"
 
 

@@ -83,6 +83,7 @@ class CheckpointRules(msgspec.Struct, frozen=True):
     rules_version: int
 
 
+# bytes of a table's column to a record
 decode_client = msgspec.json.Decoder(ClientRecord).decode
 decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 decode_checkpoint_rules = msgspec.json.Decoder(CheckpointRules).decode

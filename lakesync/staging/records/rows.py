@@ -191,7 +191,7 @@ class StoredRow(msgspec.Struct, gc=False):
         """
         writers = self.writers
         known = writers.pop(client_id, None)
-        place = DELETED if deleted else known.inserted if known is not None else 0  # see `Writer.inserted`
+        place = DELETED if deleted else known.inserted if known is not None else 0  # the new `Writer.inserted`
         if inserted and place >= DELETED:  # not astray before, so the copy is what the INSERT created
             place = at
         elif place == DELETED and not deleted:
@@ -291,7 +291,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return self.left_before if self.inside or not self.since else self.changed
 
     def may_be_inside_at(self, place: int) -> bool:
-        """Return whether the row may have been inside the bucket at the arrival `place`.
+        """Return whether the row may have been inside the bucket at an arrival, which the caller passes as `place`.
 
         A row may stay in a bucket several times. The entry has the times of the last stay, the end of the stay before,
         and the start of the first one. Between these two, the row may have left and joined any number of times, so the

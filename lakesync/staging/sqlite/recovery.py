@@ -106,6 +106,8 @@ class Recovery:
         self._journal.begin()
         for entry in self._journal.entries_above(head, applied.seq):
             self._replayer.replay(commit, entry)
+            # With rows of older rules, nothing of it is committed before the re-index is started: a commit stores the
+            # version of the active rules, so that after another crash nothing would show that a re-index is needed.
             if not stale:
                 progress[head.gateway, head.shard] = (head, entry.seq)
                 self._state.publish()
