@@ -73,18 +73,18 @@ class AsyncClient:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lakesync-app")
         self._client: Client | None = None
 
-    async def run(self, work: Callable[[Client], T]) -> T:
+    async def run(self, function: Callable[[Client], T]) -> T:
         """Call a function with the blocking client in its thread: `await db.run(lambda db: db.to_pandas("todos"))`.
 
         A transaction is one such call: `await db.run(book)`, where `book` contains `with db.transaction():`.
 
         Args:
-            work: the function; its result is returned, and its exception raised.
+            function: the function; its result is returned, and its exception raised.
 
         Raises:
             ConfigurationError: the client is not open.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self._opened()))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, self._opened()))
 
     @property
     def client_id(self) -> str:

@@ -163,11 +163,11 @@ class Client:
         """
         key = (table, row_id)
 
-        def work(_: Any) -> list[Version]:
+        def read(_: Any) -> list[Version]:
             store = self._replica.store
             return versions(store.known([key]).get(key), store.edits_of([key]).get(key, []))
 
-        return self._replica.step(work)
+        return self._replica.step(read)
 
     def to_pandas(self, sql: str, params: Any = ()) -> pd.DataFrame:
         """Return the result of a query, or a whole table, as a pandas frame.

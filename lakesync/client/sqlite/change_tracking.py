@@ -1,9 +1,10 @@
 """Change tracking: triggers in the app's file that journal every write to a synced table.
 
 `SqliteClientStore` creates the triggers, and `Replica` reads the journal, whose rows become edits. For each row written
-since the journal was last read, the triggers keep the row before its first write (`_lakesync_before_TABLE`) and its
-current values (`_lakesync_after_TABLE`). Triggers are plain SQL: they work on each connection of every program that
-opens the file, and commit or roll back with the app's own transaction.
+since the journal was last read, the triggers keep the row before its first write (`_lakesync_before_TABLE`; its column
+`there` says whether the row existed) and its current values (`_lakesync_after_TABLE`; `here` says whether the row
+exists, `at` when it was last written). In both, `c_NAME` has the value of the column NAME. Triggers are plain SQL: they
+run on each connection of every program that opens the file, and commit or roll back with the app's own transaction.
 
 Only the journal says what the app changed. A row that is missing from the table was not necessarily deleted: the table
 may have been dropped, recreated or renamed.

@@ -258,6 +258,7 @@ class SqliteClientStore:
         edits = self.edits_of(whole_rows)
         rows = self._rows.known(whole_rows)
         visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
+        # What the gateway has in new columns goes into the table; rows that the app has written get only these columns.
         with self.tracking.paused():
             if existing:
                 adopt_values(self._db, schema, existing, visible)

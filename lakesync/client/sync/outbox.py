@@ -195,7 +195,7 @@ class ActionQueue:
         """
         make = partial(make_action, connector, action_type, params, idempotency_key=idempotency_key)
 
-        def work(core: Any) -> Action:
+        def insert(core: Any) -> Action:
             action = make(client_id=core.client_id, hlc=core.next_hlc())
             self._db.execute(
                 "INSERT INTO _lakesync_actions (id, status, due, attempts, body, code, message) "
@@ -204,7 +204,7 @@ class ActionQueue:
             )
             return action
 
-        return self._replica.step(work)
+        return self._replica.step(insert)
 
     def peek(self, limit: int = _SENT_TOGETHER) -> list[Action]:
         """Return the waiting actions that are due, oldest first, at most `limit`."""
@@ -223,10 +223,10 @@ class ActionQueue:
         """Store the outcomes of actions; return the actions that are done or have failed for good."""
         self._failures = 0
 
-        def work(_: Any) -> list[QueuedAction]:
+        def record(_: Any) -> list[QueuedAction]:
             return [self.get(outcome.action_id) for outcome in outcomes if self._record_outcome(outcome)]
 
-        return self._replica.step(work)
+        return self._replica.step(record)
 
     def postpone(self, actions: Sequence[Action], retry_after: float | None = None) -> float:
         """Make actions due later, after a request that failed as a whole.

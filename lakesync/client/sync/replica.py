@@ -128,11 +128,11 @@ class Replica:
         """The core. Read it at any time; call methods that change it only in a `step`."""
         return self._core
 
-    def step(self, work: Callable[[ClientCore], T]) -> T:
+    def step(self, function: Callable[[ClientCore], T]) -> T:
         """Record the app's writes, then call a function with the core, all in one transaction.
 
         Args:
-            work: called with the core; it may also read and write `store`.
+            function: called with the core; it may also read and write `store`.
 
         Returns:
             The function's result.
@@ -151,7 +151,7 @@ class Replica:
                     while self._record():  # the app may have written more before this transaction began
                         pass
                     self._step_thread = threading.get_ident()
-                    return work(self._core)
+                    return function(self._core)
             except sqlite3.Error as error:
                 self._core = self._create_core()
                 raise database_error(error, "the client's database") from error
@@ -178,12 +178,12 @@ class Replica:
             TableError: a table has lost its triggers, so that changes are no longer tracked.
         """
 
-        def work(core: ClientCore) -> Request | Wait:
+        def request(core: ClientCore) -> Request | Wait:
             if self.store.check_tracked():
                 self._resync(core)
             return core.next_request()
 
-        return self.step(work)
+        return self.step(request)
 
     def receive(self, response: Response) -> Changes:
         """Pass a response to the core, and return the committed changes. Raises as `step` does.
@@ -229,11 +229,11 @@ class Replica:
         if link is None:
             return []
 
-        def work(core: ClientCore) -> list[QueueItem]:
+        def select(core: ClientCore) -> list[QueueItem]:
             link.reconcile(core.edits())
             return link.app_items(limit)
 
-        return self.step(work)
+        return self.step(select)
 
     def tables(self) -> list[str]:
         """Return the names of the synced tables."""

@@ -301,7 +301,7 @@ class SchemaSynchroniser:
         columns = tuple(column for column in server_schema.columns if column.name.lower() != "row_id")
         usable = replace(server_schema, columns=columns)
 
-        def work(core: ClientCore) -> bool:
+        def adopt(core: ClientCore) -> bool:
             store = self._replica.store
             if store.version(table) >= server_version:
                 return False
@@ -318,7 +318,7 @@ class SchemaSynchroniser:
             core.retry(numbers)
             return True
 
-        return self._replica.step(work)
+        return self._replica.step(adopt)
 
 
 class ActionSender:
