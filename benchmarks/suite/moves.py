@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks import server
-from benchmarks.moving import backend_uri, fill, run_move
+from benchmarks.backend_moves import backend_uri, fill, run_move
 from benchmarks.suite import Benchmark
 
 

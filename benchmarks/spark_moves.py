@@ -1,9 +1,9 @@
 """Moves deltas once with Spark tasks, as a step of a Dagster asset does.
 
-`benchmarks.moving.run_move` runs `python -m benchmarks.executors MOVE A B HEAP`, to measure the process's memory. MOVE
-is `migrate`, `tier` or `flow` between the backends with the URIs A and B; `push`, a flow from A into the gateway at B;
-or `follow`, a destination with the URI B that follows the lake in the folder A. `history` creates such a lake in the
-folder A, with B deltas. HEAP is the heap of Spark's JVM, such as `2g`.
+`benchmarks.backend_moves.run_move` runs `python -m benchmarks.spark_moves MOVE A B HEAP`, to measure the process's
+memory. MOVE is `migrate`, `tier` or `flow` between the backends with the URIs A and B; `push`, a flow from A into the
+gateway at B; or `follow`, a destination with the URI B that follows the lake in the folder A. `history` creates such a
+lake in the folder A, with B deltas. HEAP is the heap of Spark's JVM, such as `2g`.
 
 It prints one JSON object: deltas moved, their rate, and the peak of resident memory of this process (the step), of
 Spark's JVM, and of the JVM with its Python workers, where shared pages count once per process. `all_mib` is the peak of

@@ -1,8 +1,8 @@
 """Tools of the benchmarks that move deltas between backends: synthetic deltas, empty backends, and moves in a process.
 
-`python -m benchmarks.moving migrate|tier URI URI` is one move without Spark. `run_move` starts it, or
-`benchmarks.executors` for a move with Spark, in a process of its own, to measure its memory. It prints one JSON object:
-deltas moved, their rate, microseconds of processor time per delta, and peak memory in MiB.
+`python -m benchmarks.backend_moves migrate|tier URI URI` is one move without Spark. `run_move` starts it, or
+`benchmarks.spark_moves` for a move with Spark, in a process of its own, to measure its memory. It prints one JSON
+object: deltas moved, their rate, microseconds of processor time per delta, and peak memory in MiB.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ def run_move(move: str, source: str, destination: str, heap: str | None = None) 
     """Run one move in a process of its own, and return its figures.
 
     Args:
-        move: `migrate` or `tier`; with `heap` also the other moves of `benchmarks.executors`.
+        move: `migrate` or `tier`; with `heap` also the other moves of `benchmarks.spark_moves`.
         source: URI of the backend with the deltas.
         destination: URI of the other backend.
         heap: heap of Spark's JVM, such as `2g`, to move with Spark tasks as assets do. None: without Spark.
     """
-    module, *more = ("benchmarks.moving",) if heap is None else ("benchmarks.executors", heap)
+    module, *more = ("benchmarks.backend_moves",) if heap is None else ("benchmarks.spark_moves", heap)
     done = subprocess.run(
         [sys.executable, "-m", module, move, source, destination, *more], check=True, stdout=subprocess.PIPE
     )
