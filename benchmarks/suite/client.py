@@ -216,14 +216,14 @@ def _bodies(deltas: Iterator[RowDelta], page: int, hlc: int) -> Iterator[bytes]:
         page: deltas in one page.
         hlc: base of the pages' cursors.
     """
-    taken: list[RowDelta] = []
+    chunk: list[RowDelta] = []
     pages: list[list[RowDelta]] = []
     for delta in deltas:
-        taken.append(delta)
-        if len(taken) == page:
-            pages.append(taken)
-            taken = []
-    pages += [taken] if taken else []
+        chunk.append(delta)
+        if len(chunk) == page:
+            pages.append(chunk)
+            chunk = []
+    pages += [chunk] if chunk else []
     for number, each in enumerate(pages, 1):
         yield wire_json.encode_response(SyncResponse(tuple(each), hlc + (number << 8), number < len(pages)))
 
@@ -247,14 +247,14 @@ def _first_sync(folder: Path, rows: int) -> dict[str, Any]:
     """Measure a first sync from a checkpoint, in a process of its own, so that its memory can be measured."""
     frames = folder / "frames"
     with frames.open("wb") as file:
-        taken: list[RowDelta] = []
+        chunk: list[RowDelta] = []
         for delta in _deltas("INSERT", rows, _START):
-            taken.append(delta)
-            if len(taken) == _FRAME_ROWS:
-                _write_frame(file, taken)
-                taken = []
-        if taken:
-            _write_frame(file, taken)
+            chunk.append(delta)
+            if len(chunk) == _FRAME_ROWS:
+                _write_frame(file, chunk)
+                chunk = []
+        if chunk:
+            _write_frame(file, chunk)
     code = f"from benchmarks.suite.client import first_sync; first_sync({str(folder)!r})"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
     found = msgspec.json.decode(done.stdout)

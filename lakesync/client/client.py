@@ -245,7 +245,7 @@ class Client:
         Unacknowledged changes are kept.
 
         Raises:
-            LakeSyncError: the gateway did not answer; no row was changed.
+            LakeSyncError: the gateway rejected the request or did not respond; no row was changed.
         """
         return self.coordinator.verify()
 
@@ -303,7 +303,7 @@ class Client:
 
         Raises:
             ConfigurationError: the transport cannot list them.
-            LakeSyncError: the gateway did not answer.
+            LakeSyncError: the gateway rejected the request or did not respond.
         """
         return self.coordinator.list_connector_types()
 

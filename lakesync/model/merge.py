@@ -183,7 +183,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
                 name: cells[name].value for name in origin.columns if name in cells and cells[name].origin is origin
             }
             if parts and _identity(parts[-1]) == _identity(origin):
-                # A faulty client used one id for two deltas: they cannot be told apart when stored, so become one.
+                # A faulty client used one id for two deltas. Stored, they would be equal, so they become one.
                 owned = parts.pop().columns | owned
             elif len(owned) == origin.width:
                 parts.append(_part(origin, owned))

@@ -173,7 +173,7 @@ class Puller:
         self.stream_intact = False
         if isinstance(response, ErrorResponse):
             if response.code == "RESYNC_REQUIRED":
-                if self._resync_demanded:  # two gateways answer in turn, or one forgets: do not resync in a loop
+                if self._resync_demanded:  # two gateways respond in turn, or one forgets: do not resync in a loop
                     self.backoff.failed(self.backoff.longest_delay)
                 self._resync_demanded = True
                 return self.restart()

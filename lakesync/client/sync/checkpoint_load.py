@@ -151,7 +151,7 @@ def _group_rows(fields: DeltaFields | None) -> RowGroups:
     groups = RowGroups()
     width, ids = fields.width, fields.row_ids
     are_inserts = set(fields.ops) == {pb.DELTA_OP_INSERT} and len(set(fields.tables)) == 1
-    # If each delta is a row of its own with the same columns, whole lists are taken over, which is much faster.
+    # If each delta is a row of its own with the same columns, whole lists are copied, which is much faster.
     if width is None or not are_inserts or any(map(eq, ids, ids[1:])):
         groups.add_parts(_parts_of(fields))
         return groups

@@ -249,7 +249,7 @@ class SyncCoordinator:
 
         Raises:
             ConfigurationError: the transport cannot send actions.
-            LakeSyncError: the gateway did not answer.
+            LakeSyncError: the gateway rejected the request or did not respond.
         """
         with self._session.foreground():
             return self._session.action_sender.transport.describe_actions()
@@ -259,7 +259,7 @@ class SyncCoordinator:
 
         Raises:
             ConfigurationError: the transport cannot list them.
-            LakeSyncError: the gateway did not answer.
+            LakeSyncError: the gateway rejected the request or did not respond.
         """
         if not isinstance(self.transport, ConnectorTypesTransport):
             raise ConfigurationError("this transport cannot list connector types: use HttpTransport or LocalTransport")
@@ -285,7 +285,7 @@ class SyncCoordinator:
             The checksums before and after, by table.
 
         Raises:
-            LakeSyncError: the gateway did not answer; no row was changed.
+            LakeSyncError: the gateway rejected the request or did not respond; no row was changed.
         """
         with self._session.exclusive():
             _record_untracked_changes(self.replica)

@@ -143,7 +143,7 @@ class QueuedAction(msgspec.Struct, frozen=True):
     status: ActionStatus
     """`failed` actions stay until they are retried or dropped; `done` ones until they are dropped."""
     attempts: int
-    """How often the gateway has answered with a result or an error, other than that it is still executing the action.
+    """How often the gateway has responded with a result or an error, other than that it is still executing the action.
     """
     data: Any = None
     """The decoded result of a `done` action."""

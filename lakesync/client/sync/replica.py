@@ -266,13 +266,13 @@ class Replica:
         return self._core.has_pending_request
 
     def subscription_opened(self) -> None:
-        """Tell the core that a subscription is open, on which the gateway can broadcast."""
+        """Record in the core that a subscription is open, on which the gateway can broadcast."""
         with self._lock:
             self._has_subscription = True
             self.step(lambda core: core.connection_opened())
 
     def subscription_closed(self) -> None:
-        """Tell the core that the subscription is closed."""
+        """Record in the core that the subscription is closed."""
         with self._lock:
             self._has_subscription = False
             self.step(lambda core: core.connection_closed())
@@ -374,7 +374,7 @@ class Replica:
             with self._transaction():
                 if not self.store.track_recreated_tables():
                     return
-                self._core = self._create_core()  # a pending request will not be answered
+                self._core = self._create_core()  # a pending request will get no response
                 while self._record():
                     pass
                 self._resync(self._core)

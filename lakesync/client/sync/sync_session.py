@@ -107,7 +107,7 @@ class SyncSession:
         self._sync_lock.acquire()
 
     def discard_pending_request(self) -> None:
-        """If a sender was interrupted, tell the core that its request got no response, so that the core repeats it."""
+        """Report the request of an interrupted sender to the core as one without a response, so that it is repeated."""
         if self.replica.has_pending_request():
             self.replica.receive(NoResponse("interrupted"))
 
@@ -267,7 +267,7 @@ class SchemaSynchroniser:
         """Add the columns to every table that the gateway has a schema of.
 
         Raises:
-            LakeSyncError: the gateway did not answer.
+            LakeSyncError: the gateway rejected the request or did not respond.
             SchemaError: a column has another type in the gateway's schema.
         """
         for table in self._replica.tables():

@@ -68,7 +68,7 @@ class WebSocketTransport(HttpTransport):
         """Open a WebSocket. If its token is rejected and a function can provide a new one, try once more.
 
         Raises:
-            UnreachableError: the gateway does not answer.
+            UnreachableError: the gateway does not respond.
             AuthError, ForbiddenError, NotFoundError, BackpressureError: the gateway rejects this client.
         """
         token = self.tokens.current()
@@ -88,8 +88,8 @@ class WebSocketTransport(HttpTransport):
         """Open a WebSocket; return it with the context that closes it.
 
         Raises:
-            InvalidStatus: the server answered with an HTTP error instead of a WebSocket.
-            UnreachableError: the server does not answer.
+            InvalidStatus: the server responded with an HTTP error instead of a WebSocket.
+            UnreachableError: the server does not respond.
         """
         headers = dict(self._headers)
         if token is not None:
