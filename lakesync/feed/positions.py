@@ -173,9 +173,11 @@ def locate(
     if record is None:
         return _at_start(None, newest, access, resync=False) if since == 0 else None
     if since <= NEVER_PULLED:
-        # a client that sends 0 after a push may have lost its database, and with it its own rows
-        was_sent_rows = max_sent(record.scopes) > 0 or record.past or (record.wrote and since == 0)
-        return _at_start(record, newest, access, resync=bool(was_sent_rows))
+        # A client that sends 0 after a push may have lost its database, and with it its own rows. It may push again and
+        # then send `NEVER_PULLED`. That it sent 0 before is known by the page of cursor 0.
+        has_restarted = record.wrote and (since == 0 or any(page.cursor == 0 for page in record.pages))
+        may_have_rows = max_sent(record.scopes) > 0 or bool(record.past) or has_restarted
+        return _at_start(record, newest, access, resync=may_have_rows)
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _at_page_mark(record, page, newest, access, confirmed=confirmed)

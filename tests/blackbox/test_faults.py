@@ -420,6 +420,12 @@ CASES = {
         clients=[("stock", {**B, "team": ["b"], "kinds": ["p", "q"]}, 0), ("stock", B, -30)],
         limit=5, token={**A, "team": ["a"]},
     ),
+    "a client that lost its database pushes before a page has reached its row": case(
+        "stock", 4,
+        edit(0, "INSERT", "tasks/r1", x=1), edit(0, "UPDATE", "misc/m1", x=3), push(0),
+        ("wipe", 0), pull(0, 1, "answer lost"), edit(0, "DELETE", "notes/r3"), push(0),
+        clients=[("letter", B, 0)],
+    ),
 }  # fmt: skip
 
 CASES_OF_PROCESSES = {
