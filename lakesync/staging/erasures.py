@@ -28,22 +28,27 @@ _REDACTABLE = (
     "SELECT seq, body FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? AND body IS NOT NULL"
     " ORDER BY seq LIMIT ?"
 )
+"""SQL: the next log rows that still have their bodies."""
 _REDACT = (
     "WITH given (gateway, body) AS (VALUES (?, ?)) UPDATE log SET body = (SELECT body FROM given)"
     " WHERE gateway = (SELECT gateway FROM given) AND shard = ? AND epoch = ? AND seq = ?"
 )
+"""SQL: replace the body of a log row. The gateway is the first value, as in every statement of `SqlQueries`."""
 _BLANK_CLAIMS = (
     "WITH given (gateway, claims) AS (VALUES (?, ?)) UPDATE log SET claims = (SELECT claims FROM given)"
     " WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
 )
+"""SQL: replace the claims in a client's log rows."""
 _BLANK_OUTCOMES = (
     "WITH given (gateway, outcome) AS (VALUES (?, ?)) UPDATE action SET outcome = (SELECT outcome FROM given),"
     # a process that executes one of them now must not store its result
     " claim = '' WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
 )
+"""SQL: replace the outcomes of a client's actions."""
 _ERASED_OUTCOME = msgspec.json.encode(
     {"code": "ERASED", "message": "this was done once; its result was erased with the client's data"}
 )
+"""The outcome that a repeated action of an erased client returns."""
 _MAX_ROW_IDS = 500
 """The most row ids in one statement."""
 

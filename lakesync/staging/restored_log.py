@@ -32,17 +32,20 @@ _LOG = (
     "INSERT INTO log (gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, id_sum, bytes,"
     " committed_ms, claims, ids, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+"""SQL: add a log row."""
 _LEDGER = (
     "INSERT INTO ledger (gateway, day, count, id_sum, flushed_count, flushed_id_sum) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum,"
     " flushed_count = excluded.flushed_count, flushed_id_sum = excluded.flushed_id_sum"
 )
+"""SQL: set the numbers and id sums of a day, of accepted and of flushed deltas."""
 _WRITER = (
     "INSERT INTO writer (gateway, client_id, hlc_high, widest) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (gateway, client_id) DO UPDATE SET"
     " hlc_high = CASE WHEN excluded.hlc_high > writer.hlc_high THEN excluded.hlc_high ELSE writer.hlc_high END,"
     " widest = CASE WHEN excluded.widest > writer.widest THEN excluded.widest ELSE writer.widest END"
 )
+"""SQL: raise the highest hlc of a client's pushes, and the widest range of hlcs within one of them."""
 
 
 class Restoring(Commit, Protocol):

@@ -40,19 +40,23 @@ _ROWS = (
     "SELECT s.body FROM unnest(%s::text[], %s::text[]) AS k (table_name, row_id) CROSS JOIN LATERAL (SELECT body"
     " FROM row_state WHERE gateway = %s AND table_name = k.table_name AND row_id = k.row_id LIMIT 1) s"
 )
+"""SQL: the encoded rows with some keys."""
 _PUT_ROWS = (
     "INSERT INTO row_state SELECT %s, * FROM unnest(%s::text[], %s::text[], %b::bytea[])"
     " ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
 )
+"""SQL: write encoded rows."""
 _SCAN = (
     "SELECT body FROM row_state WHERE gateway = %s AND (table_name, row_id) > (%s, %s)"
     " ORDER BY table_name, row_id LIMIT %s"
 )
+"""SQL: the next encoded rows in key order."""
 _PUT_ENTRIES = (
     "INSERT INTO entry SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],"
     " %s::bigint[], %s::bigint[], %s::boolean[]) ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
     f" {ENTRY_UPSERT}"
 )
+"""SQL: apply changes of feed entries."""
 _ENTRY = "b.name, e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
 """SQL: the columns of a feed entry, in the order of the fields of `Entry`."""
 _ENTRIES_AFTER = (
@@ -60,23 +64,30 @@ _ENTRIES_AFTER = (
     " AND changed <= %s ORDER BY changed, table_name, row_id LIMIT %s) e"
     " WHERE b.gateway = %s AND b.name = ANY(%s) ORDER BY e.changed, e.table_name, e.row_id, b.name LIMIT %s"
 )
+"""SQL: entries of some bucket keys in the order of the feed; of each key, no more than the limit is read."""
 _ENTRIES_OF = (
     f"SELECT {_ENTRY} FROM bucket b CROSS JOIN unnest(%s::text[], %s::text[]) AS k (table_name, row_id)"
     " CROSS JOIN LATERAL (SELECT * FROM entry WHERE bucket = b.id AND table_name = k.table_name"
     " AND row_id = k.row_id LIMIT 1) e"
     " WHERE b.gateway = %s AND b.name = ANY(%s)"
 )
+"""SQL: the entries of some rows under some bucket keys."""
 _CHANGED_AFTER = (
     "SELECT EXISTS (SELECT 1 FROM bucket b CROSS JOIN LATERAL"
     " (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s LIMIT 1) e WHERE b.gateway = %s AND b.name = ANY(%s))"
 )
+"""SQL: whether an entry under some bucket keys changed after an arrival."""
 _BUCKET_NUMBERS = "SELECT name, id FROM bucket WHERE gateway = %s AND name = ANY(%s)"
+"""SQL: the numbers of some bucket keys."""
 _NEW_BUCKETS = "INSERT INTO bucket (gateway, name) SELECT %s, unnest(%s::text[]) RETURNING name, id"
+"""SQL: give bucket keys numbers."""
 _BUCKETS_WITH = "SELECT name FROM bucket WHERE gateway = %s AND name ^@ %s ORDER BY name"
+"""SQL: the bucket keys that begin with a prefix."""
 _CHANGED_AMONG = (
     "SELECT b.name FROM bucket b WHERE b.gateway = %s AND b.name = ANY(%s)"
     " AND EXISTS (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s)"
 )
+"""SQL: those of some bucket keys under which an entry changed after an arrival."""
 
 
 class PostgresView(HeadView, SideQueries):

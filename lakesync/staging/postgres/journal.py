@@ -29,17 +29,23 @@ _HEAD = (
     " deltas, bytes, flush_requested_ms, flush_requested_seq"
     " FROM gateway JOIN shard ON shard.gateway = gateway.id WHERE gateway.id = %s"
 )
+"""SQL: the fields of a gateway's `Head`, with the versions of its configuration."""
 _COUNT = (
     "INSERT INTO ledger VALUES (%s, %s, %s, %s, 0, 0) ON CONFLICT (gateway, day) DO UPDATE"
     " SET count = excluded.count, id_sum = excluded.id_sum"
 )
+"""SQL: set the number and id sum of the accepted deltas of a day."""
 _NOTE_WRITER = (
     "INSERT INTO writer VALUES (%s, %s, %s, %s) ON CONFLICT (gateway, client_id) DO UPDATE SET"
     " hlc_high = greatest(writer.hlc_high, excluded.hlc_high), widest = greatest(writer.widest, excluded.widest)"
 )
+"""SQL: raise the values that `Journal.writer` returns."""
 _CLIENT = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s) ORDER BY client_id DESC LIMIT 1"
+"""SQL: a client's record, or the one of `ANYONE`, whose id is the lowest."""
 _CLIENTS = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s)"
+"""SQL: the records of some clients."""
 _KNOWN = "SELECT ids FROM log WHERE gateway = %s AND client_id = %s AND hlc_high BETWEEN %s AND %s AND hlc_low <= %s"
+"""SQL: the ids in a client's log rows that may contain hlcs of a range; see `Journal.known_ids`."""
 
 
 class ConfigCache:

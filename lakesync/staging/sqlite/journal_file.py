@@ -31,6 +31,7 @@ Client = tuple[str, str]
 _REPLAY_CHUNK = 200
 """Log rows that a replay reads at once."""
 _SCHEMAS = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
+"""SQL: the schemas of a gateway, retired ones included."""
 _PUT_WRITER = "ON CONFLICT (gateway, client_id) DO UPDATE SET hlc_high = excluded.hlc_high, widest = excluded.widest"
 _PUT_CLIENT = "ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
 _PUT_LEDGER = "ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum"
@@ -38,14 +39,19 @@ _ENTRY = (
     "SELECT gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, ids, body, claims FROM log"
     " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
 )
+"""SQL: the next log rows of a shard, as fields of `LogEntry`."""
 _CLIENT = "SELECT record FROM client WHERE gateway = ? AND client_id IN (?, ?) ORDER BY client_id DESC LIMIT 1"
+"""SQL: a client's record, or the one of `ANYONE`, whose id is the lowest."""
 _WRITER = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?"
+"""SQL: the values that `Journal.writer` returns."""
 _IDS = "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?"
+"""SQL: the ids in a client's log rows that may contain hlcs of a range; see `stored_ids`."""
 _HEADS = (
     "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival,"
     " flushed_seq, trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
     " FROM gateway JOIN shard ON shard.gateway = gateway.id"
 )
+"""SQL: the fields of every gateway's `Head`, with its rules and write scope."""
 _encode = msgspec.json.Encoder().encode
 
 

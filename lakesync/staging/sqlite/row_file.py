@@ -30,6 +30,7 @@ _LEASES_KNOWN = 50_000
 """The most bucket keys with reserved numbers; with more, all reservations are dropped, and their numbers stay
 unused."""
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
+"""SQL: the numbers of some rows of a table."""
 
 
 def home_of(seen_under: Sequence[str]) -> str:
@@ -162,10 +163,12 @@ _PUT_KEPT = "ON CONFLICT (number) DO UPDATE SET body = excluded.body"
 _KEPT = "body, born, iif(born IS NULL, NULL, spelled) FROM row_state LEFT JOIN row_body USING (number)"
 """SQL: the arguments of `_read`: what is needed to decode a row in either of its two forms."""
 _GET = f"SELECT row_id, number, {_KEPT} WHERE gateway = ? AND table_name = ? AND row_id IN ({{}})"
+"""SQL: some rows of a table."""
 _SCAN = (
     f"SELECT {_KEPT} WHERE gateway = ? AND (table_name, row_id) > (?, ?) AND (body IS NOT NULL OR born IS NOT NULL)"
     " ORDER BY table_name, row_id LIMIT ?"
 )
+"""SQL: the next rows in key order, without those that have only a number."""
 _ABSENT_KEPT = 50_000
 """The most keys that are remembered as absent in the file."""
 _decode_born = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
