@@ -18,9 +18,8 @@ from lakesync.config import Config
 from lakesync.model.errors import NotFoundError, TransientError
 from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Checkpoint
-from resources.gateways import StagingResource
-from resources.lake import LakeResource, checkpoints_uri, staging_uri
 from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource, checkpoints_uri, staging_uri
 
 _SNAPSHOTS_LINEAGE = dg.MetadataValue.md(
     "One arrival W for each gateway: every table is merged with `deltas.arrival <= W` and its snapshot is tagged "

@@ -1,15 +1,20 @@
 """Creates the Dagster asset checks of the history, the state tables and the checkpoints.
 
-A run for some days checks these days; a run without days, such as the nightly audit, checks everything. If a run of the
-flush sensor finds a fault, only the checkpoints of the affected gateways are delayed. The code location
+A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. A run for some
+days checks these days; a run without days, such as the nightly audit, checks everything. If a run of the flush sensor
+finds a fault, only the checkpoints of the affected gateways are delayed. The code location
 (`lakesync_dagster.definitions`) calls this module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
 import msgspec
+from pyspark.sql import SparkSession
 
 from assets.asset_metadata import (
     AUDIT,
@@ -21,16 +26,180 @@ from assets.asset_metadata import (
     days_in_tags,
     state_key,
 )
-from assets.check_definitions import CHECKPOINT_CHECKS, HISTORY_CHECKS, Check, CheckScope, table_checks
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, checkpoint_state
 from lakesync.model.errors import IntegrityError
-from resources.gateways import StagingResource
-from resources.lake import LakeResource
+from lakesync.staging.store.pipeline import PipelineStore
 from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource
+
+if TYPE_CHECKING:
+    from lakehouse.checks import HistoryFaults
+
+
+@dataclass(frozen=True)
+class CheckScope:
+    """What a check reads: the connections of its run, and the days of arrival to look at."""
+
+    spark: SparkSession
+    lake: LakeResource
+    store: PipelineStore
+    run_state: RunState
+    days: list[date] | None
+    """UTC days of arrival; None for all, as in the audit."""
+    seed: int
+    """Chooses the sample of rows."""
+    is_flush: bool
+    """Whether the flush sensor requested the run. Then only a sample of each checkpoint is compared."""
+
+    @cached_property
+    def history(self) -> "HistoryFaults":
+        """The faults of the history. Its checks share one Spark job."""
+        from lakehouse.checks import history_faults
+
+        return history_faults(self.spark, self.store, self.lake.names, self.days)
+
+    @property
+    def altered_deltas(self) -> Sequence[msgspec.Struct]:
+        """Days of the history with deltas whose id is not the hash of their contents. Only the audit searches them."""
+        from lakehouse.checks import altered_deltas
+
+        return altered_deltas(self.spark, self.lake.names) if self.days is None else []
+
+
+class Check(NamedTuple):
+    """One check of an asset."""
+
+    name: str
+    description: str
+    find: Callable[[CheckScope], Sequence[msgspec.Struct]]
+    """Returns the faults; empty if the check passes."""
+    remedy: str
+    """What to do about a fault."""
+    blocking: bool = True
+    """Whether a fault stops downstream assets; if not, it is a warning."""
+
+
+HISTORY_CHECKS = (
+    Check(
+        "ledger_equals_lake",
+        "On every day of arrival the lake has exactly the deltas that flushes have confirmed.",
+        lambda scope: scope.history.differences,
+        "Staging trims confirmed deltas only: compare the day's batches in `deltas` with staging's ledger.",
+    ),
+    Check(
+        "delta_once",
+        "No client's delta is in the history twice.",
+        lambda scope: scope.history.duplicates,
+        "It does not change state tables, only counts over `deltas`: see which `batch_id` each copy has.",
+    ),
+    Check(
+        "no_future_hlc",
+        "No delta is stamped further ahead of its arrival than a gateway accepts.",
+        lambda scope: scope.history.future,
+        "Such a delta wins until that time: compare its writer's clock with the gateway's.",
+    ),
+    Check(
+        "ids_equal_contents",
+        "In the audit: the id of each delta is the hash of its contents.",
+        lambda scope: scope.altered_deltas,
+        "Do not rebuild tables from these days: restore their files from a backup.",
+        blocking=False,
+    ),
+)
+
+
+def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
+    """Return the checks of a state table.
+
+    Args:
+        table: the state table's name.
+        namespace: namespace of its gateways; empty for the shared one.
+    """
+
+    def duplicate_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
+        from lakehouse.checks import duplicate_keys
+
+        report = scope.run_state.merged.get((namespace, table))
+        if report is not None and report.duplicates == 0:  # the merge has checked the rows that it read
+            return []
+        return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
+
+    def unmerged_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
+        from lakehouse.tables.audit import rows_unlike_merge
+
+        report = scope.run_state.merged.get((namespace, table))
+        if report is not None and report.differences == 0:  # the merge has compared a row of each slice
+            return []
+        names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
+        return rows_unlike_merge(scope.spark, table, names, gateways=gateways, days=scope.days, seed=scope.seed)
+
+    def unlike_whole_history(scope: CheckScope) -> Sequence[msgspec.Struct]:
+        from lakehouse.tables.audit import unlike_history
+
+        if scope.days is not None:  # the whole table is compared only in the audit
+            return []
+        names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
+        return unlike_history(scope.spark, table, names, gateways=gateways)
+
+    def unfit(scope: CheckScope) -> Sequence[msgspec.Struct]:
+        from lakehouse.checks import unfit_values
+
+        return unfit_values(scope.spark, table, scope.lake.names_in(namespace))
+
+    remedy = "Launch the job `tables` with `rebuild: true` for this table, which merges it again from the history."
+    return (
+        Check("row_once", f"No row of `{table}` is stored twice.", duplicate_rows, remedy),
+        Check(
+            "state_equals_merge",
+            f"A sample of rows of `{table}` equals the gateway's own merge of their deltas.",
+            unmerged_rows,
+            remedy,
+        ),
+        Check(
+            "state_equals_history",
+            f"In the audit: `{table}` has the rows and values of its whole history, by gateway and day.",
+            unlike_whole_history,
+            remedy,
+        ),
+        Check(
+            "values_fit",
+            f"Every value of `{table}` is of its column's type.",
+            unfit,
+            "The column has null there, and `lakesync.rejected` the value: write a value of the schema's type.",
+            blocking=False,
+        ),
+    )
+
+
+def _checkpoint_differences(scope: CheckScope) -> Sequence[msgspec.Struct]:
+    """Return the differences between each gateway's newest checkpoint and the state tables that it was made from."""
+    from lakehouse.checkpoints.published import checkpoint_differences
+
+    newest = [scope.store.newest_checkpoint(gateway) for gateway in scope.store.gateways()]
+    return [
+        difference
+        for each in newest
+        if each is not None
+        for difference in checkpoint_differences(
+            scope.spark, each, scope.run_state.names_of(each.gateway), seed=scope.seed, whole=not scope.is_flush
+        )
+    ]
+
+
+CHECKPOINT_CHECKS = (
+    Check(
+        "checkpoint_equals_snapshots",
+        "Each gateway's newest frames have the rows of the snapshots that they were made of; all are compared in the "
+        "audit, a sample in a flush.",
+        _checkpoint_differences,
+        "New clients receive these frames: flush the gateway, which makes newer ones, and check the storage.",
+    ),
+)
+
 
 MAX_FAULTS = 100
 """Number of faults that a check lists, at most. If it lists so many, there may be more."""
@@ -78,7 +247,7 @@ def _fault_name(fault: msgspec.Struct) -> Iterator[str]:
 
 def _checks_of(
     key: dg.AssetKey,
-    checks: Sequence[Check],
+    own_checks: Sequence[Check],
     table: tuple[str, str] | None = None,
     after: Sequence[dg.AssetKey] = (),
 ) -> dg.AssetChecksDefinition:
@@ -86,74 +255,79 @@ def _checks_of(
 
     Args:
         key: the asset.
-        checks: the asset's checks.
+        own_checks: the asset's checks.
         table: namespace and name, if the asset is a state table; None for another asset.
         after: further assets that must be materialised before the step runs.
     """
-    by_key = {dg.AssetCheckKey(key, check.name): check for check in checks}
+    by_key = {dg.AssetCheckKey(key, check.name): check for check in own_checks}
 
     @dg.multi_asset_check(
         name=check_step(key),
         specs=[
             dg.AssetCheckSpec(
-                one.name, asset=key, description=one.description, blocking=one.blocking, additional_deps=after
+                each.name, asset=key, description=each.description, blocking=each.blocking, additional_deps=after
             )
-            for one in checks
+            for each in own_checks
         ],
         can_subset=True,
     )
-    def check(
+    def run_checks(
         context: dg.AssetCheckExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.AssetCheckResult]:
-        seed = int(context.run.run_id[:8], 16)
+        seed = int(context.run.run_id[:8], 16)  # a retried step compares the same sample
         days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # a checkpoint's partition is a gateway
-        wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
+        wanted = {
+            check_key: by_key[check_key] for check_key in by_key if check_key in context.selected_asset_check_keys
+        }
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with failure_policy(context, pyspark):
             is_flush = continues_on_failure(context.run)
             scope = CheckScope(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
-            visit = Visit(_state(scope, key, table), staging.now_ms())
+            visit = Visit(_asset_state(scope, key, table), staging.now_ms())
             unreadable: dict[dg.AssetCheckKey, str] = {}
-            for one, check in wanted.items():
+            for check_key, check in wanted.items():
                 try:
-                    found[one] = check.find(scope)
+                    found[check_key] = check.find(scope)
                 except Exception as error:
                     if not is_final(context, error):
                         raise
-                    unreadable[one] = brief(error)
+                    unreadable[check_key] = brief(error)
                     if table is None or not is_flush:
-                        context.log.exception("%s cannot be checked", one.to_user_string())
+                        context.log.exception("%s cannot be checked", check_key.to_user_string())
                         continue
-                    run_state.unmerged.setdefault(table, Unmerged(f"{one.name} could not run: {brief(error)}", None))
-                    set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not run")
-            faults = [one for one, check in wanted.items() if check.blocking and found.get(one)]
+                    # as if the table was not merged, so that no gateway gets a checkpoint with unchecked rows
+                    run_state.unmerged.setdefault(
+                        table, Unmerged(f"{check_key.name} could not run: {brief(error)}", None)
+                    )
+                    set_aside(context, run_state, error, f"{check_key.name} of {key.to_user_string()} could not run")
+            faults = [check_key for check_key, check in wanted.items() if check.blocking and found.get(check_key)]
             if context.run.job_name == AUDIT and not (unreadable or faults):
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
-        for one, check in wanted.items():
-            if one in unreadable:
+        for check_key, check in wanted.items():
+            if check_key in unreadable:
                 is_blocking = check.blocking and (table is None or not is_flush)
                 yield dg.AssetCheckResult(
                     passed=False,
-                    asset_key=one.asset_key,
-                    check_name=one.name,
+                    asset_key=check_key.asset_key,
+                    check_name=check_key.name,
                     severity=dg.AssetCheckSeverity.ERROR if is_blocking else dg.AssetCheckSeverity.WARN,
-                    description=f"It could not be read: {unreadable[one]}. {check.remedy}",
+                    description=f"It could not be read: {unreadable[check_key]}. {check.remedy}",
                 )
                 continue
             is_blocking = check.blocking
-            if found[one] and check.blocking and key != CHECKPOINT and continues_on_failure(context.run):
-                _delay_checkpoints(context, run_state, one, found[one])
+            if found[check_key] and check.blocking and key != CHECKPOINT and continues_on_failure(context.run):
+                _delay_checkpoints(context, run_state, check_key, found[check_key])
                 is_blocking = False
-            yield _result(one, check, found[one], days, blocking=is_blocking)
+            yield _result(check_key, check, found[check_key], days, blocking=is_blocking)
 
-    return check
+    return run_checks
 
 
-def _state(scope: CheckScope, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
+def _asset_state(scope: CheckScope, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
     """Return a text that changes whenever the asset is written, such as its snapshot id."""
     from lakehouse.table_definitions import version_if_there
 

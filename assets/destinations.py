@@ -36,9 +36,8 @@ from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
 from lakesync.model.secrets import without_password
-from resources.gateways import StagingResource
-from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource
 
 if TYPE_CHECKING:
     from lakehouse.backends.comparison import Comparison

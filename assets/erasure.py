@@ -1,29 +1,44 @@
 """Creates the asset `erasure`: it carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
 An erasure request names rows whose values must disappear everywhere. The steps of the asset are ops of one graph, so
-that lineage shows one asset. A run occupies the pools of all its steps from start to end; a pool is Dagster's limit of
-runs that write the same table, so no other run writes meanwhile. The code location (`lakesync_dagster.definitions`)
-calls this module. `docs/durability.md` describes the steps and the proof.
+that lineage shows one asset. Each step runs in the pool (Dagster's limit of one step at a time) of the steps that write
+to the same table or backend, so that these do not copy erased data meanwhile. A backend is a database or object store
+that is declared in `lakesync.toml`. Backends that flows or migrations only read are erased too, because the next run
+would copy the data again. The code location (`lakesync_dagster.definitions`) calls this module. `docs/durability.md`
+describes the steps and the proof.
 """
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import CHECKPOINT_POOL, OWNERS, state_key, table_pool
-from assets.erasure_steps import (
-    ERASE,
-    ErasureRun,
-    connector_steps,
-    destination_steps,
-    erasure_step,
-    flow_steps,
-    migration_steps,
-    tier_steps,
-)
+from assets.asset_metadata import CHECKPOINT_POOL, OWNERS, state_key, table_pool, target_key, target_pool
+from assets.failure_policy import failure_policy
+from assets.ingest import GROUP as INGEST
+from assets.ingest import connector_pool
+from assets.moves import flow_key, migration_key, tier_key
 from assets.run_metrics import Metadata
-from lakehouse.schema_snapshot import SchemaSnapshot
+from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
+from lakehouse.run_state import RunState
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import FlushError
+from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
+from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakehouse.backends.erasures import BackendErasure
+    from lakesync.adapters.redaction import RedactionRequest
+    from lakesync.staging.records import Erasure
+
+    Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
 
 ERASURE = dg.AssetKey("erasure")
 
@@ -153,3 +168,209 @@ def report_step(config: Config) -> dg.OpDefinition:
 
     description = "Proves that no file of the lake has anything that the requests cover, and confirms them."
     return erasure_step(["report"], CHECKPOINT_POOL, description, erase)
+
+
+ERASE = "erase"
+"""Name of the graph, and prefix of its steps' names, so that they differ from the steps of other assets."""
+
+
+@dataclass(frozen=True)
+class ErasureRun:
+    """The connections of a step of the erasure."""
+
+    spark: "SparkSession"
+    lake: LakeResource
+    staging: StagingResource
+    run_state: RunState
+
+    @property
+    def store(self) -> PipelineStore:
+        """The staging store."""
+        return self.staging.store
+
+    @property
+    def due(self) -> "dict[str, list[Erasure]]":
+        """Gateway → the open requests that the lake can carry out now."""
+        from lakehouse.erasure.requests import due_requests
+
+        return due_requests(self.store)
+
+
+def erasure_step(
+    path: Sequence[str],
+    pool: str,
+    description: str,
+    erase: Callable[[ErasureRun], Metadata],
+    *,
+    is_first: bool = False,
+    is_retried: bool = True,
+) -> dg.OpDefinition:
+    """Create a step of the erasure.
+
+    Args:
+        path: the key's path of the asset in which the step erases; it becomes the step's name.
+        pool: pool of the steps that write this asset.
+        description: what the step leaves behind, for Dagster's pages.
+        erase: does the work and returns the step's metadata.
+        is_first: whether no other step runs before it.
+        is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
+    """
+
+    @dg.op(
+        name=dg.AssetKey([ERASE, *path]).to_python_identifier(),
+        ins={} if is_first else {"after": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        pool=pool,
+        description=description,
+    )
+    def erased(
+        context: dg.OpExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> None:
+        with failure_policy(context, pyspark, retried=is_retried):
+            metadata = erase(ErasureRun(pyspark.spark_session, lake, staging, run_state))
+        context.add_output_metadata(metadata)
+
+    return erased
+
+
+def connector_steps(snapshot: SchemaSnapshot) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
+    """Create the steps that erase polled rows.
+
+    Args:
+        snapshot: the registered tables and connectors.
+
+    Returns:
+        A step for each connector, and the steps that then delete the old snapshots of `landing` and `known`.
+    """
+    steps = [_connector_step(each) for each in snapshot.connectors]
+    return steps, [_snapshot_step(table) for table in ("landing", "known") if steps]
+
+
+def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
+    """Create a step for each adapter of each destination.
+
+    Args:
+        config: the project's configuration, which declares the destinations.
+
+    Returns:
+        The steps of adapters without cold tiers, and those of adapters with cold tiers, which must run after the steps
+        of the tiers.
+    """
+    hot: list[dg.OpDefinition] = []
+    cold: list[dg.OpDefinition] = []
+    for each in destination_targets(config):
+        name, target = each.destination, each.target
+        step = _backend_step(
+            target_key(name, target.name),
+            target_pool(name, target.name),
+            f"The adapter `{target.name}` of the destination `{name}`, and its cold tiers, without erased values.",
+            partial(target_erasures, each),
+        )
+        (cold if target.cold else hot).append(step)
+    return hot, cold
+
+
+def tier_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each pair of tiers, in the pool of its moves.
+
+    Args:
+        config: the project's configuration, which declares the tiers.
+    """
+    return [
+        _backend_step(
+            tier_key(name),
+            f"lakesync_tier_{name}",
+            f"The deltas of both tiers of `{name}` without erased values.",
+            partial(backend_erasures, config, (name,)),
+        )
+        for name in config.tiers
+    ]
+
+
+def flow_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each flow, which erases in the backends that the flow writes and reads.
+
+    Args:
+        config: the project's configuration, which declares the flows.
+    """
+    return [
+        _backend_step(
+            flow_key(name),
+            f"lakesync_flow_{name}",
+            f"Both ends of the flow `{name}` without erased values.",
+            partial(flow_erasures, config, name, declared),
+        )
+        for name, declared in config.flows.items()
+    ]
+
+
+def migration_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each migration, which erases in the backends that the migration writes and reads.
+
+    Args:
+        config: the project's configuration, which declares the migrations.
+    """
+    return [
+        _backend_step(
+            migration_key(name),
+            f"lakesync_migration_{name}",
+            f"Both ends of the migration `{name}` without erased values.",
+            partial(backend_erasures, config, (declared.to, declared.source)),
+        )
+        for name, declared in config.migrations.items()
+    ]
+
+
+def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
+    """Create the step that erases a connector's polled rows."""
+    gateway, name = connector.gateway, connector.name
+    pool = connector_pool(gateway, name)
+
+    def erase(run: ErasureRun) -> Metadata:
+        from lakehouse.erasure.redaction import erase_landed
+
+        done = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
+        return {"landed": done.landed, "known": done.known}
+
+    # Named by the pool, whose name is unique: Dagster replaces special characters, and two connectors' names may
+    # differ only in these.
+    return erasure_step(
+        (INGEST, pool), pool, f"What `{name}` brought to gateway `{gateway}`, without erased rows.", erase
+    )
+
+
+def _snapshot_step(table: str) -> dg.OpDefinition:
+    """Create the step that deletes the old snapshots of `landing` or `known`."""
+
+    def erase(run: ErasureRun) -> Metadata:
+        from lakehouse.erasure.redaction import drop_old_landings, erase_landed
+        from lakehouse.landing.tables import known_name, landing_name
+
+        requests, names = run.due, run.lake.names
+        if not requests:
+            return {"past_forgotten": False}
+        erase_landed(run.spark, requests, names)  # also rows of connectors that were removed
+        name = landing_name(names) if table == "landing" else known_name(names)
+        return {"past_forgotten": drop_old_landings(run.spark, name, names)}
+
+    description = f"The table `{table}` without the snapshots that have erased rows."
+    return erasure_step((INGEST, table), f"lakesync_{table}", description, erase)
+
+
+def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Erasures") -> dg.OpDefinition:
+    """Create a step that erases in backends."""
+
+    def erase(run: ErasureRun) -> Metadata:
+        from lakehouse.backends.erasures import ErasedCounts, erase_in_backends, redactions
+
+        requests = redactions(run.spark, due, run.lake.names) if (due := run.due) else ()
+        done = erase_in_backends(run.spark, erasures(run.store, requests)) if requests else ErasedCounts()
+        counts = {"deltas": done.deltas, "rows": done.rows}
+        run.run_state.erased[asset.to_user_string()] = counts
+        return {**counts}
+
+    return erasure_step(asset.path, pool, description, erase, is_retried=False)

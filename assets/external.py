@@ -15,7 +15,7 @@ from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.config import Config
 from lakesync.config.backends import LAKE
 from lakesync.model.secrets import without_password
-from resources.lake import staging_uri
+from resources.stores import staging_uri
 
 KINDS = {"mysql": "mysql", "postgresql": "postgres"}
 """Scheme of an adapter's URI → the kind of its assets on Dagster's pages. Other schemes are kinds themselves."""

@@ -31,9 +31,8 @@ from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.staging.ledger import day_of
 from lakesync.staging.store.pipeline import FlushStore
-from resources.gateways import StagingResource
-from resources.lake import LakeResource, table_uri
 from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource, table_uri
 
 if TYPE_CHECKING:
     from lakehouse.history.flush import FlushReport

@@ -17,7 +17,7 @@ from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import FlushStore
 from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData
-from resources.gateways import StagingResource
+from resources.stores import StagingResource
 
 FRESH = "fresh"
 """Name of the check."""

@@ -26,9 +26,8 @@ from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
-from resources.gateways import IntakeResource, StagingResource
-from resources.lake import LakeResource, table_uri
 from resources.spark import SparkConnectResource
+from resources.stores import IntakeResource, LakeResource, StagingResource, table_uri
 
 if TYPE_CHECKING:
     from lakehouse.landing.polls import ConnectorPoll, TablePoll

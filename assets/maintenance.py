@@ -20,9 +20,8 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, flushed_state
 from lakesync.config.sections import MaintenanceSection
 from lakesync.staging.store.pipeline import PipelineStore
-from resources.gateways import StagingResource
-from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

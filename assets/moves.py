@@ -1,10 +1,11 @@
-"""Creates the assets that move deltas between backends: one for each migration, and one for each pair of tiers.
+"""Creates the assets that move deltas between backends: one for each flow, migration and pair of tiers.
 
-A backend consists of adapters, each of which stores deltas at a database or an object store. A migration copies whole
-tables from one backend to another, and compares both. It is partitioned by table and day. A pair of tiers moves old
-deltas from a hot backend to a cold one. It is partitioned by day: after the run of a day's partition, all deltas of the
-day and of earlier ones are in the cold tier. Here the day of a delta is that of its hlc, the time at which a client
-made it. `lakehouse.backends.moves` does the work. `lakesync_dagster.definitions` calls this module.
+A backend consists of adapters, each of which stores deltas at a database or an object store. A flow copies deltas whose
+rows meet a filter; it is partitioned by day of arrival. A migration copies whole tables from one backend to another,
+and compares both; it is partitioned by table and day. A pair of tiers moves old deltas from a hot backend to a cold
+one. It is partitioned by day: after the run of a day's partition, all deltas of the day and of earlier ones are in the
+cold tier. For migrations and tiers the day of a delta is that of its hlc, the time at which a client made it.
+`lakehouse.backends.moves` does the work. `lakesync_dagster.definitions` calls this module.
 """
 
 import math
@@ -13,22 +14,155 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import msgspec
 
-from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, followed_columns, is_requested_by
+from assets.asset_metadata import (
+    MOVE_SENSOR,
+    OWNERS,
+    arrivals_of,
+    day_of_key,
+    days_of,
+    followed_columns,
+    is_requested_by,
+    nearest_key,
+)
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
-from lakehouse.backends.declared import migration_task
+from assets.run_metrics import Metadata
+from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
 from lakehouse.marks import MIGRATIONS, move_mark, record_copied, utc_day
-from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
+from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends, write_targets
 from lakesync.config import Config
-from lakesync.config.backends import DeclaredMigration
+from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
+from lakesync.model.hlc import wall_of
 from lakesync.model.secrets import without_password
-from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
+from resources.stores import StagingResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.composite import TierReport
+    from lakesync.adapters.compositions.lifecycle import TierReport
+    from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
+
+FLOWS = "flows"
+"""First part of the keys of flows' assets, and the name of their group."""
+
+
+def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """Create an asset for each flow.
+
+    Args:
+        config: the project's configuration, which declares the flows.
+        days: partitions by UTC day of arrival.
+
+    Raises:
+        ConfigurationError: a flow reaches one adapter in two ways.
+    """
+    return [flow_asset(config, name, declared, days) for name, declared in config.flows.items()]
+
+
+def flow_key(name: str) -> dg.AssetKey:
+    """Return the asset of a flow."""
+    return dg.AssetKey([FLOWS, name])
+
+
+def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """Create the asset of a flow. Each adapter that it writes to has its own mark.
+
+    A run that the sensor requests copies new deltas. Any other run copies new deltas up to the end of its days, and
+    then copies the deltas that reached the source on these days again.
+
+    Args:
+        config: the project's configuration, which declares the backends.
+        name: the flow's name.
+        declared: the flow's declaration.
+        days: partitions by UTC day of arrival.
+    """
+    to_lake = declared.to == LAKE
+    targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
+    uris = [without_password(target.uri) for target in targets]
+
+    @dg.asset(
+        key=flow_key(name),
+        deps=source_keys(config, declared.source),
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"lakesync_flow_{name}",
+        description=_flow_description(name, declared),
+        group_name=FLOWS,
+        kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
+        owners=OWNERS,
+        metadata={"dagster/column_schema": followed_columns(), "dagster/uri": ", ".join(uris) or LAKE},
+    )
+    def flowed(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.backends.moves import flow, flow_to_lake
+
+        requested_by_sensor = is_requested_by(MOVE_SENSOR, context)
+        replayed = None if requested_by_sensor else arrivals_of(days_of(context))
+        with failure_policy(context, pyspark, retried=False):
+            spark, begun_ms = pyspark.spark_session, staging.now_ms()
+            if to_lake:
+                by_target = [flow_to_lake(spark, lake_flow_task(config, name, declared)._replace(again=replayed))]
+            else:
+                tasks = flow_tasks(config, staging.store, name, declared)
+                by_target = flow(spark, [msgspec.structs.replace(task, again=replayed) for task in tasks])
+            _report_flow_by_day(
+                context, [page for pages in by_target for page in pages], is_replay=replayed is not None
+            )
+            if requested_by_sensor:
+                staging.store.put_mark(move_mark(FLOWS, name), str(begun_ms))
+        return dg.MaterializeResult(metadata=_flow_metadata(by_target))
+
+    return flowed
+
+
+def _flow_description(name: str, declared: DeclaredFlow) -> str:
+    """Return the description of a flow's asset, with its tables and filter."""
+    where = " and ".join(f"`{each.column}` {each.op} `{each.value}`" for each in declared.where)
+    tables = ", ".join(f"`{table}`" for table in declared.tables) or "every table"
+    return f"The flow `{name}`: {tables} of `{declared.source}` to `{declared.to}`" + (
+        f", where {where}." if where else "."
+    )
+
+
+def _report_flow_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]", *, is_replay: bool) -> None:
+    """Add to each partition the number of its day's deltas that were copied.
+
+    Deltas of days outside the run count for the nearest partition.
+    """
+    keys = context.partition_keys
+    for key in keys:
+        none: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
+        context.add_asset_metadata({**none, **_flow_counts_of(pages, key, keys)}, partition_key=key)
+
+
+def _flow_counts_of(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of new and of replayed deltas that count for the partition `key`."""
+    found: dict[str, int] = {}
+    for page in pages:
+        name = "deltas_replayed" if page.is_replay else "deltas_in"
+        mine = sum(deltas for day, deltas in page.days.items() if nearest_key(day, keys) == key)
+        found[name] = found.get(name, 0) + mine
+    return found
+
+
+def _flow_metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
+    """Return the run's metadata. The mark is that of the adapter that is least far."""
+    pages = [page for pages in by_target for page in pages]
+    new = [page for page in pages if not page.is_replay]
+    positions = [at.value for pages in by_target if pages and (at := pages[-1].mark.position) is not None]
+    metadata: Metadata = {
+        "scanned": sum(page.scanned for page in pages),
+        "deltas_in": sum(page.deltas for page in new),
+        "dagster/row_count": max((page.mark.deltas for page in pages), default=0),
+    }
+    if len(new) < len(pages):
+        metadata["deltas_replayed"] = sum(page.deltas for page in pages) - sum(page.deltas for page in new)
+    if positions:
+        metadata["mark"] = dg.MetadataValue.timestamp(wall_of(min(positions)) / 1000)
+    return metadata
 
 
 def migrations(config: Config) -> list[dg.AssetsDefinition]:
@@ -54,7 +188,7 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
     @dg.asset(
         key=migration_key(name),
         deps=source_keys(config, declared.source),
-        partitions_def=_partitions(declared),
+        partitions_def=_migration_partitions(declared),
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=f"lakesync_migration_{name}",
         description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
@@ -79,13 +213,13 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
             reports = migrate(pyspark.spark_session, tasks)
             record_copied(staging.store, name, tables_and_days, today)
         for key, report in zip(keys, reports, strict=True):
-            context.add_asset_metadata(_copied([report]), partition_key=key)
+            context.add_asset_metadata(_migration_counts([report]), partition_key=key)
         return dg.MaterializeResult(metadata=_migration_metadata(keys, reports))
 
     return migrated
 
 
-def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
+def _migration_partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
     """Return the partitions of a migration, by day and table."""
     end = declared.until + timedelta(days=1) if declared.until is not None else None
     days = dg.DailyPartitionsDefinition(
@@ -112,7 +246,7 @@ def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
     return key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
 
 
-def _copied(reports: "Sequence[MigrationReport]") -> dict[str, int]:
+def _migration_counts(reports: "Sequence[MigrationReport]") -> dict[str, int]:
     """Return the metadata of a migration's partitions, added up."""
     return {
         "dagster/row_count": sum(report.deltas for report in reports),
@@ -130,7 +264,7 @@ def _migration_metadata(
         part = key.keys_by_dimension
         lines.append(f"| {part['day']} | `{part['table']}` | {report.deltas:,} | {report.copied:,} |")
     return {
-        **_copied(reports),
+        **_migration_counts(reports),
         "seconds": round(sum(report.seconds for report in reports), 2),
         "report": dg.MetadataValue.md("\n".join(["| day | table | deltas | copied |", "|---|---|---:|---:|", *lines])),
     }

@@ -24,9 +24,10 @@ def size_metadata(spark: SparkSession, name: str) -> Metadata:
         spark: an open Spark session.
         name: the table's full, quoted name.
     """
-    from lakehouse.table_stats import table_size
+    from lakehouse.spark_errors import lake_errors
+    from lakehouse.table_access import table_size
 
-    size = table_size(spark, name)
+    size = lake_errors(table_size)(spark, name)
     return {
         "dagster/row_count": size.rows,
         "files": size.data_files,

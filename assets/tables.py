@@ -34,9 +34,8 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import TableSchema
-from resources.gateways import StagingResource
-from resources.lake import LakeResource, table_uri
 from resources.spark import SparkConnectResource
+from resources.stores import LakeResource, StagingResource, table_uri
 
 if TYPE_CHECKING:
     from lakehouse.table_definitions import Contract

@@ -26,8 +26,7 @@ from benchmarks.lake import Lake, SyntheticHistory, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import MeasuredProcess, SharedMemory
 from lakehouse.backends.destinations import Follower, follow
-from lakehouse.backends.flows import Flow, LakeFlow, flow, flow_to_lake
-from lakehouse.backends.moves import Migration, migrate, move_to_tier
+from lakehouse.backends.moves import Flow, LakeFlow, Migration, flow, flow_to_lake, migrate, move_to_tier
 from lakesync.adapters.arrow_access import PAGE_DELTAS
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.transfer.flows import RowFilter

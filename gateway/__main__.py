@@ -19,8 +19,8 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from gateway.app import create_app
-from gateway.bind_policy import check_bind_address
 from gateway.bootstrap import Backends
+from gateway.dependencies import check_bind_address
 from gateway.server import GatewayServer, listen
 from gateway.services import Services
 from gateway.settings import GatewaySettings

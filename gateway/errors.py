@@ -1,8 +1,8 @@
-"""Turns errors into HTTP responses: the status of each error class, the JSON body, FastAPI's handlers, the middleware.
+"""Turns errors into responses: HTTP status and JSON body, or the close code and reason of a WebSocket connection.
 
 FastAPI's exception handlers respond to the errors that LakeSync raises on purpose. `ErrorMiddleware` handles the rest:
-timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both; the
-WebSocket modules call the functions directly.
+timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both. The
+modules of `gateway.live` call the functions directly; `docs/websocket.md` lists what a client does after each code.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from gateway.request_log import RequestRecord
 from gateway.settings import PREFIXES
 from lakesync.model import errors
 from lakesync.model.errors import (
+    BackpressureError,
     LakeSyncError,
     NotFoundError,
+    PayloadTooLargeError,
+    RateLimitedError,
     RejectedError,
     Rejection,
     StagingUnavailableError,
@@ -266,3 +269,48 @@ class ErrorMiddleware:
             log.error("answer cut short", request_id=record.request_id, exc_info=error)
             raise error
         await answer_error(error, record)(scope, receive, send)
+
+
+CLOSE_GOING_AWAY = 1001
+"""The server stops."""
+CLOSE_BAD_FRAME = 1002
+"""A frame does not follow the protocol."""
+CLOSE_REJECTED = 1008
+"""The request is invalid or not permitted; repeating it is of no use."""
+CLOSE_TOO_BIG = 1009
+"""A message exceeds a limit of size."""
+CLOSE_FAILED = 1011
+"""An unexpected error of the server."""
+CLOSE_TRY_LATER = 1013
+"""The server lacks something at present, such as its staging store."""
+_STANDARD_CODES = frozenset({*range(1000, 1004), *range(1005, 1016)})
+"""Close codes that RFC 6455 and IANA define."""
+STOPPING_REASON = "the gateway is stopping: connect again"
+"""Close reason while the server stops."""
+
+
+class BadFrameError(ValidationError):
+    """A frame does not follow LakeSync's protocol."""
+
+
+def metric_label(code: int) -> str:
+    """Return the metric label of a close code; `other` for codes that applications may define."""
+    return str(code) if code in _STANDARD_CODES else "other"
+
+
+def close_code_of(error: Exception) -> tuple[int, str]:
+    """Return the close code and the reason of an error; the reason is the error's code, a colon and its message."""
+    if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
+        return CLOSE_FAILED, f"{LakeSyncError.code}: {INTERNAL}"
+    return _close_code(error), f"{error.code}: {error}"
+
+
+def _close_code(error: LakeSyncError) -> int:
+    """Return the WebSocket close code for an error, which tells the client whether to connect again."""
+    if isinstance(error, BadFrameError):
+        return CLOSE_BAD_FRAME
+    if isinstance(error, PayloadTooLargeError):
+        return CLOSE_TOO_BIG
+    if isinstance(error, TransientError) and not isinstance(error, BackpressureError | RateLimitedError):
+        return CLOSE_TRY_LATER
+    return CLOSE_REJECTED

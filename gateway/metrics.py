@@ -1,6 +1,6 @@
 """The server's metrics for Prometheus: counters that routes increment, and collectors that read the staging store.
 
-`create_app` creates them. `gateway.routes.metrics` serves them.
+`create_app` creates them. `gateway.routes.monitoring` serves them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The history is the Iceberg table `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of
 accepted deltas and the sum of their ids; the history must have the same. The asset checks in
-`assets.check_definitions` call it.
+`assets.checks` call it.
 """
 
 from __future__ import annotations

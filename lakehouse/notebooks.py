@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import structlog
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from lakehouse.gateway_connections import pipeline_store
 from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
 from lakehouse.landing.connector_source import format_of, register_connectors
-from lakehouse.staging_connection import pipeline_store
 from lakesync.connectors import Connectors
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging.log_reader import LogRange, log_rows

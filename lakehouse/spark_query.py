@@ -21,10 +21,10 @@ from pyspark.sql import functions as sf
 from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
-from lakehouse.merge.kernel import STORED
 from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
 from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at_snapshot
+from lakehouse.tables.kernel import STORED
 from lakehouse.tables.merge_job import ROWS_PER_SLICE, Division, merged_frames
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.catalogue import LakeReader

@@ -33,10 +33,6 @@ REJECTED_PROPERTY = "lakesync.rejected"
 UNFILLED_PROPERTY = "lakesync.unfilled"
 """State table property: JSON array of added columns that are still null in rows which were merged before."""
 
-BATCH_PROPERTY = "lakesync.batch"
-"""Snapshot property: the id of the batch that was committed. For `landing` and `known` it is a JSON array of the ids of
-the batch's parts."""
-
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
 
@@ -195,7 +191,10 @@ def read_version(spark: SparkSession, name: str) -> Version:
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is no such table.
     """
-    from lakehouse.catalogue import current_snapshot, open_table  # imports pyarrow; the code location needs only names
+    from lakehouse.table_access import (  # imports pyarrow; the code location needs only names
+        current_snapshot,
+        open_table,
+    )
 
     with open_table(spark, name) as table:
         return Version(current_snapshot(table), table.properties)

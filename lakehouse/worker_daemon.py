@@ -11,7 +11,7 @@ import pandas as pd  # noqa: F401  pyarrow imports it when it first takes an arr
 import pyiceberg_core.transform  # noqa: F401
 from pyspark.daemon import manager
 
-import lakehouse.history.log_reading
+import lakehouse.history.decoding
 import lakehouse.tables.merge_job  # noqa: F401
 
 

@@ -18,31 +18,27 @@ from assets.checks import checks
 from assets.destinations import destinations, lake_comparisons
 from assets.erasure import erasure
 from assets.external import backends, sources
-from assets.flows import flows
 from assets.flush import history
 from assets.freshness import FRESH, fresh_assets, freshness_checks
 from assets.ingest import connectors, downstream_log
 from assets.maintenance import maintenance
-from assets.moves import migrations, tiers
+from assets.moves import flows, migrations, tiers
 from assets.tables import state_tables
 from lakehouse.backends.declared import destination_targets, followers
+from lakehouse.gateway_connections import pipeline_store
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
-from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config, load
 from lakesync.staging.store.pipeline import OpenStaging
 from lakesync_dagster.jobs import audit_job, maintenance_job, pipeline_jobs
-from resources.gateways import IntakeResource, StagingResource
-from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
+from resources.stores import IntakeResource, LakeResource, StagingResource
 from sensors.alerts import Alerts, check_failure_sensor, run_failure_sensor
-from sensors.backends import destination_sensor, move_sensor
-from sensors.erasure import erasure_sensor
-from sensors.flush import WATCH_SECONDS, flush_sensor
+from sensors.external_systems import destination_sensor, move_sensor, poll_sensor
 from sensors.freshness import freshness_sensor
 from sensors.lags import PipelineLags
-from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
+from sensors.staging import WATCH_SECONDS, erasure_sensor, flush_sensor
 
 
 def movement(
@@ -121,7 +117,7 @@ def run_resources(config: Config) -> Mapping[str, Any]:
 
     def run_state(context: dg.InitResourceContext) -> RunState:
         resources = context.resources
-        pyspark, staging, names = resources.pyspark, resources.staging, resources.lake.names
+        pyspark, staging, names = resources.pyspark, resources.staging, resources.stores.names
         return RunState(config, names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
 
     return {

@@ -1,7 +1,8 @@
-"""The Dagster run launcher that `lakesync up` configures in `dagster.yaml`: it starts runs through the run host.
+"""The Dagster run launcher and run coordinator that `lakesync up` configures in `dagster.yaml`.
 
-A run launcher is the part of Dagster that starts a process for a run. The run host is a process that has imported
-everything already, and forks itself for each run.
+A run launcher is the part of Dagster that starts a process for a run: here through the run host, a process that has
+imported everything already, and forks itself for each run. A run coordinator decides when a queued run is launched:
+here each kind of run has a limited number of slots.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 import dagster as dg
 
+from assets.asset_metadata import OTHER_SLOT, SLOT
 from resources.compat_dagster import run_arguments
 
 HOST = "lakesync/run_host"
@@ -95,3 +97,18 @@ class RunHostLauncher(dg.DefaultRunLauncher):
             raise ConnectionResetError("it closed the connection")
         response: dict[str, Any] = json.loads(line)
         return response
+
+
+class SlotCoordinator(dg.QueuedRunCoordinator):
+    """Queues runs as Dagster does. A run without the tag for its kind, such as a backfill's, gets the kind `other`.
+
+    `concurrency.runs.tag_concurrency_limits` in `dagster.yaml` has a limit for each kind. It does not apply to runs
+    without the tag.
+    """
+
+    def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
+        """Add the tag of its kind to a run if it has none, and queue it."""
+        run = context.dagster_run
+        if SLOT not in run.tags:
+            self._instance.add_run_tags(run.run_id, {SLOT: OTHER_SLOT})
+        return super().submit_run(context)

@@ -9,7 +9,7 @@ import dagster as dg
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import PipelineStore
 from lakesync_dagster.definitions import run_resources
-from resources.gateways import StagingResource
+from resources.stores import StagingResource
 
 
 class GivenStaging(StagingResource):

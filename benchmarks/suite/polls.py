@@ -92,7 +92,7 @@ def run(options: Namespace) -> dict[str, Any]:
             connection = Connection(
                 config,
                 resources.pyspark.spark_session,
-                resources.lake.names,
+                resources.stores.names,
                 resources.staging.store,
                 resources.staging.now_ms,
                 resources.intake.opener,

@@ -16,7 +16,7 @@ import msgspec
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, SyntheticHistory, arrival_of, lake, write_history
 from benchmarks.suite import Benchmark
-from lakehouse.catalogue import current_snapshot, open_table, planned_files
+from lakehouse.table_access import current_snapshot, open_table, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
 

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from examples.flights.data import COLUMNS, GATEWAY
 from examples.flights.lake import Lake
 from lakehouse.checkpoints.checkpoint import state_as_of
+from lakehouse.gateway_connections import pipeline_store
 from lakehouse.sessions import session
-from lakehouse.staging_connection import pipeline_store
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import forget_marks
 from lakesync.cli import dagster_client

@@ -21,8 +21,8 @@ import structlog
 
 from gateway.client_tracker import ConnectedClient
 from gateway.compat_uvicorn import websocket_frame
+from gateway.errors import close_code_of
 from gateway.futures import result_of
-from gateway.live.close_codes import close_code_of
 from gateway.live.connection import LiveConnection
 from gateway.live.subscription_index import SubscriptionIndex
 from lakesync.auth.keys import Key

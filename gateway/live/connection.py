@@ -17,17 +17,18 @@ from starlette.types import Message
 
 from gateway.compat_uvicorn import LiveWebSocketProtocol, websocket_frame
 from gateway.dependencies import Caller
-from gateway.errors import code_of, status_of
-from gateway.futures import result_of
-from gateway.live.close_codes import (
-    GOING_AWAY,
-    REJECTED,
-    STOPPING,
-    TRY_LATER,
+from gateway.errors import (
+    CLOSE_GOING_AWAY,
+    CLOSE_REJECTED,
+    CLOSE_TRY_LATER,
+    STOPPING_REASON,
     BadFrameError,
     close_code_of,
+    code_of,
     metric_label,
+    status_of,
 )
+from gateway.futures import result_of
 from gateway.request_body import decode_if_large
 from gateway.request_log import RequestRecord
 from gateway.services import Services
@@ -116,7 +117,7 @@ class LiveConnection:
         self._watch_expiry()
         resuming = asyncio.create_task(self._resume())
         if self._services.gate.is_draining:  # the others were closed while this one was opening
-            self.close(GOING_AWAY, STOPPING)
+            self.close(CLOSE_GOING_AWAY, STOPPING_REASON)
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
                 if not self._wire.is_open:
@@ -323,7 +324,7 @@ class LiveConnection:
         """Close the connection if one of these keys, which their issuer has withdrawn, signed its token."""
         if self._caller.key in keys:
             withdrawn = AuthError("the issuer has withdrawn the token's key: connect again with a new token")
-            self.close(REJECTED, f"{withdrawn.code}: {withdrawn}")
+            self.close(CLOSE_REJECTED, f"{withdrawn.code}: {withdrawn}")
 
     def _check_stalled(self) -> None:
         """Close the connection if the client has still not read what was sent."""
@@ -336,7 +337,7 @@ class LiveConnection:
         queued, seconds = self._wire.queued_bytes, self._services.settings.slow_reader_seconds
         log.warning("slow reader", request_id=self._opening.request_id, client=self._opening.client, queued=queued)
         self._wire.close(
-            TRY_LATER, f"SLOW_READER: {queued} bytes were not read for {seconds:g} s: connect and pull again"
+            CLOSE_TRY_LATER, f"SLOW_READER: {queued} bytes were not read for {seconds:g} s: connect and pull again"
         )
 
     def _watch_expiry(self) -> None:
@@ -347,7 +348,7 @@ class LiveConnection:
             self.close_signed_by(frozenset({key}))
         elif left <= 0:
             expired = AuthError("the token has expired: connect again with a new one")
-            self.close(REJECTED, f"{expired.code}: {expired}")
+            self.close(CLOSE_REJECTED, f"{expired.code}: {expired}")
         elif left != float("inf"):
             self._expiry_timer = asyncio.get_running_loop().call_later(min(left, _DAY_SECONDS), self._watch_expiry)
 

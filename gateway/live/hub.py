@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.client_tracker import ConnectedClient
+from gateway.errors import CLOSE_GOING_AWAY, STOPPING_REASON
 from gateway.live.channel import Channel
-from gateway.live.close_codes import GOING_AWAY, STOPPING
 from gateway.live.connection import LiveConnection
 from gateway.settings import GatewaySettings
 from lakesync.auth.keys import Key
@@ -143,7 +143,7 @@ class Hub:
     def drain(self) -> None:
         """Close all connections. If a connection's message is being served, it is closed after the response."""
         for channel in list(self._channels.values()):
-            channel.close(GOING_AWAY, STOPPING)
+            channel.close(CLOSE_GOING_AWAY, STOPPING_REASON)
 
     def close_signed_by(self, keys: frozenset[Key]) -> None:
         """Close all connections whose token was signed by one of these keys."""

@@ -5,25 +5,21 @@ from gateway.routes import (
     checkpoint,
     configuration,
     flush,
-    health,
     internal,
-    metrics,
+    monitoring,
     pages,
-    peek,
     rows,
     sync,
 )
 
 ROUTERS = (
     sync.router,  # first: routes are tried in this order, and clients push and pull most
-    peek.router,
     actions.router,
     checkpoint.router,
     configuration.router,
     flush.router,
-    metrics.router,
+    monitoring.router,
     rows.router,
-    health.router,
     internal.router,
     pages.router,
 )

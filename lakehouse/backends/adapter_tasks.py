@@ -1,7 +1,7 @@
 """Runs tasks on Spark's executors that open database adapters there, so that no data passes through the driver.
 
 An adapter reads and writes one backend, such as a Postgres database. A task sends back only small reports. The other
-modules of `lakehouse.backends`, and `lakehouse.erasure.backends`, call it.
+modules of `lakehouse.backends` call it.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
 from lakehouse.backends.destinations import by_stream, selected
-from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import open_table
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.base import StateWriter, SuspendedTable, TableIsolation

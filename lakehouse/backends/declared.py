@@ -1,6 +1,7 @@
 """Turns the destinations, flows and migrations that `lakesync.toml` declares into tasks for Spark.
 
-Assets, sensors and erasures call it. Importing it loads neither Spark nor a database driver.
+A task writes to a backend, copies from one to another, or erases in one. Assets and sensors call this module. Importing
+it loads neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import msgspec
 
 from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
-from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
+from lakesync.adapters.backend_config import SingleBackend, WriteTarget, resolve_backend, single_backends, write_targets
 from lakesync.analysis.marks import Follower, FollowerMark
-from lakesync.config.backends import DeclaredDestination
+from lakesync.config.backends import LAKE, DeclaredDestination
 from lakesync.model import hlc
 from lakesync.model.hlc import wall_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from lakehouse.backends import destinations
-    from lakehouse.backends.flows import Flow, LakeFlow
-    from lakehouse.backends.moves import Migration
+    from lakehouse.backends.erasures import BackendErasure
+    from lakehouse.backends.moves import Flow, LakeFlow, Migration
+    from lakesync.adapters.redaction import RedactionRequest
     from lakesync.config import Config
     from lakesync.config.backends import DeclaredFlow, DeclaredMigration
     from lakesync.staging.store.pipeline import GatewayStore, PipelineMarks
@@ -112,7 +114,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
         name: the flow's name.
         declared: the flow's declaration; its target is not the lake.
     """
-    from lakehouse.backends.flows import Flow
+    from lakehouse.backends.moves import Flow
     from lakesync.adapters.transfer.flows import RowFilter
 
     source = resolve_backend(config, declared.source)
@@ -134,7 +136,7 @@ def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlo
         name: the flow's name.
         declared: the flow's declaration.
     """
-    from lakehouse.backends.flows import LakeFlow
+    from lakehouse.backends.moves import LakeFlow
     from lakesync.adapters.transfer.flows import RowFilter
 
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
@@ -169,3 +171,64 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
 def _first_hlc(day: date) -> int:
     """Return the HLC at which a UTC day begins."""
     return hlc.encode(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000), 0)
+
+
+def target_erasures(
+    each: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
+) -> list[BackendErasure]:
+    """Return the erasure at one adapter of a destination and at the cold tiers behind it.
+
+    Args:
+        each: the destination's adapter.
+        store: the staging store, which has the schemas.
+        requests: what is erased.
+    """
+    from lakehouse.backends.erasures import BackendErasure
+
+    target, schemas = each.target, follower_task(store, each).schemas
+    return [BackendErasure(SingleBackend(target.name, target.uri), requests, schemas, target.cold)]
+
+
+def flow_erasures(
+    config: Config,
+    name: str,
+    declared: DeclaredFlow,
+    store: GatewayStore,
+    requests: tuple[RedactionRequest, ...],
+) -> list[BackendErasure]:
+    """Return the erasures at the adapters that a flow writes and reads, except the lake.
+
+    Args:
+        config: the project's configuration, which declares the backends.
+        name: the flow's name.
+        declared: the flow's declaration.
+        store: the staging store, which has the schemas.
+        requests: what is erased.
+    """
+    from lakehouse.backends.erasures import BackendErasure
+
+    tasks = flow_tasks(config, store, name, declared) if declared.to != LAKE else []
+    written = [
+        BackendErasure(
+            SingleBackend(task.target.name, task.target.uri), requests, task.schemas, task.target.cold, task.row_filter
+        )
+        for task in tasks
+    ]
+    return [*written, *backend_erasures(config, (declared.source,), store, requests)]
+
+
+def backend_erasures(
+    config: Config, backends: Sequence[str], _store: GatewayStore, requests: tuple[RedactionRequest, ...]
+) -> list[BackendErasure]:
+    """Return the erasures at every adapter of some backends, each once, except the lake.
+
+    Args:
+        config: the project's configuration, which declares the backends.
+        backends: names of backends in the configuration.
+        _store: not used; steps of the erasure call all functions that return erasures with the same arguments.
+        requests: what is erased.
+    """
+    from lakehouse.backends.erasures import BackendErasure
+
+    found = (each for name in backends if name != LAKE for each in single_backends(resolve_backend(config, name)))
+    return [BackendErasure(each, requests) for each in {each.name: each for each in found}.values()]

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import on_executors, open_backends, task_slots
-from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order, latest_arrivals
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import open_table
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import WriteTarget

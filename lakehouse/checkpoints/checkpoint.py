@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import open_table, planned_files
 from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
 from lakehouse.data_files import DataFile
 from lakehouse.gateways_table import store_config
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import open_table, planned_files
 from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at_snapshot, ensure_deltas, ensure_state
-from lakehouse.tables.history_files import history_files
 from lakehouse.tables.increment import Increment
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.increments import history_files, merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
 from lakehouse.task_runner import in_parallel, in_tasks
 from lakesync.analysis.scans import condition

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakehouse.checkpoints.row_messages import row_messages
 from lakehouse.data_files import DataFile, divide_files, file_system_of, on_s3, read_rows
-from lakehouse.merge.kernel import STORED
+from lakehouse.tables.kernel import STORED
 from lakesync.model.types import SyncResponse
 from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame
 from lakesync.wire.protobuf import encode_response

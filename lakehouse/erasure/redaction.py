@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.erasure.conditions import deltas_of, landed_by
-from lakehouse.erasure.leftovers import delete_files, unreferenced_files
+from lakehouse.erasure.coverage import delete_files, deltas_of, landed_by, unreferenced_files
 from lakehouse.landing.rows import GONE, OLD_MARK, ROW
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
-from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import overwrite
 from lakehouse.table_definitions import StateTable, at_snapshot, marks_of, read_version, typed_columns
 from lakehouse.tables.merge_job import merged_frames
-from lakehouse.tables.rejected import replace_rejected
+from lakehouse.tables.writes import replace_rejected
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, SparkSession
 
-    from lakehouse.erasure.conditions import Condition
+    from lakehouse.erasure.coverage import Condition
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
 

@@ -19,8 +19,7 @@ import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
 from lakehouse.data_files import data_file_path, file_system_of
-from lakehouse.erasure.conditions import deltas_of
-from lakehouse.erasure.leftovers import Leftover, delete_files, find_leftovers
+from lakehouse.erasure.coverage import Leftover, delete_files, deltas_of, find_leftovers
 from lakehouse.erasure.redaction import drop_old_snapshots, erase_state_table, has_old_snapshots, redact_history
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import current_snapshot, open_table, planned_files
+from lakehouse.history.decoding import decoded_log
 from lakehouse.history.id_sums import BatchSum, batch_files, rows_of, sum_batch
-from lakehouse.history.log_reading import decoded_log
-from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
+from lakehouse.table_access import current_snapshot, open_table, overwrite, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.model.crash_points import crash_point

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import planned_files
 from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.history.decoding import day_of
+from lakehouse.table_access import planned_files
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.arrow import id_numbers
 from lakesync.analysis.catalogue import column_bounds

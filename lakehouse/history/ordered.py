@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.catalogue import planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
-from lakesync.analysis.catalogue import column_bounds
+from lakehouse.table_access import planned_files
+from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.model.errors import IntegrityError
 
 if TYPE_CHECKING:

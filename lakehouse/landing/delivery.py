@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from lakehouse.landing.gateway_intake import Intake, OpenIntake
+    from lakehouse.gateway_connections import Intake, OpenIntake
     from lakehouse.landing.reading import LandedTables
     from lakesync.connectors.base import Table
 

@@ -18,10 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket as bucket_of
 
-from lakehouse.landing.files import KNOWN_ROWS, LandedRow, LandedTable, claims_of, value_tuples
-from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys
-from lakehouse.landing.rows import BUCKETS, GONE, ROW
-from lakesync.connectors.base import Page, SourceRow
+from lakehouse.landing.row_changes import ClaimKeys, claims_of
+from lakehouse.landing.rows import BUCKETS, GONE, KNOWN_ROWS, NO_PAGE, ROW, LandedRow, LandedTable, value_tuples
 from lakesync.connectors.polling import CensusComparison
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from lakehouse.landing.files import LandedTable
 from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
-from lakehouse.landing.rows import Constants, LandedRows, ReadPosition
+from lakehouse.landing.rows import Constants, LandedRows, LandedTable, ReadPosition
 from lakehouse.task_runner import Failure
 from lakesync.connectors.base import (
     Census,

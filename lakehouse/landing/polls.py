@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lakehouse.landing.gateway_intake import OpenIntake
+    from lakehouse.gateway_connections import OpenIntake
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
     from lakesync.connectors.base import Table

@@ -21,10 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.landing.files import DELTA_SCHEMA, LandedTable, PendingPages
 from lakehouse.landing.known_rows import KnownRows
-from lakehouse.landing.row_versions import NO_PAGE
-from lakehouse.landing.rows import BUCKETS, LandedFile
+from lakehouse.landing.row_changes import DELTA_SCHEMA, PendingPages
+from lakehouse.landing.rows import BUCKETS, NO_PAGE, LandedFile, LandedTable
 from lakehouse.landing.tables import (
     COMMIT_ATTEMPTS,
     KNOWN_COLUMNS,

@@ -1,8 +1,12 @@
-"""Builds the rows of the Iceberg table `landing`, and describes its Parquet files.
+"""Builds the rows of the Iceberg table `landing`, and reads them and those of `known` from Parquet files.
 
-A poll reads an external system through a connector and appends the result to `landing` before it is compared with what
-was known. That append is a landing. The Spark tasks of a poll build the rows with `LandedRows`. The driver describes
-the table's files to later tasks with `LandedFile`. Importing this module loads neither pyiceberg nor Spark.
+A poll reads an external system through a connector and appends the result to `landing`, page by page, before it is
+compared with what was known. That append is a landing. A page is numbered by the hlc of its first row. `known` has the
+rows as they were after a certain page. A page may claim to have all rows with a value in a column; then known rows with
+this value that it lacks are deleted.
+
+The Spark tasks of a poll build rows with `LandedRows`. The driver describes the tables' files with `LandedFile` and
+`LandedTable`, from which later tasks read them. Importing this module loads neither pyiceberg nor Spark.
 """
 
 from __future__ import annotations
@@ -12,12 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from lakehouse.data_files import data_file_path, on_s3
 from lakesync.connectors.polling import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:
-    from lakesync.connectors.base import Page
+    from collections.abc import Iterator
+
+    from lakesync.connectors.source import Page
 
 
 ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"
@@ -213,3 +222,101 @@ class LandedFile(NamedTuple):
     def may_have(self, table: str) -> bool:
         """Return whether the file may have rows of a table."""
         return self.tables[0] <= table <= self.tables[1]
+
+
+NO_PAGE = -1
+"""A page before every landed page; also page and hlc of the versions in the table `known`, which are older."""
+
+KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
+"""Columns of known rows; `columns` is the row as JSON."""
+
+ROWS_AT_ONCE = 10_000
+"""Rows of a file that are decoded at once."""
+
+_LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
+"""The columns of landed rows that are read from files."""
+
+
+class LandedTable(NamedTuple):
+    """The files with a table's landed and known rows. It is sent to tasks."""
+
+    table: str
+    identity: str | None
+    """The column that identifies a row at the source: a row replaces others with the same value in it. None if the
+    source has no such column."""
+    files: tuple[LandedFile, ...]
+    """The files of `landing` with pages later than `since`."""
+    known: tuple[tuple[int, str], ...]
+    """Bucket and path of each file of `known`."""
+    since: int
+    """The last page that is in `known` already."""
+
+    def claim_columns(self) -> tuple[str, ...]:
+        """Return the columns in which pages have claims. The identity column is one: each row claims its own value."""
+        found = {self.identity} if self.identity is not None else set()
+        for file in self.files:
+            if not file.claims:
+                continue
+            for rows in _file_rows(file.path, ["table_name", "name"], None):
+                mine = rows.filter(pc.equal(rows["table_name"], self.table))
+                found |= set(pc.unique(mine["name"].drop_null()).to_pylist())
+        return tuple(sorted(found))
+
+    def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
+        """Yield the table's landed rows in a range of pages, unordered.
+
+        Args:
+            above: the page after which the range begins.
+            upto: the last page of the range.
+            among: ids of the rows to return. None for all rows and also claims, which have no row id.
+        """
+        for file in self.files:
+            if file.last <= above or file.first > upto:
+                continue
+            for rows in _file_rows(file.path, _LANDED, among):
+                within = pc.and_(pc.greater(rows["page"], above), pc.less_equal(rows["page"], upto))
+                mine = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
+                yield rows.filter(pc.and_(within, mine))
+
+    def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of `known`, in the columns `KNOWN_ROWS`.
+
+        Args:
+            bucket: number of the bucket to read; None for all.
+            among: ids of the rows to return; None for all.
+        """
+        for own_bucket, path in self.known:
+            if bucket is not None and bucket != own_bucket:
+                continue
+            for rows in _file_rows(path, KNOWN_ROWS.names, among):
+                yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
+
+
+def _file_rows(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
+    """Yield a file's rows, or with `among` those with these ids. Row groups without such rows are skipped."""
+    file_system, file_path = data_file_path(path)
+    file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
+    groups = list(range(file.num_row_groups))
+    if among is not None:
+        ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)
+        groups = [group for group, found in zip(groups, ids, strict=True) if pc.any(pc.is_in(found, among)).as_py()]
+    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False):
+        rows = pa.Table.from_batches([batch])
+        yield rows if among is None else rows.filter(pc.is_in(rows["row_id"], among))
+
+
+class LandedRow(NamedTuple):
+    """A row of `landing`: a version, a delete or a claim. Fields that its kind does not have are None."""
+
+    kind: str
+    page: int
+    hlc: int
+    row_id: str
+    columns: str
+    name: str
+    value: str
+
+
+def value_tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield each row as a tuple of its values in the columns `names`."""
+    return zip(*(rows[name].to_pylist() for name in names), strict=True)

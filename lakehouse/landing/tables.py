@@ -24,14 +24,12 @@ from pyiceberg.expressions import And
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import open_table
-from lakehouse.landing.row_versions import NO_PAGE
-from lakehouse.landing.rows import BUCKETS, OLD_MARK, LandedFile
+from lakehouse.landing.rows import BUCKETS, NO_PAGE, OLD_MARK, LandedFile
 from lakehouse.maintenance import apply_deletes
-from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief
-from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
-from lakesync.analysis.catalogue import column_bounds
+from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
+from lakehouse.table_definitions import NAMES, LakeNames
+from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.analysis.scans import condition
 from lakesync.model.errors import FlushError
 

@@ -1,4 +1,4 @@
-"""Defines the increment of a merge: which deltas of the history are merged into a state table.
+"""Defines the increment of a merge: the deltas of the history that are merged into a state table.
 
 A state table has the current rows of one synced table. An arrival is the gateway's timestamp of receipt, by which an
 increment selects deltas. Merges and their Spark tasks call this module.
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.data_files import DataFile, read_rows
-from lakehouse.merge.kernel import DELTAS
+from lakehouse.data_files import DataFile, read_rows, rows_in
+from lakehouse.tables.kernel import DELTAS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,3 +76,16 @@ class Increment(NamedTuple):
             found = self.pick(rows, names)
             if found.num_rows:
                 yield found
+
+
+class History(NamedTuple):
+    """The files of the history that may have an increment's deltas."""
+
+    files: tuple[DataFile, ...]
+    deltas: int | None
+    """Number of the increment's deltas; None if the files' column bounds do not show it."""
+
+    @property
+    def max_deltas(self) -> int:
+        """Upper bound of the number of the increment's deltas."""
+        return rows_in(self.files) if self.deltas is None else self.deltas

@@ -1,7 +1,9 @@
 """Merges the history's new deltas into state tables, which have the current rows. A repeat changes nothing.
 
 A state table's marks say, for each gateway, up to which arrival its deltas are merged. Days may be merged again in any
-order. The assets of state tables (`assets.tables`), and making checkpoints, call it.
+order. The deltas of a merge are its increment. The driver finds the files that have them by the files' column bounds,
+the least and greatest values in Iceberg's manifests, before Spark tasks run. The assets of state tables
+(`assets.tables`), and making checkpoints, call this module.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
+from lakehouse.data_files import DataFile, divide_files, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import open_table, planned_files
 from lakehouse.table_definitions import (
     MARKS_PROPERTY,
     NAMES,
@@ -30,16 +36,19 @@ from lakehouse.table_definitions import (
     set_properties,
     typed_columns,
 )
-from lakehouse.tables.history_files import count_deltas, history_files
-from lakehouse.tables.increment import Increment
-from lakehouse.tables.rejected import replace_rejected
-from lakehouse.tables.writes import WriteResult, write_state
+from lakehouse.tables.increment import ROWS_PER_TASK, History, Increment
+from lakehouse.tables.writes import WriteResult, replace_rejected, write_state
+from lakehouse.task_runner import in_tasks
+from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.scans import all_of, condition
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
+    from pyiceberg.manifest import DataFile as ManifestFile
+    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
     from lakesync.model.schema import TableSchema
@@ -255,3 +264,76 @@ def _cover(days: Sequence[date], mark: int, arrival: int) -> bool:
     first, last = day_of(mark), day_of(arrival)
     needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
     return needed <= set(days)
+
+
+def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increment: Increment) -> History:
+    """Return the files of a snapshot that may have an increment's deltas, by column bounds.
+
+    Args:
+        spark: an open Spark session.
+        deltas: the history's full, quoted name.
+        snapshot: id of the snapshot to read; None if nothing was ever flushed.
+        increment: the deltas to find.
+
+    Raises:
+        ConfigurationError: tasks cannot open a file.
+    """
+    if snapshot is None:
+        return History((), 0)
+    with open_table(spark, deltas) as table:
+        return plan_files(table, snapshot, increment)
+
+
+def plan_files(table: Table, snapshot: int, increment: Increment) -> History:
+    """Do the work of `history_files` for an open table.
+
+    Args:
+        table: the history, opened by pyiceberg.
+        snapshot: id of the snapshot to read.
+        increment: the deltas to find.
+    """
+    ranges = increment.ranges.values()
+    low = min((low for low, _ in ranges), default=0)
+    high = max((high for _, high in ranges), default=0)
+    near = all_of(
+        condition("table_name", "=", increment.table),
+        condition("arrival", ">", low),
+        condition("arrival", "<=", high),
+        condition("day", ">=", day_of(low).isoformat()),
+    )
+    found = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, near)]
+    files = tuple(DataFile.of(task) for task, share in found if share != "none")
+    is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in found)
+    return History(files, None if is_estimate and files else rows_in(files))
+
+
+def count_deltas(spark: SparkSession, history: History, increment: Increment) -> int:
+    """Return the number of an increment's deltas. If column bounds do not show it, tasks read the files.
+
+    Args:
+        spark: an open Spark session.
+        history: the files that may have the deltas.
+        increment: the deltas to count.
+    """
+    if history.deltas is not None:
+        return history.deltas
+    parts = divide_files(history.files, max(ROWS_PER_TASK, rows_in(history.files) // 64))
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        count = sum(rows.num_rows for file in parts[number] for rows in increment.keys(file))
+        yield pa.record_batch([pa.array([count], pa.int64())], ["count"])
+
+    return pc.sum(in_tasks(spark, len(parts), part, "count bigint").toArrow()["count"]).as_py() or 0
+
+
+def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
+    """Return how much of a file belongs to an increment, by column bounds; "part" if they do not show it."""
+    gateway, other = column_bounds(table, file, "gateway")
+    first, last = column_bounds(table, file, "arrival")
+    if gateway != other or not (isinstance(first, int) and isinstance(last, int)):
+        return "part"
+    low, high = increment.ranges.get(str(gateway), (0, 0))
+    if last <= low or first > high:
+        return "none"
+    of_table = column_bounds(table, file, "table_name") == (increment.table, increment.table)
+    return "whole" if low < first and last <= high and of_table else "part"

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
-from lakehouse.merge.kernel import DELTAS, STORED, merge
-from lakehouse.merge.typed import with_typed_columns
 from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
 from lakehouse.tables.increment import ROWS_PER_TASK, Increment
+from lakehouse.tables.kernel import DELTAS, STORED, merge
+from lakehouse.tables.typed_columns import with_typed_columns
 from lakehouse.tables.verification import count_duplicates, sampled_row_difference
 from lakehouse.task_runner import cores, in_tasks, prepare_worker
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakehouse.tables.history_files import History
+    from lakehouse.tables.increment import History
 
 ROWS_PER_SLICE = 50_000
 """Approximate number of deltas and stored rows that are merged at once: 25 MB with a task's copies. Each merge takes at

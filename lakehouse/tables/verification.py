@@ -1,6 +1,6 @@
 """Checks merges of state tables while they run, by merging a sampled row again with the gateway's own code.
 
-The lake merges with a kernel of its own (`lakehouse.merge.kernel`); the gateway's code is `lakesync.model.merge`. The
+The lake merges with a kernel of its own (`lakehouse.tables.kernel`); the gateway's code is `lakesync.model.merge`. The
 Spark tasks of `lakehouse.tables.merge_job` merge slices of a table, and call this module after each. Audits, the checks
 of checkpoints, and tests use it to convert rows of the lake to the gateway's types.
 """

@@ -1,7 +1,11 @@
-"""Commits merged deltas to a state table: few of them by merge on read, many by rewriting the table.
+"""Commits merged deltas to a state table, and keeps the table `rejected` of the values that do not fit their column.
 
-Merge on read writes only the changed rows, and delete files that hide their old versions. Reading the table then takes
-longer, until it is rewritten. `lakehouse.tables.increments` calls this module.
+A state table has the current rows of one synced table. Few deltas are committed by merge on read, many by rewriting the
+table. Merge on read writes only the changed rows, and delete files that hide their old versions. Reading the table then
+takes longer, until it is rewritten.
+
+Where a value does not fit the type of its column, the column is null. The value itself stays in the column `_cells` and
+in `rejected`, which users can query. `lakehouse.tables.increments` calls this module; erasures call `replace_rejected`.
 """
 
 from __future__ import annotations
@@ -15,20 +19,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
-from lakehouse.merge.kernel import STORED
-from lakehouse.merge.typed import misfits
-from lakehouse.overwrites import PARTITION_AFTER_PARTITION, overwrite
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import PARTITION_AFTER_PARTITION, current_snapshot, open_table, overwrite, planned_files
+from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, set_properties
 from lakehouse.tables.increment import ROWS_PER_TASK
+from lakehouse.tables.kernel import STORED
 from lakehouse.tables.merge_job import (
     CHECKS,
     DIFFERENCE,
     DUPLICATES,
+    MAX_TASKS,
     REJECTED,
     Merge,
     merged_rows,
 )
+from lakehouse.tables.typed_columns import MISFITS, misfits
 from lakehouse.task_runner import in_tasks
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import FlushError
@@ -40,8 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakehouse.table_definitions import StateTable
-    from lakehouse.tables.history_files import History
-    from lakehouse.tables.increment import Increment
+    from lakehouse.tables.increment import History, Increment
+
 
 SMALL_TABLE = 100_000
 """Number of rows up to which a table is always rewritten: it is as quick as merge on read and leaves no delete files.
@@ -266,3 +272,62 @@ def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history
         old, new = (f"bucket({count}, _row)" for count in (state.buckets, buckets))
         spark.sql(f"ALTER TABLE {table.name} REPLACE PARTITION FIELD {old} WITH {new}")
     return buckets
+
+
+_SEARCHED_ROWS_PER_TASK = 500_000
+"""Rows of a state table that one task searches for values that do not fit, approximately."""
+
+_CELLS = STORED.empty_table().select(["_gateway", "_row", "_cells"]).schema
+"""The columns of a state table that are read."""
+_COLUMNS = (
+    "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
+    "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
+)
+"""The columns of `rejected`."""
+
+
+@lake_errors
+def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
+    """Replace a state table's rows in `rejected` by the values of a snapshot that do not fit, and return their number.
+
+    The number is also stored as a property of the state table.
+
+    Args:
+        spark: an open Spark session.
+        table: the state table.
+        snapshot: id of the state table's snapshot to read.
+        names: catalogue and namespaces of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.
+    """
+    called = names.qualified_name(table.table)
+    if not spark.catalog.tableExists(names.rejected):
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {names.rejected} ({_COLUMNS}) USING iceberg PARTITIONED BY (table_name)")
+    rows = _misfits(spark, table, snapshot).select(
+        sf.col("_gateway").alias("gateway"),
+        sf.lit(called).alias("table_name"),
+        sf.col("_row").alias("row_id"),
+        sf.col("column").alias("column_name"),
+        "type",
+        "value",
+    )
+    of_table = sf.col("table_name") == called
+    rows.writeTo(names.rejected).overwrite(of_table)
+    count = spark.table(names.rejected).where(of_table).count()
+    set_properties(spark, table.name, {REJECTED_PROPERTY: str(count)})
+    return count
+
+
+def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:
+    """Return the values of a snapshot that do not fit their columns, in the columns `MISFITS`. Tasks find them."""
+    with open_table(spark, table.name) as opened:
+        files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
+    parts, columns = divide_files(files, max(_SEARCHED_ROWS_PER_TASK, rows_in(files) // MAX_TASKS)), table.columns
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        for file in parts[number]:
+            for rows in read_rows(file, _CELLS):
+                yield from misfits(rows, columns).combine_chunks().to_batches()
+
+    return in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in MISFITS.names))

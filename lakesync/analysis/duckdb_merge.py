@@ -68,7 +68,7 @@ _TYPED = {
     "json": "CASE WHEN {0} <> 'null' THEN {0} END",
     "null": "CAST(NULL AS VARCHAR)",
 }
-"""Schema type → SQL that converts a value's JSON text to the typed column's value, as `lakehouse.merge.typed` does.
+"""Schema type → SQL that converts a value's JSON text to that of the typed column, as `lakehouse.tables.typed_columns`.
 
 A second implementation, because it takes less than half of the processor time of passing numbers, booleans and JSON
 through Arrow and back. `tests/property/test_typed_columns.py` compares both.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse.erasure.conditions import deltas_of, landed_by
+from lakehouse.erasure.coverage import deltas_of, landed_by
 from lakehouse.maintenance import literal
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties

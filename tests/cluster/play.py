@@ -22,7 +22,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.staging import configured_store
 from lakesync_dagster.definitions import make_definitions
-from resources.lake import LakeResource
+from resources.stores import LakeResource
 from tests.cluster.spark_cluster import SparkCluster
 
 GATEWAY = "apart"

@@ -17,8 +17,8 @@ import pytest
 import requests
 from pyspark.sql.functions import lit
 
-from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
+from lakehouse.table_access import open_table
 from lakesync.cli.up.services import MARKER
 from lakesync.config import load
 from lakesync.model.delta import extract_delta

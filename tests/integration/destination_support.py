@@ -24,7 +24,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from sensors.backends import DESTINATION_SENSOR
+from sensors.external_systems import DESTINATION_SENSOR
 from tests.integration.gateway_support import SERVICE, wall_ms
 from tests.run_support import a_run
 

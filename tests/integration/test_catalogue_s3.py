@@ -14,8 +14,8 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.data_files import DataFile, read_rows
+from lakehouse.table_access import current_snapshot, open_table, planned_files
 from lakesync.model.errors import ConfigurationError
 from tests.cluster.rest_catalogue import rest_catalogue
 

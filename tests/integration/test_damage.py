@@ -15,9 +15,9 @@ import pytest
 from pydantic import SecretStr
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 
-from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
+from lakehouse.table_access import open_table
 from lakehouse.table_definitions import MARKS_PROPERTY, set_properties
 from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import DeclaredDestination

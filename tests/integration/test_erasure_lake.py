@@ -18,18 +18,17 @@ from assets.erasure import erasure as erasure_asset
 from lakehouse.backends.comparison import compare
 from lakehouse.backends.declared import destination_targets, flow_tasks, follower_task
 from lakehouse.backends.destinations import follow
-from lakehouse.backends.flows import flow
-from lakehouse.backends.moves import Migration, migrate
+from lakehouse.backends.moves import Migration, flow, migrate
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import ledger_against_lake
 from lakehouse.erasure import redaction
 from lakehouse.erasure import requests as erasure
 from lakehouse.erasure.requests import complete_erasures, flushed_requests, open_requests
+from lakehouse.gateway_connections import pipeline_store
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import location_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakehouse.sessions import session
-from lakehouse.staging_connection import pipeline_store
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table

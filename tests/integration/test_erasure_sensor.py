@@ -13,8 +13,8 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from sensors import backoff as attempts
-from sensors.erasure import ERASURE_SENSOR, erasure_sensor
 from sensors.lags import PipelineLags
+from sensors.staging import ERASURE_SENSOR, erasure_sensor
 from tests.integration.gateway_support import wall_ms
 
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.checkpoint_frames import frame_files, visible_frames
+from gateway.routes.checkpoint import frame_files, visible_frames
 from lakehouse.checkpoints.frame_files import link_frames, write_file
 from lakehouse.data_files import DataFile, read_rows
-from lakehouse.erasure.leftovers import delete_files, leftovers_in_file
+from lakehouse.erasure.coverage import delete_files, leftovers_in_file
 from lakehouse.erasure.requests import delete_frames
-from lakehouse.merge.kernel import CELL, STAMP, STORED
+from lakehouse.tables.kernel import CELL, STAMP, STORED
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
 from lakesync.staging.records import Checkpoint, CheckpointTable, Erasure

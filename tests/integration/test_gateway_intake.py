@@ -1,4 +1,4 @@
-"""The pipeline's way into gateways: `lakehouse.landing.gateway_intake`."""
+"""The pipeline's way into gateways: `lakehouse.gateway_connections`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import psycopg
 import pytest
 import requests
 
-from lakehouse.landing import gateway_intake
-from lakehouse.landing.gateway_intake import RemoteIntake, open_intake
-from lakehouse.staging_connection import pipeline_store
+from lakehouse import gateway_connections
+from lakehouse.gateway_connections import RemoteIntake, open_intake, pipeline_store
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.model.schema import Column, TableSchema
@@ -45,9 +44,9 @@ class _SlowOnce(BaseHTTPRequestHandler):
 
 
 def test_a_push_that_timed_out_is_repeated(monkeypatch):
-    connect, read = gateway_intake._TIMEOUT
-    monkeypatch.setattr(gateway_intake, "_TIMEOUT", (connect, read / FASTER))
-    monkeypatch.setattr(gateway_intake, "_RETRY_SECONDS", gateway_intake._RETRY_SECONDS / FASTER)
+    connect, read = gateway_connections._TIMEOUT
+    monkeypatch.setattr(gateway_connections, "_TIMEOUT", (connect, read / FASTER))
+    monkeypatch.setattr(gateway_connections, "_RETRY_SECONDS", gateway_connections._RETRY_SECONDS / FASTER)
     handler = type("Handler", (_SlowOnce,), {"paths": [], "ended": threading.Event()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, requests.Session() as session:
         session.trust_env = False

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from gateway.app import create_app
-from gateway.routes import health
+from gateway.routes import monitoring
 from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits
@@ -61,7 +61,7 @@ def test_a_server_whose_store_cannot_be_opened_exits(spawn, tmp_path):
 
 
 def test_a_store_that_does_not_answer_is_reported(serve, monkeypatch):
-    monkeypatch.setattr(health, "STORE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(monitoring, "STORE_TIMEOUT_SECONDS", 0.2)
     served = serve()
     client = served.client()
     client.push(delta("t1", {"n": 1}))

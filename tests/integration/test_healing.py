@@ -15,10 +15,10 @@ import sensors.lags
 from assets.asset_metadata import target_key
 from lakehouse.backends.declared import followers
 from lakehouse.checkpoints import checkpoint
+from lakehouse.gateway_connections import pipeline_store
 from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
-from lakehouse.staging_connection import pipeline_store
 from lakesync.adapters import open_adapter
 from lakesync.analysis.lake_marks import MarkReader
 from lakesync.analysis.marks import StateTable, report_in
@@ -28,9 +28,9 @@ from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import arrival_days, make_definitions
-from sensors.backends import destination_sensor
-from sensors.flush import flush_sensor
+from sensors.external_systems import destination_sensor
 from sensors.lags import PipelineLags
+from sensors.staging import flush_sensor
 from tests.conformance.test_adapters import everything
 from tests.integration.gateway_support import SERVICE, wall_ms
 

@@ -11,9 +11,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, NestedField, StringType
 
-from lakehouse.catalogue import current_snapshot
 from lakehouse.history.id_sums import batch_files, sum_batch
 from lakehouse.sessions import session
+from lakehouse.table_access import current_snapshot
 from lakesync.model.delta import id_number
 from lakesync.staging.records import Batch
 

@@ -9,9 +9,9 @@ import pytest
 from pydantic import SecretStr
 
 from assets.run_metrics import table_valid_through_ms
-from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
+from lakehouse.table_access import open_table
 from lakesync.config.sections import DeclaredTable
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import IntegrityError

@@ -11,9 +11,9 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
+from lakehouse.table_access import open_table
 from lakesync.analysis.marks import report_in
 from lakesync.config.sections import DeclaredTable
 from lakesync.model.delta import extract_delta

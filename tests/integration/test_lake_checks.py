@@ -10,8 +10,8 @@ from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checkpoints.published import checkpoint_differences
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults, ledger_against_lake
 from lakehouse.sessions import session
+from lakehouse.table_access import TableSize, table_size
 from lakehouse.table_definitions import LakeNames, read_version
-from lakehouse.table_stats import TableSize, table_size
 from lakehouse.tables.audit import rows_unlike_merge, unlike_history
 from lakehouse.tables.increments import merge_table
 from lakesync.model.delta import delta_id

@@ -8,7 +8,7 @@ import pytest
 import requests
 from websockets.exceptions import InvalidStatus
 
-from gateway.live.close_codes import REJECTED
+from gateway.errors import CLOSE_REJECTED
 from tests.integration.gateway_support import DEADLINE, Client, delta, sign, until
 from tests.integration.live_support import Live
 
@@ -100,7 +100,7 @@ def test_a_connection_ends_with_its_token(served):
     with Live(client, additional_headers={"Authorization": f"Bearer {brief}"}) as live:
         assert live.pull().deltas == ()
         code, reason = live.closed()
-    assert (code, reason.partition(":")[0]) == (REJECTED, "AUTH_ERROR")
+    assert (code, reason.partition(":")[0]) == (CLOSE_REJECTED, "AUTH_ERROR")
     assert time.time() >= begun + 1
 
 

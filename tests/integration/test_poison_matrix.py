@@ -14,9 +14,9 @@ from pydantic import SecretStr
 import lakesync_dagster.definitions
 import sensors.lags
 from lakehouse.backends.declared import followers
-from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
+from lakehouse.table_access import open_table
 from lakesync.adapters import open_adapter
 from lakesync.analysis.marks import report_in
 from lakesync.config.backends import DeclaredDestination

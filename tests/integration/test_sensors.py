@@ -31,9 +31,9 @@ from lakesync.staging.remote import RemoteStore
 from lakesync_dagster.definitions import arrival_days, first_day, make_definitions
 from sensors import backoff as attempts
 from sensors import lags
-from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import ReloadError, schema_sensor
+from sensors.staging import flush_sensor
 
 DAY = "2026-03-01"
 NOON = 1_772_366_400_000  # of that day

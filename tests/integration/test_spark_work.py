@@ -17,7 +17,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.lake import LakeResource
+from resources.stores import LakeResource
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy

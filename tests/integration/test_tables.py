@@ -7,9 +7,9 @@ from datetime import date, timedelta
 import msgspec
 import pytest
 
-from lakehouse.catalogue import open_table
 from lakehouse.checks import duplicate_keys, unfit_values
 from lakehouse.sessions import session
+from lakehouse.table_access import open_table
 from lakehouse.table_definitions import LakeNames, ensure_state
 from lakehouse.tables import merge_job, writes
 from lakehouse.tables.increments import forget_marks, merge_table

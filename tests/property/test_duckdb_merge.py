@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.merge.kernel import STORED, merge
+from lakehouse.tables.kernel import STORED, merge
 from lakesync.analysis.duckdb_merge import DELTA_FRAGMENTS, FRAGMENTS, STATE_FRAGMENTS, visible_rows
 from lakesync.model.delta import jcs_raw
 from lakesync.model.merge import RowState

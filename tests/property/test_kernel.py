@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from lakehouse.checkpoints.frame_files import frames
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
-from lakehouse.merge.kernel import STORED, merge
-from lakehouse.merge.typed import typed_values
+from lakehouse.tables.kernel import STORED, merge
+from lakehouse.tables.typed_columns import typed_values
 from lakehouse.tables.verification import stored_row
 from lakesync.feed import render
 from lakesync.model.merge import RowState

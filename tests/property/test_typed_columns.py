@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakehouse.merge.typed import typed_values
+from lakehouse.tables.typed_columns import typed_values
 from lakesync.adapters.deltas import StoredDelta
 from lakesync.adapters.row_content import RowContent, contents_of
 from lakesync.adapters.sql.row_values import row_values

@@ -9,8 +9,8 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from lakehouse.history.decoding import day_of
-from lakehouse.tables.history_files import plan_files
 from lakehouse.tables.increment import Increment
+from lakehouse.tables.increments import plan_files
 
 DAY_MS = 86_400_000
 FIELDS = {"gateway": StringType(), "day": DateType(), "table_name": StringType(), "arrival": LongType()}

@@ -6,10 +6,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakehouse.landing.files import LandedTable
 from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollWork, TableResult, TableWork
-from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, ReadPosition
-from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
+from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, LandedTable, ReadPosition
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AuthError, CensusError, RateLimitedError
 
 FIRST = 1 << 40

@@ -4,8 +4,7 @@ import pytest
 
 from lakehouse.backends.adapter_tasks import _Runner, raise_failure
 from lakehouse.backends.destinations import Follower, FollowTask
-from lakehouse.backends.flows import Flow
-from lakehouse.backends.moves import Migration, Tiering
+from lakehouse.backends.moves import Flow, Migration, Tiering
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection

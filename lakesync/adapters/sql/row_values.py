@@ -1,9 +1,9 @@
 """Converts values of rows to the types of a destination table, and finds those that do not fit their column.
 
 A destination table has the current rows of one synced table, with typed columns. `row_tables` calls this module. The
-conversion differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column accepts any JSON value as
-text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are reported as
-dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
+conversion differs from the lake's (`lakehouse.tables.typed_columns`) on purpose: a string column accepts any JSON value
+as text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are reported
+as dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
 """
 
 from __future__ import annotations

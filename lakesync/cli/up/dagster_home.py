@@ -36,7 +36,7 @@ nux:
   enabled: false
 storage: {storage}
 run_coordinator:
-  module: lakesync_dagster.run_coordinator
+  module: lakesync_dagster.run_launcher
   class: SlotCoordinator
   config:
     dequeue_interval_seconds: 1

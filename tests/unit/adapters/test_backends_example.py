@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse.gateway_connections import pipeline_store
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakehouse.staging_connection import pipeline_store
 from lakesync import config
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.backend_config import open_backend, resolve_backend, write_targets

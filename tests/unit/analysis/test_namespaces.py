@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
-from lakehouse.merge.kernel import STORED
+from lakehouse.tables.kernel import STORED
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse.erasure.conditions import deltas_of, landed_by
+from lakehouse.erasure.coverage import deltas_of, landed_by
 from lakesync.staging.records import Erasure
 
 ROW = Erasure("g", 3, "notes", "r", None, hlc=100, arrival=200, requested_ms=0)

@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.erasure.leftovers import delete_files, leftovers_in_file, unreferenced_files
+from lakehouse.erasure.coverage import delete_files, leftovers_in_file, unreferenced_files
 from lakesync.staging.records import Erasure
 
 

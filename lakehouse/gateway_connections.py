@@ -1,8 +1,10 @@
-"""Pushes deltas of connectors and flows into gateways, for the pipeline and its Spark tasks.
+"""The pipeline's connections to gateways: opens their staging store, and pushes deltas into them.
 
-A *flow* copies deltas from a backend, such as a database, into a gateway, in the name of the clients that wrote them.
-`open_intake` uses an engine in this process if staging is on Postgres. A store on SQLite is open in the gateway server,
-so pushes go there over HTTP. Pushes on both ways are trusted: the write scope does not apply to them.
+A store on SQLite can be open in one process only, the gateway server, so the pipeline reaches it over HTTP. A store on
+Postgres is opened in this process. Pushes of connectors and flows take the same ways: over HTTP, or by an engine in
+this process. A *flow* copies deltas from a backend, such as a database, into a gateway, in the name of the clients that
+wrote them. Pushes are trusted: the write scope, which limits what a client may write, does not apply to them. Dagster
+resources, sensors, notebooks and Spark tasks call this module.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 import requests
 import stamina
 
-from lakehouse.staging_connection import gateway_address
 from lakesync.engine import Engine, EngineLimits
-from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging import configured_store
-from lakesync.staging.remote import error_of
+from lakesync.staging.remote import RemoteStore, error_of
+from lakesync.staging.store.pipeline import PipelineStore
 from lakesync.wire.http_auth import BearerAuth
 from lakesync.wire.json import decode_push, encode_json
 
@@ -28,6 +30,46 @@ if TYPE_CHECKING:
 
     from lakesync.config import Config
     from lakesync.model.schema import TableSchema
+
+
+@contextmanager
+def pipeline_store(config: Config) -> Iterator[PipelineStore]:
+    """Open a project's staging store, and close it at the end of the block.
+
+    Sensors call it directly: a Dagster resource would cost each tick 0.13 s of CPU.
+
+    Args:
+        config: the project's configuration.
+
+    Raises:
+        StagingUnavailableError: the store cannot be reached.
+        ConfigurationError: the gateway's URL or the service token is not configured.
+    """
+    if config.gateway_owns_staging:
+        remote = RemoteStore(*gateway_address(config), timeout=config.limits.request_timeout_seconds)
+        try:
+            yield remote
+        finally:
+            remote.close()
+        return
+    with _open_engine(config) as engine:
+        yield engine.store
+
+
+def gateway_address(config: Config) -> tuple[str, str]:
+    """Return the gateway's URL and the service token.
+
+    Raises:
+        ConfigurationError: one of them is not configured.
+    """
+    url, token = config.gateway.url, config.service_token
+    if url is None or token is None:
+        missing = "LAKESYNC_GATEWAY_URL" if url is None else "LAKESYNC_SERVICE_TOKEN"
+        raise ConfigurationError(
+            f"staging on SQLite is reached through its gateway, and {missing} is not set: run `lakesync up`, or set it"
+        )
+    return url, token.get_secret_value()
+
 
 _TIMEOUT = (5.0, 60.0)
 """Seconds to connect, and to wait for a response."""
@@ -83,12 +125,19 @@ def open_intake(config: Config) -> Iterator[Intake]:
             session.headers["Content-Type"] = "application/json"
             yield RemoteIntake(session, url)
         return
+    with _open_engine(config) as engine:
+        yield EngineIntake(engine)
+
+
+@contextmanager
+def _open_engine(config: Config) -> Iterator[Engine]:
+    """Open an engine over the staging store in this process, and close it at the end of the block."""
     wall = WallClock(config.clock_offset_file).now_ms
     limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
     engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
     try:
         engine.open()  # if it fails, the store may have connections already
-        yield EngineIntake(engine)
+        yield engine
     finally:
         engine.close()
 
@@ -105,21 +154,11 @@ class EngineIntake:
         self._engine = engine
 
     def push(self, gateway: str, body: bytes) -> None:
-        """Push deltas into a gateway.
-
-        Args:
-            gateway: the gateway's id.
-            body: a `SyncPush` as JSON.
-        """
+        """Push deltas into a gateway, as `Intake.push`."""
         self._engine.gateway(gateway).handle_push(decode_push(body))  # trusted, because there are no claims
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
-        """Register a table's schema, unless the table has one.
-
-        Args:
-            gateway: the gateway's id.
-            schema: the table's schema.
-        """
+        """Register a table's schema, as `Intake.ensure_schema`."""
         self._engine.gateway(gateway).ensure_schema(schema)
 
 
@@ -137,21 +176,11 @@ class RemoteIntake:
         self._root = url.rstrip("/") + "/internal"
 
     def push(self, gateway: str, body: bytes) -> None:
-        """Push deltas into a gateway.
-
-        Args:
-            gateway: the gateway's id.
-            body: a `SyncPush` as JSON.
-        """
+        """Push deltas into a gateway, as `Intake.push`."""
         self._post(f"{self._root}/push/{gateway}", body)
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
-        """Register a table's schema, unless the table has one.
-
-        Args:
-            gateway: the gateway's id.
-            schema: the table's schema.
-        """
+        """Register a table's schema, as `Intake.ensure_schema`."""
         self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
 
     def _post(self, url: str, body: bytes) -> None:

@@ -1,32 +1,36 @@
-"""Reads a polled table's landed rows from Parquet files, and computes the deltas that the gateway lacks.
+"""Computes the deltas that follow from a polled table's landed rows. The Spark tasks of deliveries call it.
 
-A poll of an external system lands pages of rows in the lake's table `landing`. A page is numbered by the hlc of its
-first row. The lake's table `known` has the rows as they were after a certain page. A page may claim to have all rows
-with a value in a column; then known rows with this value that it lacks are deleted. The code runs in Spark tasks, which
-`lakehouse.landing.reading` starts.
+A page is what a poll landed of a table at once. It has versions of rows, deletes, and claims to have all rows with a
+value in a column. A row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`);
+each change with an effect becomes a delta. `lakehouse.landing.reading` starts the tasks. `lakesync.testing.landing` has
+the same law in its simplest form, and a property test holds both equal.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lakehouse.data_files import data_file_path, on_s3
-from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys, Claims, Version, replay_versions
-from lakehouse.landing.rows import GONE, OLD_MARK, POSITION, ROW, WHOLE, LandedFile
-from lakesync.connectors.base import changed_columns
+from lakehouse.landing.rows import (
+    GONE,
+    KNOWN_ROWS,
+    NO_PAGE,
+    ROW,
+    ROWS_AT_ONCE,
+    WHOLE,
+    LandedRow,
+    LandedTable,
+    value_tuples,
+)
+from lakesync.connectors.source import changed_columns
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta
-
-ROWS_AT_ONCE = 10_000
-"""Rows of a file that are decoded at once."""
 
 DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
 """Columns of computed deltas; `delta` is the delta as JSON."""
@@ -34,78 +38,142 @@ DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
 DELTAS = pa.schema([("page", pa.int64()), ("hlc", pa.int64()), ("op", pa.string()), ("delta", pa.string())])
 """`DELTA_SCHEMA` in Arrow's types."""
 
-KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
-"""Columns of known rows; `columns` is the row as JSON."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-_LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
 
 
-class LandedTable(NamedTuple):
-    """The files with a table's landed and known rows. It is sent to tasks."""
+class Version(NamedTuple):
+    """One version of a row, as a page contained it."""
 
-    table: str
-    identity: str | None
-    """The column that identifies a row at the source: a row replaces others with the same value in it. None if the
-    source has no such column."""
-    files: tuple[LandedFile, ...]
-    """The files of `landing` with pages later than `since`."""
-    known: tuple[tuple[int, str], ...]
-    """Bucket and path of each file of `known`."""
-    since: int
-    """The last page that is in `known` already."""
+    page: int
+    hlc: int
+    columns: str
+    """The row as JSON."""
 
-    def claim_columns(self) -> tuple[str, ...]:
-        """Return the columns in which pages have claims. The identity column is one: each row claims its own value."""
-        found = {self.identity} if self.identity is not None else set()
-        for file in self.files:
-            if not file.claims:
-                continue
-            for rows in _file_rows(file.path, ["table_name", "name"], None):
-                mine = rows.filter(pc.equal(rows["table_name"], self.table))
-                found |= set(pc.unique(mine["name"].drop_null()).to_pylist())
-        return tuple(sorted(found))
 
-    def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
-        """Yield the table's landed rows in a range of pages, unordered.
+class Change(NamedTuple):
+    """A change of a row."""
+
+    page: int
+    hlc: int
+    columns: str | None
+    """The row as JSON after it; None: it was deleted."""
+    before: str | None
+    """The row as JSON before it; None: it did not exist."""
+
+
+class ClaimKeys:
+    """Reads from a row's JSON its values in the claimed columns, those of which pages claim to have all rows."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Prepare the decoder.
 
         Args:
-            above: the page after which the range begins.
-            upto: the last page of the range.
-            among: ids of the rows to return. None for all rows and also claims, which have no row id.
+            columns: names of the claimed columns.
         """
-        for file in self.files:
-            if file.last <= above or file.first > upto:
-                continue
-            for rows in _file_rows(file.path, _LANDED, among):
-                within = pc.and_(pc.greater(rows["page"], above), pc.less_equal(rows["page"], upto))
-                mine = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
-                yield rows.filter(pc.and_(within, mine))
+        self.columns = tuple(columns)
+        kind = msgspec.defstruct("Keys", [(column, Any, None) for column in columns])
+        self._decode = msgspec.json.Decoder(kind).decode
 
-    def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of `known`, in the columns `KNOWN_ROWS`.
+    def of(self, columns: str) -> list[tuple[str, str]]:
+        """Return `(column, value)` for each claimed column that is not null in a row's JSON, with the value as text."""
+        row = self._decode(columns)
+        found = ((column, getattr(row, column)) for column in self.columns)
+        return [(column, as_text(value)) for column, value in found if value is not None]
+
+
+def as_text(value: Any) -> str:
+    """Return a JSON value as text, in which claims store and compare values."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+class Claims:
+    """The claims of pages: a page states that it has all rows with a certain value in a column."""
+
+    def __init__(self) -> None:
+        """Create it without claims."""
+        self._pages: dict[tuple[str, str], dict[int, int]] = {}
+
+    def add(self, column: str, value: str, page: int, hlc: int) -> None:
+        """Add a claim. If a page makes the same claim twice, the smaller hlc counts.
 
         Args:
-            bucket: number of the bucket to read; None for all.
-            among: ids of the rows to return; None for all.
+            column: the claimed column.
+            value: its value.
+            page: the page that claims it.
+            hlc: the claim's hlc.
         """
-        for own_bucket, path in self.known:
-            if bucket is not None and bucket != own_bucket:
-                continue
-            for rows in _file_rows(path, KNOWN_ROWS.names, among):
-                yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
+        pages = self._pages.setdefault((column, value), {})
+        pages[page] = min(hlc, pages.get(page, hlc))
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._pages
+
+    def last(self, key: tuple[str, str]) -> int:
+        """Return the newest page that makes a claim; a page before all others if no page does."""
+        pages = self._pages.get(key)
+        return max(pages) if pages else NO_PAGE - 1
+
+    def after(self, key: tuple[str, str], page: int) -> tuple[int, int] | None:
+        """Return the first page after another that makes a claim, and the claim's hlc; None if no later page does.
+
+        Args:
+            key: column and value of the claim.
+            page: the other page.
+        """
+        pages = self._pages.get(key)
+        if not pages:
+            return None
+        if len(pages) == 1:
+            ((found, hlc),) = pages.items()
+            return (found, hlc) if found > page else None
+        order = sorted(pages)
+        at = bisect_right(order, page)
+        return (order[at], pages[order[at]]) if at < len(order) else None
 
 
-def _file_rows(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
-    """Yield a file's rows, or with `among` those with these ids. Row groups without such rows are skipped."""
-    file_system, file_path = data_file_path(path)
-    file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
-    groups = list(range(file.num_row_groups))
-    if among is not None:
-        ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)
-        groups = [group for group, found in zip(groups, ids, strict=True) if pc.any(pc.is_in(found, among)).as_py()]
-    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False):
-        rows = pa.Table.from_batches([batch])
-        yield rows if among is None else rows.filter(pc.is_in(rows["row_id"], among))
+def replay_versions(
+    versions: Sequence[Version],
+    gone: Iterable[tuple[int, int]],
+    keys: Callable[[str], Iterable[tuple[str, str]]],
+    claims: Claims,
+) -> Iterator[Change]:
+    """Yield the changes of one row in order of page and hlc, also those without an effect.
+
+    Args:
+        versions: the row's versions, in order of page and hlc.
+        gone: `(page, hlc)` at which the source reports the row as deleted; ignored if the page also has the row.
+        keys: returns the claim keys of a version's JSON.
+        claims: the claims of all pages. A claim deletes the row if it fits the row's version and its page lacks the
+            row.
+    """
+    pages_with_row = {version.page for version in versions}
+    changes: list[tuple[int, int, str | None]] = list(versions)
+    changes += [(page, hlc, None) for page, hlc in gone if page not in pages_with_row]
+    for number, version in enumerate(versions):
+        next_page = versions[number + 1].page if number + 1 < len(versions) else None
+        for key in keys(version.columns):
+            claim = claims.after(key, version.page)
+            if claim is not None and (next_page is None or claim[0] < next_page):
+                changes.append((*claim, None))
+    changes.sort(key=lambda each: each[:2])
+    before = None
+    for page, hlc, columns in changes:
+        yield Change(page, hlc, columns, before)
+        before = columns
+
+
+def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator[tuple[str, str]]:
+    """Yield the claims of a landed row, as `(column, value)`: its page has all rows with this value.
+
+    Args:
+        row: the landed row.
+        identity: the column that identifies rows at the source; None if the source has no such column.
+        keys: reads the claimed columns from a row's JSON.
+    """
+    if row.kind == WHOLE:
+        yield row.name, row.value
+    elif row.kind == ROW and identity is not None:
+        yield from (key for key in keys.of(row.columns) if key[0] == identity)
 
 
 class PendingPages(NamedTuple):
@@ -149,15 +217,15 @@ class _PendingRows:
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
         """Yield the deltas in the columns `DELTA_SCHEMA`."""
-        pages, found = self._pages, list[tuple[str, int, int, str | None, str | None]]()
+        pages, found = self._pages, list[tuple[str, Change]]()
         keys = self._keys.of if self._claim_columns else _no_keys
         for row_id, versions in self._versions.items():
             if len(versions) > 1:
                 versions.sort(key=lambda each: each[:2])
             found += [
-                (row_id, event.page, event.hlc, event.columns, event.before)
-                for event in replay_versions(versions, self._gone.get(row_id, ()), keys, self._claims)
-                if event.page > pages.above and event.columns != event.before
+                (row_id, change)
+                for change in replay_versions(versions, self._gone.get(row_id, ()), keys, self._claims)
+                if change.page > pages.above and change.columns != change.before
             ]
             if len(found) >= ROWS_AT_ONCE:
                 yield delta_batch(found, pages.client_id, self._landed.table)
@@ -209,6 +277,7 @@ class _PendingRows:
         return mine and any(key in self._claims for key in self._keys.of(columns))
 
     def _is_mine(self, row: LandedRow) -> bool:
+        """Return whether a landed row is a version or a delete of this task's rows; a claim has no row id."""
         return row.kind != WHOLE and self._of_part(row.row_id)
 
     def _of_part(self, row_id: str) -> bool:
@@ -216,53 +285,21 @@ class _PendingRows:
         return self._pages.parts == 1 or zlib.crc32(row_id.encode()) % self._pages.parts == self._part
 
 
-class LandedRow(NamedTuple):
-    """A row of `landing`: a version, a delete or a claim. Fields that its kind does not have are None."""
-
-    kind: str
-    page: int
-    hlc: int
-    row_id: str
-    columns: str
-    name: str
-    value: str
-
-
-def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator[tuple[str, str]]:
-    """Yield the claims of a landed row, as `(column, value)`: its page has all rows with this value.
-
-    Args:
-        row: the landed row.
-        identity: the column that identifies rows at the source; None if the source has no such column.
-        keys: reads the claimed columns from a row's JSON.
-    """
-    if row.kind == WHOLE:
-        yield row.name, row.value
-    elif row.kind == ROW and identity is not None:
-        yield from (key for key in keys.of(row.columns) if key[0] == identity)
-
-
-def value_tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Yield each row as a tuple of its values in the columns `names`."""
-    return zip(*(rows[name].to_pylist() for name in names), strict=True)
-
-
 def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
+    """Return no claim keys; it replaces `ClaimKeys.of` if no page has a claim, and does not decode the row."""
     return ()
 
 
-def delta_batch(
-    events: Iterable[tuple[str, int, int, str | None, str | None]], client_id: str, table: str
-) -> pa.RecordBatch:
+def delta_batch(changes: Iterable[tuple[str, Change]], client_id: str, table: str) -> pa.RecordBatch:
     """Return changes of rows as deltas, in the columns `DELTA_SCHEMA`. Changes without an effect are left out.
 
     Args:
-        events: `(row id, page, hlc, columns after, columns before)`, columns as JSON; None where there is no row.
+        changes: row ids with their changes.
         client_id: the client id of the deltas.
         table: the deltas' table.
     """
     made: list[tuple[int, int, str, str]] = []
-    for row_id, page, hlc, columns, before in events:
+    for row_id, (page, hlc, columns, before) in changes:
         op, values = _change(columns, before)
         if op == "UPDATE" and not values:
             continue
@@ -276,7 +313,7 @@ def delta_batch(
 
 
 def _change(columns: str | None, before: str | None) -> tuple[Op, Mapping[str, Any]]:
-    """Return the operation and the changed columns of a row's change; see `delta_batch`."""
+    """Return the operation and the changed columns of a row's change, from the row as JSON after and before it."""
     if columns is None:
         return "DELETE", {}
     if before is None:

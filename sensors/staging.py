@@ -1,9 +1,11 @@
-"""Creates the sensor that requests flush runs.
+"""Creates the sensors that request runs which bring the lake up to date with staging: those of flushes and erasures.
 
 A flush moves deltas from staging's log into the lake, merges them into the state tables, and publishes checkpoints. It
 is due if the log is too large or too old, if someone requested it, or if a table or checkpoint is behind.
-`lakehouse.history.flush_due` decides this from marks, which say how far each part of the pipeline is. The status of
-runs matters only to find one that is in progress. The code location (`lakesync_dagster.definitions`) calls this module.
+`lakehouse.history.flush_due` decides this from marks, which say how far each part of the pipeline is. An erasure is due
+while the lake has not carried out all requests to erase a row, or all that a client wrote; staging carries them out
+first. The status of runs matters only to find one that is in progress. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 import time
@@ -11,14 +13,14 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_day, range_tags
+from assets.asset_metadata import ERASURE_JOB, FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_day, range_tags
 from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flush
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
-from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
+from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
 
@@ -122,3 +124,55 @@ def flush_sensor(
         return [lag for lag in found if lag.part in _MADE_BY_FLUSH]
 
     return watch
+
+
+ERASURE_SENSOR = "erasure_sensor"
+
+
+def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDefinition:
+    """Create the sensor of the erasure job: one run for all open requests.
+
+    Args:
+        open_staging: opens the staging store, which has the erasure requests.
+        lags: reports the pipeline's lags, with the run requests that the sensor records in it.
+    """
+    tags = {REQUESTED_BY: ERASURE_SENSOR}
+
+    @dg.sensor(
+        name=ERASURE_SENSOR,
+        job_name=ERASURE_JOB,
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests a run that erases from the lake what was erased from staging.",
+    )
+    @skip_during_outage
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        attempts = Attempts(context.cursor)
+        lags.record_requests(ERASURE_SENSOR, attempts.by_part)
+        with open_staging() as store:
+            open_lags = open_erasures(store)
+        if not open_lags:
+            return dg.SkipReason("nothing is to be erased")
+        ready, delayed = attempts.ready(open_lags)
+        if not ready:
+            return dg.SkipReason("; ".join(map(str, delayed)))
+        if is_under_way(context.instance, tags):
+            return dg.SkipReason("an erasure is under way")
+        context.log.info("requests of %s", ", ".join(lag.gateway for lag in open_lags))
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.cursor_after(open_lags))
+
+    return watch
+
+
+def open_erasures(store: ErasureStore) -> list[Lag]:
+    """Return a lag for each gateway with requests that the lake has not carried out.
+
+    Its mark is the number of the last request that the lake has carried out.
+    """
+    found = []
+    for gateway in store.gateways():
+        open_requests = [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
+        if open_requests:
+            first = min(open_requests, key=lambda each: each.seq)
+            found.append(Lag("erasure", "", gateway, first.seq - 1, 0, first.requested_ms))
+    return found

@@ -2,7 +2,7 @@
 
 A cell has a value as JSON text. The types of a schema map so: string → string, number → double, boolean → boolean,
 json → the JSON text, null → a string that is always null. Columns without a type stay in `_cells` only. Merges
-(`lakehouse.tables.merge_job`) and `lakehouse.tables.rejected` call it.
+(`lakehouse.tables.merge_job`) and `lakehouse.tables.writes` call it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lakehouse.merge.kernel import Merged
+    from lakehouse.tables.kernel import Merged
 
 
 MISFITS = pa.schema([(name, pa.string()) for name in ("_gateway", "_row", "column", "type", "value")])

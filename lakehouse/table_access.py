@@ -1,7 +1,9 @@
-"""Opens tables in a Spark session's catalogue by pyiceberg, to read their metadata in this process. It never commits.
+"""Opens the lake's tables by pyiceberg, to read their metadata, and replaces their rows by Spark's writer.
 
-Spark Connect has no interface to a table's snapshots and files; pyiceberg has. All modules of `lakehouse` that plan
-which files to read call it.
+Spark Connect has no interface to a table's snapshots and files; pyiceberg has. It reads the metadata in this process,
+with the settings of the session's catalogue, and never commits. `overwrite` commits by Spark: Iceberg rejects the
+commit if another writer has changed the replaced rows since the snapshot that the caller read, so two runs cannot
+overwrite each other's rows. All modules of `lakehouse` that plan which files to read, or commit rows, call this module.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+import msgspec
 
 from lakehouse.data_files import is_readable
 from lakesync.analysis.catalogue import open_iceberg
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _SQLITE, _POSTGRES = "jdbc:sqlite:file:", "jdbc:postgresql:"
 
@@ -107,3 +111,78 @@ def _database(uri: str, settings: Mapping[str, str]) -> str | None:
     user, password = (quote(settings.get(f"jdbc.{part}", ""), safe="") for part in ("user", "password"))
     place = uri.removeprefix(f"{_POSTGRES}//")
     return f"postgresql+psycopg://{user}{f':{password}' if password else ''}{'@' if user else ''}{place}"
+
+
+class TableSize(msgspec.Struct, frozen=True):
+    """Totals of a table, from the summary of its newest snapshot."""
+
+    rows: int = 0
+    """Number of rows as `count(*)` counts them. State tables keep deleted rows too."""
+    data_files: int = 0
+    delete_files: int = 0
+    """Files that mark rows of data files as deleted, until these are rewritten without them."""
+    bytes: int = 0
+    """Bytes of the data and delete files."""
+
+
+def table_size(spark: SparkSession, name: str) -> TableSize:
+    """Return a table's rows, files and bytes; zeros for an empty table.
+
+    Args:
+        spark: an open Spark session.
+        name: the table's full, quoted name.
+
+    Raises:
+        pyiceberg.exceptions.NoSuchTableError, ConfigurationError: as `open_table`.
+    """
+    with open_table(spark, name) as table:
+        current = table.current_snapshot()
+    summary = current.summary.additional_properties if current is not None and current.summary is not None else {}
+    totals = {key: int(value) for key, value in summary.items() if key.startswith("total-")}
+    return TableSize(
+        totals.get("total-records", 0) - totals.get("total-position-deletes", 0),
+        totals.get("total-data-files", 0),
+        totals.get("total-delete-files", 0),
+        totals.get("total-files-size", 0),
+    )
+
+
+BATCH_PROPERTY = "lakesync.batch"
+"""Snapshot property: the id of the batch that was committed. For `landing` and `known` it is a JSON array of the ids of
+the batch's parts."""
+
+PARTITION_AFTER_PARTITION = {"use-table-distribution-and-ordering": "false", "fanout-enabled": "false"}
+"""Options of a writer for rows that each task has in the order of their partitions.
+
+A task then has one open file instead of one for each partition, whose buffers would fill the JVM's heap. Spark raises
+an error if rows of a partition come after those of another."""
+
+
+def overwrite(
+    rows: DataFrame,
+    name: str,
+    where: Column,
+    snapshot: int | None,
+    batch: str | None = None,
+    *,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Replace the rows that meet a condition. Iceberg rejects it if others have written such rows since `snapshot`.
+
+    Args:
+        rows: the new rows, all of which must meet the condition.
+        name: the table's full, quoted name.
+        where: the condition for the rows to replace.
+        snapshot: id of the snapshot that the caller read; None if the table was empty.
+        batch: an id of the commit, stored in the summary of its snapshot; None to store none.
+        options: further options of Spark's writer.
+
+    Raises:
+        PySparkException: the error of Spark or the catalogue. Only the table shows whether the rows were committed.
+    """
+    writer = rows.writeTo(name).option("isolation-level", "serializable").options(**options or {})
+    if batch is not None:
+        writer = writer.option(f"snapshot-property.{BATCH_PROPERTY}", batch)
+    if snapshot is not None:  # without one, Iceberg validates against all of the table's history
+        writer = writer.option("validate-from-snapshot-id", str(snapshot))
+    writer.overwrite(where)

@@ -1,12 +1,17 @@
-"""Searches the Parquet files in a table's folder for rows that an erasure covers, without asking Iceberg.
+"""Says which rows erasure requests cover: as conditions in Spark's SQL, and by a search of Parquet files.
 
-A query of the table shows neither the files of killed runs, which no snapshot references, nor rows that are only marked
-as deleted. Both are still on disk, so Spark tasks read every file. The proof in `lakehouse.erasure.requests` calls it.
+A request covers the deltas of one row, or of one client, up to an hlc. The conditions select the rows to erase. A row
+id may be any text, so values are passed as parameters and never become part of the SQL.
+
+The search proves the erasure. A query of a table shows neither the files of killed runs, which no snapshot references,
+nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file in the table's folder.
+The modules of `lakehouse.erasure`, and `lakehouse.backends.erasures`, call this module.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -19,11 +24,99 @@ from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.records import Erasure
+
+_CONNECTOR = "connector:"
+"""Prefix of the client ids under which connectors push."""
+_IS_ROW = "table_name = {} AND row_id = {}"
+"""Condition for one row, with `{}` in place of its table and its id."""
+
+
+class Condition(NamedTuple):
+    """A condition in Spark's SQL, with its parameters."""
+
+    sql: str = ""
+    """With `:p0`, `:p1` and so on in place of values; empty for a condition that was not narrowed yet."""
+    parameters: Mapping[str, str | int] = MappingProxyType({})
+    """Parameter name without the colon → value."""
+
+    def narrowed(self, sql: str, *values: str | int) -> Condition:
+        """Return this condition AND another one.
+
+        Args:
+            sql: the other condition, with `{}` in place of each value.
+            values: the values, in order.
+        """
+        first = len(self.parameters)
+        added = {f"p{first + number}": value for number, value in enumerate(values)}
+        further = sql.format(*(f":{name}" for name in added))
+        return Condition(f"{self.sql} AND {further}" if self.sql else further, {**self.parameters, **added})
+
+    def select(self, spark: SparkSession, table: str, columns: str = "*") -> DataFrame:
+        """Return the rows of a table that meet the condition.
+
+        Args:
+            spark: an open Spark session.
+            table: the table's full, quoted name.
+            columns: the SELECT list, in Spark's SQL.
+        """
+        return spark.sql(f"SELECT {columns} FROM {table} WHERE {self.sql}", args=dict(self.parameters))
+
+    def execute(self, spark: SparkSession, statement: str) -> None:
+        """Run an UPDATE or DELETE on the rows that meet the condition.
+
+        Args:
+            spark: an open Spark session.
+            statement: `UPDATE … SET …` or `DELETE FROM …`, without WHERE.
+        """
+        spark.sql(f"{statement} WHERE {self.sql}", args=dict(self.parameters))
+
+
+def deltas_of(requests: Sequence[Erasure]) -> Condition:
+    """Return the condition for the deltas in the history that any of the requests covers.
+
+    Args:
+        requests: at least one, all of the same gateway. A request that names no shards covers all of them.
+    """
+    covered: list[str] = []
+    values: list[str | int] = []
+    for each in requests:
+        if each.client_id is None:
+            named, own = _IS_ROW, [*each.row]
+        else:
+            named, own = "client_id = {}", [each.client_id]
+        of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
+        covered.append(f"({named} AND hlc <= {{}}{of_shards})")
+        values += [*own, each.hlc, *each.shards]
+    return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
+
+
+def landed_by(request: Erasure, connector: str | None) -> Condition | None:
+    """Return the condition for the polled rows that a request covers.
+
+    It is for the tables `landing` (polled rows as received) and `known` (the last version of each polled row). It does
+    not limit the time: rows of `known` have none, and the caller limits those of `landing` by their hlc. A row that a
+    poll puts into `known` again is pushed again with a later hlc, which the request does not cover.
+
+    Args:
+        request: an erasure of a row or of a client.
+        connector: name of the connector whose rows are erased; None for all connectors.
+
+    Returns:
+        The condition; None for a client that is not a connector, and so has no polled rows.
+    """
+    found = Condition().narrowed("gateway = {}", request.gateway)
+    if request.client_id is None:
+        found = found.narrowed(_IS_ROW, *request.row)
+    elif request.client_id.startswith(_CONNECTOR):
+        found = found.narrowed("connector = {}", request.client_id.removeprefix(_CONNECTOR))
+    else:
+        return None
+    return found if connector is None else found.narrowed("connector = {}", connector)
 
 
 _MAX_TASKS = 16
@@ -131,7 +224,7 @@ def leftovers_in_file(
             return  # a delete file
         for batch in file.iter_batches(columns=list(columns), batch_size=50_000):
             for request in requests:
-                counts[request.seq] += _covered(batch, request, history=history)
+                counts[request.seq] += _count_covered(batch, request, history=history)
     yield from (Leftover(path, seq, rows) for seq, rows in counts.items() if rows)
 
 
@@ -141,7 +234,7 @@ _STATE = ("_gateway", "_row", "_cells", "_inserted")
 """The columns of a state table that are searched."""
 
 
-def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
+def _count_covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
     """Return the number of rows with contents that a request covers."""
     if history:
         mine = pc.and_(pc.equal(batch["gateway"], request.gateway), pc.less_equal(batch["hlc"], request.hlc))

@@ -1,31 +1,37 @@
-"""Creates two sensors that request runs which copy data between backends: one for destinations, one for moves.
+"""Creates the sensors that request runs which exchange data with other systems: destinations, moves and polls.
 
 A destination is one or more adapters that follow the lake. An adapter is due if its mark is behind the lake's history
 `deltas`. A mark says how far something is. A move is a flow, a pair of tiers or a migration between two backends. It is
-due by its schedule, and after a failure. `lakesync_dagster.definitions` calls this module.
+due by its schedule, and after a failure. A poll reads an external system, such as Jira, through a connector. It is due
+when the connector's interval has passed since the last one. `lakesync_dagster.definitions` calls this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from assets.asset_metadata import (
+    CONNECTOR,
     DESTINATION_SENSOR,
     DESTINATIONS_JOB,
     MOVE_SENSOR,
+    POLL_JOB,
+    POLL_SENSOR,
     REQUESTED_BY,
     nearest_day,
+    polled_key,
     range_tags,
 )
 from assets.moves import newest_movable_day, partition_key, tier_days
 from lakehouse.marks import CopiedDays, days_to_copy
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from sensors.backoff import Attempts, skip_during_outage
-from sensors.lags import PipelineLags, is_under_way
+from sensors.lags import PipelineLags, due_tables, is_under_way
 
 MOVE = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""
@@ -155,7 +161,7 @@ def destination_sensor(
             behind = destination_lags(lags, context, store)
             ready, delayed = attempts.ready(behind)
             names = {lag.name for lag in ready}
-            busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
+            busy = {name for name in sorted(names) if is_under_way(context.instance, target_tags(keys[name]))}
             if names - busy:  # a run that moves these marks may have ended since they were read
                 behind = destination_lags(lags, context, store, anew=True)
                 ready, delayed = attempts.ready(behind)
@@ -164,7 +170,7 @@ def destination_sensor(
             waiting = [f"a run for {name} is under way" for name in sorted(busy)]
             return dg.SkipReason("; ".join([*waiting, *map(str, delayed)]) or "no destination is behind")
         requests = [
-            dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **partitions(name, requested)})
+            dg.RunRequest(asset_selection=[keys[name]], tags={**target_tags(keys[name]), **partitions(name, requested)})
             for name in sorted({lag.name for lag in requested})
         ]
         others = [lag for lag in behind if lag not in requested]
@@ -188,7 +194,87 @@ def destination_sensor(
         assert last is not None
         return range_tags(nearest_day(days, first), last)
 
-    def tags(key: dg.AssetKey) -> dict[str, str]:
+    def target_tags(key: dg.AssetKey) -> dict[str, str]:
         return {REQUESTED_BY: DESTINATION_SENSOR, TARGET: key.to_user_string()}
 
     return watch
+
+
+def poll_sensor(
+    config: Config,
+    snapshot: SchemaSnapshot,
+    days: dg.TimeWindowPartitionsDefinition,
+    open_staging: OpenStaging,
+    lags: PipelineLags,
+) -> dg.SensorDefinition:
+    """Create the sensor of polls: one run for the due tables of each connector, never two at once.
+
+    A table whose polls fail is due again after growing pauses. A poll that was killed moves no mark, so the sensor
+    requests it again after growing pauses too.
+
+    Args:
+        config: the project's configuration.
+        snapshot: the registered tables and connectors, with their intervals.
+        days: partitions by the UTC day on which rows landed.
+        open_staging: opens the staging store, which has the marks.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
+    """
+
+    @dg.sensor(
+        name=POLL_SENSOR,
+        job_name=POLL_JOB,
+        minimum_interval_seconds=2,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests a poll of every connector whose interval has passed.",
+    )
+    @skip_during_outage
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        attempts = Attempts(context.cursor)
+        lags.record_requests(POLL_SENSOR, attempts.by_part)
+        now_ms = WallClock(config.clock_offset_file).now_ms()
+        with open_staging() as store:
+            marks = store.marks()
+        found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
+        ready, delayed = attempts.ready(found.values())
+        requested = {
+            lag.key for lag in ready if not is_under_way(context.instance, poll_tags(f"{lag.gateway}/{lag.name}"))
+        }
+        if not requested:
+            nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"
+            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
+        today = nearest_day(days, now_ms)
+        requests = []
+        for each in snapshot.connectors:
+            lag = found.get(connector_tag(each))
+            if lag is not None and lag.key in requested:
+                requests.append(_request(each, due_tables(each, marks, now_ms), today))
+        cursor = attempts.cursor_after(
+            [lag for lag in found.values() if lag.key in requested],
+            [lag for lag in found.values() if lag.key not in requested],
+        )
+        return dg.SensorResult(run_requests=requests, cursor=cursor)
+
+    return watch
+
+
+def connector_tag(connector: PolledConnector) -> str:
+    """Return the value of the tag `CONNECTOR` of a connector's runs: `GATEWAY/NAME`."""
+    return f"{connector.gateway}/{connector.name}"
+
+
+def poll_tags(connector: str) -> dict[str, str]:
+    """Return the tags of a connector's runs.
+
+    Args:
+        connector: the result of `connector_tag`.
+    """
+    return {REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector}
+
+
+def _request(connector: PolledConnector, tables: Sequence[str], day: str) -> dg.RunRequest:
+    """Return the request of a run that polls some tables of a connector; `day` is the partition for today."""
+    return dg.RunRequest(
+        asset_selection=[polled_key(connector.gateway, connector.name, table) for table in tables],
+        partition_key=day,
+        tags=poll_tags(connector_tag(connector)),
+    )

@@ -1,11 +1,15 @@
-"""The routes of metrics: those of one gateway as JSON, those of the whole server for Prometheus.
+"""The routes by which operators and their tools observe the server: `/health`, `/ready` and the metrics.
 
-The console and `lakesync status` read the JSON. It has the sizes of the log, the lags of clients, dead letters, and the
-report of the pipeline's lags that Dagster's sensors store.
+Orchestrators such as Kubernetes call `/health` to restart a process, and `/ready` to route requests to it. The console
+and `lakesync status` read the metrics of one gateway as JSON: the sizes of the log, the lags of clients, dead letters,
+and the report of the pipeline's lags that Dagster's sensors store. Prometheus reads those of the whole server.
 """
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,17 +23,96 @@ from gateway.client_lag import refresh_all_gateways, refresh_gateway
 from gateway.client_tracker import ClientStatus
 from gateway.dependencies import AdminCaller, ClientCaller, has_token
 from gateway.metrics import dead_letter_counts
-from gateway.openapi_schemas import CALLER_ERRORS, DIGITS, Struct, error_responses
+from gateway.openapi_schemas import CALLER_ERRORS, DIGITS, ApiModel, Struct, error_responses
 from gateway.request_body import json_response
-from gateway.services import ServicesDependency
+from gateway.services import Services, ServicesDependency
 from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.flush import TableStats
 from lakesync.flush.thresholds import BacklogStats
-from lakesync.model.errors import AuthError
+from lakesync.model.errors import AuthError, StagingUnavailableError
 from lakesync.staging.records import Backlog, Checkpoint
 
 router = APIRouter()
+
+STORE_TIMEOUT_SECONDS = 5.0
+"""Seconds within which the staging store must respond to a small query."""
+
+
+class Health(ApiModel):
+    """`ok` for `/health`, `ready` for `/ready`."""
+
+    status: str
+
+
+@router.get("/health", summary="Check that the process answers", responses=error_responses())
+async def health() -> Health:
+    """Return `ok` while the process answers."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/ready",
+    summary="Check that the server accepts requests; the error begins with what is missing: "
+    "starting, draining, store, disk, behind",
+    responses=error_responses(),
+)
+async def ready(services: ServicesDependency) -> Health:
+    """Return `ready` while the server accepts requests; otherwise the error of `check_ready`, with status 503."""
+    await check_ready(services)
+    return Health(status="ready")
+
+
+async def check_ready(services: Services) -> None:
+    """Check everything that the server needs to accept requests: the store, free disk space and the backlog.
+
+    Args:
+        services: the server's shared objects.
+
+    Raises:
+        StagingUnavailableError: something is missing; the message begins with `starting`, `draining`, `store`, `disk`
+            or `behind`.
+    """
+    if services.gate.rejection_reason is not None:
+        raise StagingUnavailableError(services.gate.rejection_reason, retry_after=1)
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+            backlog = await run_in_threadpool(services.engine.store.backlog)
+    except TimeoutError:
+        raise StagingUnavailableError(f"store: staging did not answer within {STORE_TIMEOUT_SECONDS:g} s") from None
+    except StagingUnavailableError as error:
+        raise StagingUnavailableError(f"store: {error}") from error
+    settings = services.settings
+    for folder in settings.staging_folders:
+        _check_disk(folder, settings.min_free_disk_bytes)
+    _check_backlog(backlog, settings.limits.max_backpressure_bytes)
+
+
+def _check_disk(folder: Path, min_free_bytes: int) -> None:
+    """Check that the disk of the staging store has room."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StagingUnavailableError(f"disk: the folder of staging cannot be looked at: {error}") from error
+    if free < min_free_bytes:
+        raise StagingUnavailableError(
+            f"disk: {free} bytes are free for staging, {min_free_bytes} are needed: make room"
+        )
+
+
+def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
+    """Check that at least one shard of one gateway accepts pushes.
+
+    Each shard of a gateway has its own limit. If only some are above it, their pushes are rejected, and the server is
+    ready nevertheless.
+    """
+    if backlog and all(shard.bytes > max_bytes for shard in backlog):
+        gateways = len({shard.gateway for shard in backlog})
+        raise StagingUnavailableError(
+            f"behind: all {gateways} gateways hold more than {max_bytes} bytes that are not yet in the lake: "
+            "check that the pipeline runs"
+        )
+
 
 MAX_CLIENTS_LISTED = 1000
 """Number of clients in a response, at most."""

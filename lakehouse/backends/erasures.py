@@ -1,7 +1,7 @@
 """Erases in backends beyond the lake: a Spark task opens each backend and deletes what requests cover.
 
 A backend is a database or object store to which deltas were copied. It keeps covered deltas without their contents, so
-that counts still agree. `lakehouse.erasure.declared` finds the backends; the steps of the asset `erasure` call this
+that counts still agree. `lakehouse.backends.declared` finds the backends; the steps of the asset `erasure` call this
 module.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakehouse.backends.adapter_tasks import on_executors, open_backends
-from lakehouse.erasure.conditions import deltas_of
+from lakehouse.erasure.coverage import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
 from lakesync.adapters.redaction import RedactionRequest, TouchedRow, require_redactable
