@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from lakehouse.landing.poll_tasks import OpenSource, Part, PollWork
+from lakehouse.landing.poll_tasks import OpenSource, Part, PollPlan
 from lakehouse.landing.rows import LANDED_COLUMNS
 from lakesync.connectors.base import ConnectorConfig, ParallelSource, SourceRow, TablePart
 from lakesync.model.errors import ConfigurationError, NotFoundError
@@ -41,7 +41,7 @@ class SourceSettings(NamedTuple):
     open_source: OpenSource
     configs: tuple[ConnectorConfig, ...] = ()
     """The connectors that a notebook can read by name."""
-    work: PollWork | None = None
+    plan: PollPlan | None = None
     """The poll to read; None if connectors are read by name."""
 
 
@@ -61,14 +61,14 @@ class ConnectorSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns: those of `landing` for a poll, otherwise `row_id` and the table's known columns."""
-        if self.settings.work is not None:
+        if self.settings.plan is not None:
             return LANDED_COLUMNS
         schema = self._table().schema()
         return ", ".join(f"`{name}` {kind}" for name, kind in _columns(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the result of `schema`
         """Return the reader of a poll or of one table."""
-        return PollReader(self.settings.work) if self.settings.work is not None else self._table()
+        return PollReader(self.settings.plan) if self.settings.plan is not None else self._table()
 
     def _table(self) -> TableReader:
         """Return the reader of the table that the options name."""
@@ -90,22 +90,22 @@ class ConnectorSource(DataSource):
 class PollReader(DataSourceReader):
     """Reads the rows that a poll writes to `landing`."""
 
-    def __init__(self, work: PollWork) -> None:
+    def __init__(self, plan: PollPlan) -> None:
         """Store the poll.
 
         Args:
-            work: the poll to read.
+            plan: the poll to read.
         """
-        self._work = work
+        self._plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of the poll, one for each task."""
-        return self._work.parts()
+        return self._plan.parts()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
         assert isinstance(partition, Part)
-        return self._work.read(partition)
+        return self._plan.read(partition)
 
 
 class TableReader(DataSourceReader):
@@ -169,7 +169,7 @@ def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Seque
     _register(spark, format_of(kind.descriptor.type), SourceSettings(kind.open_source, tuple(configs)))
 
 
-def read_poll(spark: SparkSession, work: PollWork) -> DataFrame:
+def read_poll(spark: SparkSession, plan: PollPlan) -> DataFrame:
     """Return what a poll's tasks read: rows for `landing`, and reports. Each evaluation polls the source again.
 
     Each connector gets a format name of its own, because concurrent polls may share the session, and Spark looks up
@@ -177,12 +177,12 @@ def read_poll(spark: SparkSession, work: PollWork) -> DataFrame:
 
     Args:
         spark: an open Spark session.
-        work: the poll.
+        plan: the poll.
     """
-    config = work.config
+    config = plan.config
     digest = hashlib.sha256(msgspec.json.encode((config.gateway, config.name))).hexdigest()
     name = f"{format_of(config.type)}_{digest}"
-    _register(spark, name, SourceSettings(work.open_source, work=work))
+    _register(spark, name, SourceSettings(plan.open_source, plan=plan))
     return spark.read.format(name).load()
 
 

@@ -25,7 +25,7 @@ from pyspark.storagelevel import StorageLevel
 
 from lakehouse.data_files import data_file_path
 from lakehouse.landing.connector_source import read_poll
-from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
+from lakehouse.landing.poll_tasks import PollPlan, TablePlan, TableResult
 from lakehouse.landing.reading import LandedTables
 from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
 from lakehouse.landing.tables import ConnectorTables, commit_rows, landing_name
@@ -148,35 +148,42 @@ class LakeLanding(LandedTables):
             FlushError: the rows were not committed.
         """
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
-        calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
-        records_census = counting or first_reads
-        work = PollWork(
+        max_calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
+        with_census = counting or first_reads
+        plan = PollPlan(
             self._polled.open_source,
             self._polled.config,
             Constants.of(self._iceberg.gateway, self._iceberg.connector, self._number + 1, first),
             first=first,
             newest=self._newest,
             now_ms=self._now_ms(),
-            tables=tuple(self._work(table, counted=table in records_census) for table in tables),
-            bytes=BUDGETS_PER_LANDING * ingest.memory_budget_bytes,
-            calls=calls,
+            tables=tuple(self._table_plan(table, records_census=table in with_census) for table in tables),
+            max_bytes=BUDGETS_PER_LANDING * ingest.memory_budget_bytes,
+            max_calls=max_calls,
             deleted_share=ingest.deleted_share if counting else None,
         )
-        with computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, work)) as rows:
+        with computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, plan)) as rows:
             reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
             results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")
-            failed = {result.table for result in results if result.failure is not None and not result.whole}
+            failed = {result.table for result in results if result.failure is not None and not result.lands_partially}
             if any(result.landing for result in results if result.table not in failed):
-                self._land(rows, work.constants, failed)
+                self._land(rows, plan.constants, failed)
                 crash_point("poll.landed")
         _add_results(report, results, failed)
         return results
 
-    def _work(self, name: str, *, counted: bool) -> TableWork:
+    def _table_plan(self, name: str, *, records_census: bool) -> TablePlan:
         """Return what a poll's tasks need to know of a table."""
         table = self._tables[name]
-        return TableWork(name, table.identity, table.needs_census, self._position(name), self._landed(name), counted)
+        return TablePlan(
+            name,
+            table.identity,
+            lands_only_changes=table.counted,
+            position=self._position(name),
+            landed=self._landed(name),
+            records_census=records_census,
+        )
 
     def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
         """Commit the rows that tasks read, except those of failed tables."""

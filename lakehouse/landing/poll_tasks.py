@@ -1,7 +1,7 @@
 """The Spark tasks of a poll: each reads its part of a source's tables, and returns the rows for the table `landing`.
 
 A source is a connector's external system, for example a Jira site. The driver divides a poll among tasks
-(`PollWork.parts`), and each task reads one part (`PollWork.read`). Besides the rows, a task returns one row of the kind
+(`PollPlan.parts`), and each task reads one part (`PollPlan.read`). Besides the rows, a task returns one row of the kind
 `report` for each table that it read. A poll reads changes since a cursor, or takes a census: a list of all ids, which
 shows which rows were deleted. `lakehouse.landing.connector_source` calls both methods.
 """
@@ -49,19 +49,19 @@ OpenSource = Callable[[ConnectorConfig], Source]
 """Opens the source of a connector. It can be sent to Spark tasks."""
 
 
-class TableWork(NamedTuple):
+class TablePlan(NamedTuple):
     """A table to read, with its read position."""
 
     name: str
     identity: str | None
     """A column that identifies a row even when its row id changes; None if the table has no such column."""
-    whole: bool
-    """Whether every poll reads all rows, of which only those land that differ from the known ones."""
+    lands_only_changes: bool
+    """Whether every poll may read all rows, of which only those land that differ from the known ones."""
     position: ReadPosition
     """Where to continue."""
     landed: LandedTable
     """The files from which the known rows are read."""
-    counted: bool
+    records_census: bool
     """Whether to record the time of a census: one is taken, or all rows are read for the first time."""
 
 
@@ -80,7 +80,7 @@ class TableResult(msgspec.Struct, kw_only=True):
     """The highest hlc that the task assigned."""
     more: bool = False
     """Whether the task stopped early, to continue after the last page's cursor in another landing."""
-    whole: bool = True
+    lands_partially: bool = True
     """Whether rows that were read before an error may land. False for a part of a divided table, because the table's
     read position is valid only if all parts were read."""
     calls: int = 0
@@ -100,7 +100,7 @@ class Part(InputPartition):
         """Describe the part.
 
         Args:
-            table: the table's index in `PollWork.tables`.
+            table: the table's index in `PollPlan.tables`.
             piece: the piece of the table to read; None for the whole table.
             position: the table's read position after the landing, which one of its pieces reports; None: unchanged.
         """
@@ -109,8 +109,8 @@ class Part(InputPartition):
         self.piece = piece
         self.position = position
         self.number = 0
-        """The part's number among `of` parts."""
-        self.of = 1
+        """The part's number among all parts of the poll, of which there are `part_count`."""
+        self.part_count = 1
         self.calls = 0
         """Number of API calls that were made to divide the table."""
         self.deferred = False
@@ -119,7 +119,7 @@ class Part(InputPartition):
         """Why the table could not be divided, so that it is not read; None if it could."""
 
 
-class PollWork(NamedTuple):
+class PollPlan(NamedTuple):
     """What a poll reads for one landing: the changes of tables, or a census. It is sent to the tasks."""
 
     open_source: OpenSource
@@ -132,10 +132,10 @@ class PollWork(NamedTuple):
     """The newest hlc that has landed."""
     now_ms: int
     """Server wall time in milliseconds since 1970, recorded as the time of a census."""
-    tables: tuple[TableWork, ...]
-    bytes: int
+    tables: tuple[TablePlan, ...]
+    max_bytes: int
     """Bytes of JSON after which a task of a resumable source stops."""
-    calls: int | None
+    max_calls: int | None
     """Number of API calls that all tasks may make together; None for no limit."""
     deleted_share: float | None = None
     """In a census, the share of a table's rows that it may delete; None if this is not a census."""
@@ -153,12 +153,12 @@ class PollWork(NamedTuple):
             for part in found:
                 part.failure = Failure.of(error)
         for number, part in enumerate(found):
-            part.number, part.of = number, len(found)
+            part.number, part.part_count = number, len(found)
         return found
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Read a part at the source, and yield rows with the columns of `landing`, reports last."""
-        rows = LandedRows(self.constants, self.first + part.number * (HLCS_PER_LANDING // part.of))
+        rows = LandedRows(self.constants, self.first + part.number * (HLCS_PER_LANDING // part.part_count))
         if self.deleted_share is not None:
             yield from self._take_censuses(rows, self.deleted_share)
             return
@@ -167,15 +167,15 @@ class PollWork(NamedTuple):
         if part.failure is None and not part.deferred:
             try:
                 if part.piece is not None:
-                    result.whole = False
+                    result.lands_partially = False
                     yield from _read_piece(part.piece, table.name, rows, result)
                 else:
-                    yield from self._read_table(table, rows, result, part.of)
+                    yield from self._read_table(table, rows, result, part.part_count)
             except LakeSyncError as error:
                 result.failure = Failure.of(error)
         if part.position is not None and result.failure is None:
-            result.position = self._counted(table, part.position)
-        yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_PER_LANDING // part.of))
+            result.position = self._with_census_time(table, part.position)
+        yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_PER_LANDING // part.part_count))
 
     def _divided(self, source: Source) -> list[Part]:
         """Return one part for each table, and several for the first table that the source can divide.
@@ -189,21 +189,21 @@ class PollWork(NamedTuple):
         for number, table in enumerate(self.tables):
             mine = [Part(number)]
             try:
-                whole = source.split(table.name, table.position.cursor)
+                division = source.split(table.name, table.position.cursor)  # None: it is read by `changes`
             except LakeSyncError as error:
                 mine[0].failure = Failure.of(error)
             else:
-                if whole is not None and is_one_divided:
+                if division is not None and is_one_divided:
                     mine[0].deferred = True
-                elif whole is not None:
-                    is_one_divided, mine = True, _divide_table(number, table.position, whole)
+                elif division is not None:
+                    is_one_divided, mine = True, _divide_table(number, table.position, division)
             calls_so_far = source.usage.calls
             mine[0].calls, calls = calls_so_far - calls, calls_so_far
             parts += mine
         return parts
 
     def _read_table(
-        self, table: TableWork, rows: LandedRows, result: TableResult, tasks: int
+        self, table: TablePlan, rows: LandedRows, result: TableResult, tasks: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a table since its cursor, up to the end or to a limit of this landing.
 
@@ -214,8 +214,8 @@ class PollWork(NamedTuple):
             tasks: number of tasks that share the limit of API calls.
         """
         position = table.position
-        max_calls = None if self.calls is None else max(1, self.calls // tasks)
-        known = RowDigests(KnownRows(table.landed, self.newest)) if table.whole else None
+        max_calls = None if self.max_calls is None else max(1, self.max_calls // tasks)
+        known = RowDigests(KnownRows(table.landed, self.newest)) if table.lands_only_changes else None
         deadline = time.monotonic() + SECONDS_PER_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
@@ -234,7 +234,7 @@ class PollWork(NamedTuple):
                         yield rows.take()
                     if resumable and page.cursor is not None and bytes_before is not None:
                         spent = max_calls is not None and source.usage.calls >= max_calls
-                        if spent or rows.bytes - bytes_before >= self.bytes or time.monotonic() > deadline:
+                        if spent or rows.bytes - bytes_before >= self.max_bytes or time.monotonic() > deadline:
                             result.more = True
                             break
             finally:
@@ -243,8 +243,8 @@ class PollWork(NamedTuple):
                     result.position is not None and result.position.cursor != table.position.cursor
                 )
                 result.position = position if changed else None
-        if not result.more and table.counted:
-            result.position = self._counted(table, position)
+        if not result.more and table.records_census:
+            result.position = self._with_census_time(table, position)
 
     def _take_censuses(self, rows: LandedRows, deleted_share: float) -> Iterator[pa.RecordBatch]:
         """Take a census of each table that is due for one, and yield the rows that it adds or deletes."""
@@ -255,7 +255,7 @@ class PollWork(NamedTuple):
             with closing(self.open_source(self.config)) as source:
                 try:
                     for table in self.tables:
-                        if table.counted:
+                        if table.records_census:
                             yield from self._take_census(source, table, rows, positions, results, deleted_share)
                 finally:
                     _add_usage(first, source.usage)
@@ -264,8 +264,8 @@ class PollWork(NamedTuple):
                 results[table.name].failure = Failure.of(error)
         for table in self.tables:
             result = results[table.name]
-            if table.counted and (result.failure is None or not result.failure.error().retryable):
-                result.position = self._counted(table, positions[table.name])
+            if table.records_census and (result.failure is None or not result.failure.error().retryable):
+                result.position = self._with_census_time(table, positions[table.name])
             elif result.landing:
                 result.position = positions[table.name]
         yield from _last_rows(rows, list(results.values()), self.first + HLCS_PER_LANDING)
@@ -273,7 +273,7 @@ class PollWork(NamedTuple):
     def _take_census(
         self,
         source: Source,
-        table: TableWork,
+        table: TablePlan,
         rows: LandedRows,
         positions: dict[str, ReadPosition],
         results: dict[str, TableResult],
@@ -299,15 +299,15 @@ class PollWork(NamedTuple):
         except LakeSyncError as error:
             results[table.name].failure = Failure.of(error)
 
-    def _counted(self, table: TableWork, position: ReadPosition) -> ReadPosition:
-        """Return a read position with the time of this census, if the table's census is to be recorded."""
-        return msgspec.structs.replace(position, counted_ms=self.now_ms) if table.counted else position
+    def _with_census_time(self, table: TablePlan, position: ReadPosition) -> ReadPosition:
+        """Return a read position with the time of this poll as that of the last census, if the table records it."""
+        return msgspec.structs.replace(position, counted_ms=self.now_ms) if table.records_census else position
 
 
-def _divide_table(number: int, position: ReadPosition, whole: ParallelRead) -> list[Part]:
+def _divide_table(number: int, position: ReadPosition, division: ParallelRead) -> list[Part]:
     """Return a part for each piece of a table. The last one reports the read position."""
-    parts = [Part(number, piece) for piece in whole.parts]
-    parts[-1].position = msgspec.structs.replace(position, cursor=dict(whole.cursor), seen=SeenRows())
+    parts = [Part(number, piece) for piece in division.parts]
+    parts[-1].position = msgspec.structs.replace(position, cursor=dict(division.cursor), seen=SeenRows())
     return parts
 
 
@@ -329,6 +329,7 @@ def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
 
 
 def _count_page(result: TableResult, page: Page) -> None:
+    """Count a page of the source, also its rows that do not land because they have not changed."""
     result.pages += 1
     result.rows += len(page.rows)
     result.deleted += len(page.deleted)

@@ -67,6 +67,7 @@ _PROPERTIES = {
 }
 """Table properties of both tables."""
 EPOCH = date(1970, 1, 1)
+"""Iceberg counts the days of a partition from here."""
 
 
 def landing_name(names: LakeNames = NAMES) -> str:
@@ -247,6 +248,7 @@ def batch_of(snapshot: Snapshot) -> list[str] | None:
 
 
 def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
+    """Return the bounds of a column of texts, which the tables' properties make Iceberg store in full."""
     low, high = bounds
     assert isinstance(low, str), "these tables have column bounds for names"
     assert isinstance(high, str), "these tables have column bounds for names"
@@ -254,6 +256,7 @@ def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
 
 
 def _int(bound: str | int | None) -> int:
+    """Return a bound of a column of numbers, which every file of these tables has."""
     assert isinstance(bound, int), "these tables have column bounds for numbers"
     return bound
 

@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollWork, TableResult, TableWork
+from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollPlan, TablePlan, TableResult
 from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, LandedTable, ReadPosition
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
@@ -71,14 +71,19 @@ class Divided(Source):
 def work(settings, source=Source, **more):
     positions = more.pop("positions", {})
     tables = tuple(
-        TableWork(
-            name, None, False, positions.get(name, ReadPosition("x")), LandedTable(name, None, (), (), -1), counted=True
+        TablePlan(
+            name,
+            None,
+            False,
+            positions.get(name, ReadPosition("x")),
+            LandedTable(name, None, (), (), -1),
+            records_census=True,
         )
         for name in ("a", "b")
     )
-    given = {"bytes": 1 << 20, "calls": None, **more}
+    given = {"max_bytes": 1 << 20, "max_calls": None, **more}
     config = ConnectorConfig("gw", "desk", "x", settings)
-    return PollWork(source, config, Constants("gw", "desk", date(2026, 1, 1), 1), FIRST, 0, 5_000, tables, **given)
+    return PollPlan(source, config, Constants("gw", "desk", date(2026, 1, 1), 1), FIRST, 0, 5_000, tables, **given)
 
 
 def done(work):
@@ -116,7 +121,7 @@ def test_unchanged_rows_do_not_land():
     assert (again.rows, again.position.cursor) == (1, {"at": 1})
 
 
-@pytest.mark.parametrize("limits", [{"bytes": 1}, {"calls": 2}])
+@pytest.mark.parametrize("limits", [{"max_bytes": 1}, {"max_calls": 2}])
 def test_a_long_poll_stops_after_a_page_and_tasks_share_the_budget(limits):
     pages = {name: [page(name, f"r{number}", at=number) for number in range(4)] for name in ("a", "b")}
     _, results = done(work(pages, **limits))
