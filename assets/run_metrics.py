@@ -44,28 +44,28 @@ def spark_metadata(resource: SparkConnectResource) -> Metadata:
     Args:
         resource: the step's resource `pyspark`.
     """
-    application, work = resource.application, resource.work()
-    if application is None or (work is not None and not work.jobs):
+    application, figures = resource.application, resource.job_figures()
+    if application is None or (figures is not None and not figures.jobs):
         return {"engine": "none"}
     metadata: Metadata = {"engine": "spark", "spark/application": application}
-    if work is None or resource.ui_url is None:
+    if figures is None or resource.ui_url is None:
         return metadata
     pages = f"{resource.ui_url.rstrip('/')}/jobs"
     metadata |= {
-        "spark/jobs": len(work.jobs),
-        "spark/stages": work.stages,
-        "spark/tasks": work.tasks,
-        "spark/failed_tasks": work.failed_tasks,
-        "spark/rows_read": work.rows_read,
-        "spark/rows_written": work.rows_written,
-        "spark/bytes_read": work.bytes_read,
-        "spark/bytes_written": work.bytes_written,
-        "spark/shuffle_bytes": work.shuffle_bytes,
+        "spark/jobs": len(figures.jobs),
+        "spark/stages": figures.stages,
+        "spark/tasks": figures.tasks,
+        "spark/failed_tasks": figures.failed_tasks,
+        "spark/rows_read": figures.rows_read,
+        "spark/rows_written": figures.rows_written,
+        "spark/bytes_read": figures.bytes_read,
+        "spark/bytes_written": figures.bytes_written,
+        "spark/shuffle_bytes": figures.shuffle_bytes,
         "spark/ui": dg.MetadataValue.md(
-            f"[All jobs]({pages}/): " + ", ".join(f"[{job}]({pages}/job/?id={job})" for job in work.jobs)
+            f"[All jobs]({pages}/): " + ", ".join(f"[{job}]({pages}/job/?id={job})" for job in figures.jobs)
         ),
     }
-    if not work.complete:
+    if not figures.complete:
         metadata["spark/incomplete"] = "Spark has forgotten older jobs of this step: raise spark.ui.retainedJobs"
     return metadata
 

@@ -24,7 +24,7 @@ _CHECK_SECONDS = 0.05
 """Seconds between two requests meanwhile."""
 
 
-class SparkWork(NamedTuple):
+class JobFigures(NamedTuple):
     """The figures of some Spark jobs, summed. Rows and bytes are those that Spark's readers and writers count."""
 
     jobs: tuple[int, ...]
@@ -56,7 +56,7 @@ class SparkStatus:
         self._http = requests.Session()
         self._http.trust_env = False  # no proxy for a server on this machine
 
-    def work_of(self, tag: str) -> SparkWork | None:
+    def figures_of(self, tag: str) -> JobFigures | None:
         """Return the figures of the jobs that ran under a tag, once all of them have ended.
 
         Args:
@@ -83,7 +83,7 @@ class SparkStatus:
         def total(*fields: str) -> int:
             return sum(stage[field] for stage in ran for field in fields)
 
-        return SparkWork(
+        return JobFigures(
             jobs=tuple(numbers),
             stages=len({stage["stageId"] for stage in ran}),
             tasks=total("numCompleteTasks"),
@@ -172,9 +172,9 @@ class SparkConnectResource(LazyPySparkResource):
             self._tag = f"step_{uuid.uuid4().hex}"
             self._session.addTag(self._tag)
 
-    def work(self) -> SparkWork | None:
+    def job_figures(self) -> JobFigures | None:
         """Return the figures of the jobs since `start_measuring`; None if Spark's UI cannot be reached."""
-        return self._status.work_of(self._tag) if self._status is not None else None
+        return self._status.figures_of(self._tag) if self._status is not None else None
 
     def renew(self) -> None:
         """Stop the session, which may be lost; the next use creates a new one."""

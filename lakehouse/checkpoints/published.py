@@ -113,9 +113,9 @@ def _differences_of_all_rows(
 
     def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            stored = [stored_row(table.table, row) for row in batch.to_pylist()]
-            columns = ([row.row_id for row in stored], [row.arrival for row in stored])
-            sums = [_checksum(render.insert(row)) for row in stored]
+            states = [stored_row(table.table, row) for row in batch.to_pylist()]
+            columns = ([row.row_id for row in states], [row.arrival for row in states])
+            sums = [_checksum(render.insert(row)) for row in states]
             yield pa.record_batch([*map(pa.array, columns), pa.array(sums, pa.binary())], ["row_id", "arrival", "sum"])
 
     def framed(number: int) -> Iterator[pa.RecordBatch]:
@@ -126,7 +126,7 @@ def _differences_of_all_rows(
             kinds = (pa.string(), pa.binary(), pa.string())
             yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAME_NAMES)
 
-    held = rows.select(*FRAME_COLUMNS).mapInArrow(digests, "row_id string, arrival bigint, sum binary")
+    stored = rows.select(*FRAME_COLUMNS).mapInArrow(digests, "row_id string, arrival bigint, sum binary")
     sent = (
         in_tasks(spark, len(table.frames), framed, "row_id string, sent binary, fault string")
         .groupBy("row_id")
@@ -141,19 +141,19 @@ def _differences_of_all_rows(
     )
     day = f"cast(date_add(DATE'1970-01-01', cast(arrival div {ARRIVALS_PER_DAY} as int)) as string)"
     found = (
-        held.join(sent, "row_id", "full_outer")
+        stored.join(sent, "row_id", "full_outer")
         .select(verdict.alias("verdict"), sf.expr(day).alias("day"), "row_id", "faults", sf.col("sum").isNotNull())
-        .toDF("verdict", "day", "row_id", "faults", "held")
+        .toDF("verdict", "day", "row_id", "faults", "is_stored")
         .groupBy("day", "verdict")
         .agg(
             sf.count("row_id").alias("rows"),
             sf.min("row_id").alias("example"),
             sf.flatten(sf.collect_set("faults")).alias("faults"),
-            sf.sum(sf.col("held").cast("int")).alias("held"),
+            sf.sum(sf.col("is_stored").cast("int")).alias("stored"),
         )
         .collect()
     )
-    yield from _differences_of_totals(checkpoint, table, sum(row["held"] or 0 for row in found))
+    yield from _differences_of_totals(checkpoint, table, sum(row["stored"] or 0 for row in found))
     for row in sorted(found, key=lambda each: (each["day"] or "", each["verdict"])):
         for fault in row["faults"]:
             yield _difference(checkpoint, table, fault)
@@ -163,6 +163,7 @@ def _differences_of_all_rows(
 
 
 def _difference(checkpoint: Checkpoint, table: CheckpointTable, what: str, day: str = "") -> CheckpointDifference:
+    """Return a difference of one of the checkpoint's tables."""
     return CheckpointDifference(checkpoint.gateway, table.table, what, day)
 
 
@@ -206,12 +207,12 @@ def _differences_of_rows(
     """Yield the differences of a sample of the rows in a frame."""
     framed = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
     sampled = chance.sample(sorted(framed), min(SAMPLE, len(framed)))
-    held = {
+    stored = {
         row["_row"]: render.insert(stored_row(table, row))
         for row in snapshot.where(sf.col("_row").isin(sampled)).select(*FRAME_COLUMNS).toArrow().to_pylist()
     }
     for row in sampled:
-        if framed[row] != held.get(row):
+        if framed[row] != stored.get(row):
             yield f"row {row!r} in {uri} is not the snapshot's"
 
 

@@ -27,7 +27,7 @@ from lakehouse.table_definitions import (
     typed_columns,
 )
 from lakehouse.tables.verification import FRAME_COLUMNS, MAX_SAMPLED_DELTAS, row_delta, stored_row
-from lakesync.model.hlc import COUNTER_BITS
+from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.model.merge import RowState, encode_state
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class StateDifference(msgspec.Struct, frozen=True):
 
     gateway: str
     row: str
-    held: str
+    stored: str
     """The row in the state table, as JSON."""
     merged: str
     """The merge of its deltas, as JSON."""
@@ -89,12 +89,12 @@ def rows_unlike_merge(
     keys, history = _sampled(spark, table, names, gateways, days, seed, sample)
     version = read_version(spark, names.state(table))
     row_ids = sorted({row for _, row in keys})
-    held = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
+    stored = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
     rows = sorted((row for row in history if itemgetter(*_KEY)(row) in keys), key=itemgetter(*_KEY))
     marks = marks_of(version)
     found = []
     for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
-        arrival, state = held.get((gateway, row), (0, RowState()))
+        arrival, state = stored.get((gateway, row), (0, RowState()))
         mark = max(marks.get(gateway, 0), arrival)
         merged = state.copy() if days is not None else RowState()
         for delta in deltas:
@@ -143,8 +143,6 @@ def _text(state: RowState) -> str:
     return encode_state(state).decode()
 
 
-_DAY = 86_400_000 << COUNTER_BITS
-"""Arrivals in a day."""
 _FIGURES = ("rows", "visible", "cells", "typed", "row_sum", "cell_sum", "typed_sum")
 """The fields of `StateFigures`, in order."""
 _MODULUS = 1_000_000_007
@@ -175,7 +173,7 @@ class StateDay(msgspec.Struct, frozen=True):
     gateway: str
     day: str
     """`YYYY-MM-DD`, UTC."""
-    held: StateFigures
+    stored: StateFigures
     """What the state table has."""
     merged: StateFigures
     """What the history merges to."""
@@ -210,15 +208,15 @@ def unlike_history(
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
         state = state.where(sf.col("_gateway").isin(*gateways))
-    held, merged = _figures(_held_rows(state, list(kinds))), _figures(_merged_rows(deltas, kinds))
+    stored, merged = _figures(_stored_rows(state, list(kinds))), _figures(_merged_rows(deltas, kinds))
     return [
-        StateDay(gateway, day, held.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures()))
-        for gateway, day in sorted({*held, *merged})
-        if held.get((gateway, day)) != merged.get((gateway, day))
+        StateDay(gateway, day, stored.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures()))
+        for gateway, day in sorted({*stored, *merged})
+        if stored.get((gateway, day)) != merged.get((gateway, day))
     ]
 
 
-def _held_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
+def _stored_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
     """Return `gateway, row_id, arrival, tombstone, inserted, visible` and the sums of each row of a state table."""
     hashes = "transform(map_entries(_cells), e -> xxhash64(e.key, e.value.hlc, e.value.client_id, e.value.value))"
     values = {name: sf.col(f"`{name}`") for name in columns}
@@ -265,7 +263,7 @@ def _typed(kind: Column, text: Column) -> dict[str, Column]:
 
 
 def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
-    """Merge deltas, and return the columns of `_held_rows` for each merged row.
+    """Merge deltas, and return the columns of `_stored_rows` for each merged row.
 
     Args:
         deltas: rows of the history.
@@ -323,7 +321,9 @@ def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
     """Return (gateway, day) → the figures of its rows."""
     stamps = "tombstone.hlc, tombstone.client_id, inserted.hlc, inserted.client_id"
     summed = (
-        rows.withColumn("day", sf.expr(f"cast(date_add(DATE'1970-01-01', cast(arrival div {_DAY} as int)) as string)"))
+        rows.withColumn(
+            "day", sf.expr(f"cast(date_add(DATE'1970-01-01', cast(arrival div {ARRIVALS_PER_DAY} as int)) as string)")
+        )
         .groupBy("gateway", "day")
         .agg(
             sf.count("*").alias("rows"),

@@ -191,7 +191,7 @@ def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
         run.pyspark.start_measuring()
         with only_in_tasks(monkeypatch):
             first = destinations.follow(spark, late, names)
-        assert run.pyspark.work().tasks > 2  # those that moved rows, and the few of the plan
+        assert run.pyspark.job_figures().tasks > 2  # those that moved rows, and the few of the plan
         assert (first.tasks, first.deltas, first.behind) == (2, first.progress.deltas, False)
         assert first.deltas >= 30
         assert compare(spark, late, names).is_equal

@@ -117,7 +117,7 @@ def test_a_state_that_differs_from_the_merge_is_found_in_the_whole_history_and_o
     assert [each.row for each in rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
     (by_day,) = unlike_history(spark, "t", lake.names)
-    assert (by_day.gateway, by_day.day, by_day.held.rows, by_day.merged.rows) == ("g", DAYS[0].isoformat(), 1, 2)
+    assert (by_day.gateway, by_day.day, by_day.stored.rows, by_day.merged.rows) == ("g", DAYS[0].isoformat(), 1, 2)
 
 
 def test_an_altered_value_is_found_on_its_day(lake, spark):
@@ -126,8 +126,8 @@ def test_an_altered_value_is_found_on_its_day(lake, spark):
         " 'delta_id', _cells['title'].delta_id, 'width', 1, 'value', '\"by hand\"')) WHERE _row = 'row-4'"
     )
     (found,) = unlike_history(spark, "t", lake.names)
-    assert (found.day, found.held.cells) == (DAYS[1].isoformat(), found.merged.cells)
-    assert found.held.cell_sum != found.merged.cell_sum
+    assert (found.day, found.stored.cells) == (DAYS[1].isoformat(), found.merged.cells)
+    assert found.stored.cell_sum != found.merged.cell_sum
 
 
 def test_a_duplicate_row_is_found(lake, spark):
@@ -167,7 +167,7 @@ def test_a_sound_history_is_checked_in_one_spark_job(lake, spark, spark_server):
     status = SparkStatus(spark_server["config"].spark.ui_url, spark.conf.get("spark.app.id"))
     spark.addTag("checks")
     faults = history_faults(spark, lake.store, lake.names, DAYS[:1])
-    work = status.work_of("checks")
+    work = status.figures_of("checks")
     spark.removeTag("checks")
     assert [each.lake_count for each in faults.differences] == [3]
     assert len(work.jobs) == 1

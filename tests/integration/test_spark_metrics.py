@@ -23,9 +23,9 @@ def test_the_work_of_a_session_is_counted_separately(spark_server):
         counted(one.pyspark.spark_session)
         one.pyspark.start_measuring()
         counted(other.pyspark.spark_session)
-        assert one.pyspark.work().jobs == ()
+        assert one.pyspark.job_figures().jobs == ()
         counted(one.pyspark.spark_session)
-        work, of_other = one.pyspark.work(), other.pyspark.work()
+        work, of_other = one.pyspark.job_figures(), other.pyspark.job_figures()
     assert work.rows_read == ROWS
     assert work.tasks > PARTITIONS
     assert work.shuffle_bytes > 0
@@ -42,7 +42,7 @@ def test_rows_that_spark_writes_are_counted(spark_server):
         spark.sql("CREATE TABLE lake.measured.numbers (id bigint) USING iceberg")
         run.pyspark.start_measuring()
         spark.range(0, ROWS, 1, PARTITIONS).writeTo("lake.measured.numbers").append()
-        work = run.pyspark.work()
+        work = run.pyspark.job_figures()
         spark.sql("DROP TABLE lake.measured.numbers PURGE")
     assert (work.rows_written, work.tasks, len(work.jobs)) == (ROWS, PARTITIONS, 1)
     assert work.bytes_written > 0
