@@ -54,7 +54,9 @@ class Backends:
         self._materialises = not config.flush.queue
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
+            """The target of the server's own flushes; None if the pipeline flushes."""
             self.sources = {name: _source(config, named, opening) for name, named in config.sources.items()}
+            """Name of a source, from which clients may pull → its adapter."""
             self._opened = opening.pop_all()
         self._housekeeping: Housekeeping | None = None
 
@@ -122,12 +124,12 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
 
 
 def _source(config: Config, named: str, opening: ExitStack) -> Adapter:
-    """Open the adapter of a URI or of a declared backend."""
+    """Open the adapter of a URI, or of a declared backend, whose name has no colon."""
     if ":" in named:
         return _opened(named, opening)
-    place = open_backend(resolve_backend(config, named))
-    opening.callback(place.close)
-    return place
+    backend = open_backend(resolve_backend(config, named))
+    opening.callback(backend.close)
+    return backend
 
 
 def _opened(uri: str, opening: ExitStack) -> Adapter:

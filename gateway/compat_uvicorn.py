@@ -205,7 +205,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        """Answer 408 if a head has begun, and close a connection on which none has."""
+        """Respond with 408 if a head has begun, and close a connection on which none has."""
         self._timer = None
         if self._in_head:
             self._reject(408, f"the head of the request took more than {HEAD_SECONDS:g} s; send it at once")

@@ -94,12 +94,12 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
-    """Answer an error of the engine or a fault of the server."""
-    return answer_error(error, RequestRecord.of(request))
+    """Respond to an error of the engine or a fault of the server."""
+    return respond_to_error(error, RequestRecord.of(request))
 
 
 async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
-    """Answer parameters that FastAPI rejects with a `ValidationError` that names each of them."""
+    """Respond to parameters that FastAPI rejects with a `ValidationError` that names each of them."""
     invalid = cast("RequestValidationError", error)
     faults = []
     for fault in invalid.errors():
@@ -108,11 +108,11 @@ async def _handle_invalid_parameters(request: Request, error: Exception) -> Resp
             faults.append(f"the {where} parameter {name!r} is missing; add it")
         else:
             faults.append(f"the {where} parameter {name!r} is {str(fault['input'])[:40]!r}: {fault['msg']}")
-    return answer_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
+    return respond_to_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
 
 
 async def _handle_no_route(request: Request, error: Exception) -> Response:
-    """Answer a request with a path that no route has (404), or a method that its route lacks (405)."""
+    """Respond to a request with a path that no route has (404), or a method that its route lacks (405)."""
     rejection = cast("HTTPException", error)
     headers = {"Allow": ", ".join(_allowed_methods(request))} if rejection.status_code == 405 else rejection.headers
     record = RequestRecord.of(request)
@@ -135,7 +135,7 @@ def status_of(kind: type[LakeSyncError]) -> int:
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
-def answer_error(error: Exception, record: RequestRecord) -> Response:
+def respond_to_error(error: Exception, record: RequestRecord) -> Response:
     """Return the response to an exception, store its code in the request's record, and log an unexpected one.
 
     Args:
@@ -225,7 +225,7 @@ class ErrorMiddleware:
             return
         if self._gate.rejection_reason is not None and scope["path"] not in _ALWAYS_OPEN:
             error = StagingUnavailableError(self._gate.rejection_reason, retry_after=1)
-            response = answer_error(error, RequestRecord.in_scope(scope))
+            response = respond_to_error(error, RequestRecord.in_scope(scope))
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
             return
@@ -268,7 +268,7 @@ class ErrorMiddleware:
         if has_begun:
             log.error("answer cut short", request_id=record.request_id, exc_info=error)
             raise error
-        await answer_error(error, record)(scope, receive, send)
+        await respond_to_error(error, record)(scope, receive, send)
 
 
 CLOSE_GOING_AWAY = 1001
@@ -306,7 +306,7 @@ def close_code_of(error: Exception) -> tuple[int, str]:
 
 
 def _close_code(error: LakeSyncError) -> int:
-    """Return the WebSocket close code for an error, which tells the client whether to connect again."""
+    """Return the WebSocket close code for an error, by which the client decides whether to connect again."""
     if isinstance(error, BadFrameError):
         return CLOSE_BAD_FRAME
     if isinstance(error, PayloadTooLargeError):

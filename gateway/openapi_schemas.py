@@ -43,7 +43,7 @@ HLC: dict[str, Any] = {
         {"type": "integer", "minimum": 0, "maximum": MAX_HLC},
     ],
 }
-HLC_IN_ANSWER: dict[str, Any] = {
+HLC_IN_RESPONSE: dict[str, Any] = {
     "description": "64 bits as a decimal string",
     "type": "string",
     "pattern": "^[0-9]{1,19}$",
@@ -144,14 +144,14 @@ class StructSchema:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Describe the type."""
-        return struct_schema(schema["metadata"]["struct"], HLC_IN_ANSWER)
+        return struct_schema(schema["metadata"]["struct"], HLC_IN_RESPONSE)
 
 
 T = TypeVar("T")
 Struct: TypeAlias = Annotated[T, StructSchema()]
 """A msgspec type as a response model, or as a field of one: `Struct[SyncRules]`."""
 
-Hlc: TypeAlias = Annotated[int, PlainSerializer(str), WithJsonSchema(HLC_IN_ANSWER)]
+Hlc: TypeAlias = Annotated[int, PlainSerializer(str), WithJsonSchema(HLC_IN_RESPONSE)]
 """A hybrid logical clock in a pydantic model."""
 
 
@@ -298,7 +298,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
     schemas: dict[str, Any] = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    schemas["ErrorBody"] = struct_schema(ErrorBody, HLC_IN_ANSWER)
+    schemas["ErrorBody"] = struct_schema(ErrorBody, HLC_IN_RESPONSE)
     return document
 
 

@@ -136,6 +136,7 @@ def first_arrival_day(store: FlushStore) -> str | None:
 
 
 def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
+    """Return the schemas in order of their tables' names."""
     return tuple(tables[table] for table in sorted(tables))
 
 

@@ -33,6 +33,7 @@ from lakesync.analysis.statement import Statement, parse_statement
 from lakesync.analysis.unflushed import unflushed_table
 from lakesync.config import Config, load
 from lakesync.model.errors import LakeSyncError, ValidationError
+from lakesync.model.hlc import COUNTER_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +140,7 @@ class _Views:
             rows = at_snapshot(self._spark, self._names.deltas, plan.snapshot)
         if self._unflushed is not None:
             new = self._unflushed.join(rows.select(*LOG_POSITION), LOG_POSITION, "anti")
-            day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", 16)))
+            day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", COUNTER_BITS)))
             rows = rows.unionByName(new.withColumn("day", day), allowMissingColumns=True)
         return rows if plan.upto is None else rows.where(sf.col("arrival") <= plan.upto)
 
@@ -249,7 +250,7 @@ def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
             column.set("catalog", None)
     for call in list(tree.find_all(exp.Anonymous)):
         if call.name.lower() == "hlc_time" and len(call.expressions) == 1:
-            moment = f"timestamp_millis(shiftright({call.expressions[0].sql(dialect='spark')}, 16))"
+            moment = f"timestamp_millis(shiftright({call.expressions[0].sql(dialect='spark')}, {COUNTER_BITS}))"
             call.replace(sqlglot.parse_one(moment, read="spark"))
     return tree.sql(dialect="spark")
 

@@ -55,7 +55,7 @@ width int COMMENT 'columns it came with', columns map<string, string> COMMENT 'J
 
 _DELTAS_PROPERTIES = {
     "format-version": "2",
-    # A flush's task holds one gateway and a day or two: a file each, no shuffle before it.
+    # A flush's task has deltas of one gateway and a day or two: a file each, no shuffle before it.
     "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
     "write.parquet.compression-level": "1",

@@ -189,7 +189,7 @@ class AlertCursor(msgspec.Struct):
     until: str
     """Update time of the newest run that was read, in ISO 8601."""
     failing: dict[str, list[str]] = {}
-    """A run's work, as `_work` returns it → the faults of the latest run with that work, if it failed."""
+    """A kind of runs, as `_kind_of` returns it → the faults of the latest run of that kind, if it failed."""
 
 
 def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
@@ -224,16 +224,16 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
             ended, limit=RUNS_PER_TICK, order_by="update_timestamp", ascending=True
         )
         for record in records:
-            run, before = record.dagster_run, known.failing.get(_work(record.dagster_run), [])
+            run, before = record.dagster_run, known.failing.get(_kind_of(record.dagster_run), [])
             if run.status is dg.DagsterRunStatus.FAILURE:
                 alert = _failed(context.instance, run, alerts)
-                known.failing[_work(run)] = alert.faults
+                known.failing[_kind_of(run)] = alert.faults
                 if not set(alert.faults) <= set(before):
                     alerts.send(alert)
                     sent += 1
             elif before:
                 alerts.send(RunRecovered(run.run_id, run.job_name, before, alerts.run_url(run.run_id)))
-                del known.failing[_work(run)]
+                del known.failing[_kind_of(run)]
                 sent += 1
             known.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
             context.update_cursor(msgspec.json.encode(known).decode())
@@ -243,10 +243,10 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
     return send
 
 
-def _work(run: dg.DagsterRun) -> str:
-    """Return a run's work as text: job, assets and part. It is the same for all runs that do the same work.
+def _kind_of(run: dg.DagsterRun) -> str:
+    """Return what a run does as text: job, assets and part. It is the same for all runs that do the same.
 
-    Polls of a connector are one work, whatever tables they include: after a failure, only some of them are due.
+    All polls of a connector do the same, whatever tables they include: after a failure, only some of them are due.
     """
     if CONNECTOR in run.tags:
         return f"{run.job_name} {run.tags[CONNECTOR]}"

@@ -134,7 +134,9 @@ class PipelineLags:
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
                 wait_ms = QUEUED_SECONDS * 1000
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
-                found = {lag.key: lag for lag in self._marks().lags(unflushed, self._tables, followers, late, now_ms)}
+                found = {
+                    lag.key: lag for lag in self._mark_reader().lags(unflushed, self._tables, followers, late, now_ms)
+                }
                 failing = failing_polls(self._snapshot, staging_marks, now_ms)
                 self._lags = list((found | {each.lag.key: each.lag for each in failing}).values())
                 self._read_at, self._read_at_marks = now, marks
@@ -150,7 +152,7 @@ class PipelineLags:
         """
         return compare((), (), (), timed_parts(self._config, self._snapshot, marks, now_ms), now_ms)
 
-    def _marks(self) -> "MarkReader":
+    def _mark_reader(self) -> "MarkReader":
         """Return the reader of the lake's marks, which is created at the first call."""
         if self._reader is None:
             from lakesync.analysis.lake_marks import MarkReader  # imports pyiceberg, which would delay loading
@@ -200,7 +202,7 @@ class PipelineLags:
         """Yield counts of dead letters (values and tables set aside), each with the time of its first report."""
         last = report_in(marks)
         known = {(each.kind, each.name, each.gateway): each.since_ms for each in last.dead_letters} if last else {}
-        rejected = self._marks().rejected.items()
+        rejected = self._mark_reader().rejected.items()
         found = [DeadLetters("value", table, gateway, count, now_ms) for (gateway, table), count in rejected]
         destinations = [each.name for each in followers if each.part == "destination"]
         found += [each for name in destinations if name in marks for each in _destination_letters(name, marks[name])]
@@ -263,7 +265,7 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
     found = []
     for each in snapshot.connectors:
         times = _poll_times(each, marks, now_ms)
-        mark, next_ms = max(time.mark for time in times.values()), min(time.next_ms for time in times.values())
+        mark, next_ms = max(poll.mark for poll in times.values()), min(poll.next_ms for poll in times.values())
         found.append(Timed("poll", each.name, each.gateway, mark, next_ms))
     for part, group, name, cron in _moves(config):
         mark = int(marks.get(move_mark(group, name), 0))
@@ -295,9 +297,9 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
         parts = {f"{each.name}/{table}": [table] for table in failing}
         for name, tables in ({each.name: [*failing]} if len(parts) == len(times) else parts).items():
             own, due = [failing[table] for table in tables], [times[table] for table in tables]
-            mark, since_ms = max(time.mark for time in due), min(failed.since_ms for failed in own)
+            mark, since_ms = max(poll.mark for poll in due), min(failed.since_ms for failed in own)
             lag = Lag("poll", name, each.gateway, mark, 0, since_ms)
-            found.append(FailingPoll(lag, max(failed.count for failed in own), min(time.next_ms for time in due)))
+            found.append(FailingPoll(lag, max(failed.count for failed in own), min(poll.next_ms for poll in due)))
     return found
 
 
@@ -313,7 +315,7 @@ def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int
         now_ms: server wall time in milliseconds since 1970.
     """
     times = _poll_times(connector, marks, now_ms)
-    return [table for table, time in times.items() if not time.mark <= now_ms < time.next_ms]
+    return [table for table, poll in times.items() if not poll.mark <= now_ms < poll.next_ms]
 
 
 class _PollTime(NamedTuple):

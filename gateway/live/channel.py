@@ -284,7 +284,7 @@ class Channel:
         pulls = []
         for connection, subscriber in members:
             unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
-            # Did the read know that the client has other connections, over which it may have been sent other changes?
+            # Did the read consider the client's other connections, over which it may have been sent other changes?
             known = subscriber.client_id in group.multi_connected or subscriber.client_id not in self._multi_connected
             if not (unchanged and same_index and known) or subscriber.has_own_changes:  # the read may be too old
                 self._requeue((connection,))

@@ -377,7 +377,7 @@ def _ignore() -> None:
 
 @contextmanager
 def _bad_frames() -> Iterator[None]:
-    """Raise BadFrameError instead of ValidationError: another close code tells that the frame cannot be read."""
+    """Raise BadFrameError instead of ValidationError, because it has a close code of its own."""
     try:
         yield
     except ValidationError as error:

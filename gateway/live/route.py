@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response, WebSocket
 
 from gateway.compat_uvicorn import wire_of
 from gateway.dependencies import Caller, authenticate
-from gateway.errors import answer_error
+from gateway.errors import respond_to_error
 from gateway.headers import header
 from gateway.live.connection import ROUTE, LiveConnection
 from gateway.live.hub import Hub
@@ -102,7 +102,7 @@ async def _admit(websocket: WebSocket, services: Services, hub: Hub, gateway: st
 
 async def _deny(websocket: WebSocket, services: Services, record: RequestRecord, error: Exception) -> None:
     """Respond to the opening request with an error, as to an HTTP request."""
-    response = answer_error(error, record)
+    response = respond_to_error(error, record)
     record.status = response.status_code
     response.raw_headers += record.response_headers()
     record.finish("GET", services.metrics)

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][-+]?[0-9]{1,3})?")
 
 
 class FlushRequested(ApiModel):
-    """The answer to a request for a flush."""
+    """The response to a request for a flush."""
 
     requested: bool
     flushed: bool | None = None
@@ -123,7 +123,7 @@ JobId = Annotated[
 
 
 class DeadLetter(ApiModel):
-    """One table of one flush that the destination did not take."""
+    """A job that updates one destination table after one flush, and that failed all its attempts."""
 
     job_id: str
     table: str
@@ -142,14 +142,14 @@ class DeadLetterList(ApiModel):
 
 
 class RetriedJob(ApiModel):
-    """The answer to a retry: the job is in the queue again."""
+    """The response to a retry: the job is in the queue again."""
 
     retried: bool
     job_id: str
 
 
 class DroppedJob(ApiModel):
-    """The answer to a drop: the job is deleted."""
+    """The response to a drop: the job is deleted."""
 
     dropped: bool
     job_id: str

@@ -47,7 +47,7 @@ class Health(ApiModel):
 
 @router.get("/health", summary="Check that the process answers", responses=error_responses())
 async def health() -> Health:
-    """Return `ok` while the process answers."""
+    """Return `ok` while the process responds."""
     return Health(status="ok")
 
 
@@ -278,7 +278,7 @@ async def admin_metrics(
     snapshot = await run_in_threadpool(store.newest_checkpoint, gateway.gateway_id)
     marks = await run_in_threadpool(store.marks)
     report = report_in(marks)
-    answer = OperatorStats(
+    operator_stats = OperatorStats(
         **fields,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
         checkpoint=CheckpointSnapshot.of(snapshot) if snapshot is not None else None,
@@ -289,7 +289,7 @@ async def admin_metrics(
         pipeline=PipelineLag.of(report, gateway.gateway_id) if report is not None else None,
         dead_letters=await run_in_threadpool(dead_letter_counts, marks, services.engine.queue, gateway.gateway_id),
     )
-    return json_response(answer)
+    return json_response(operator_stats)
 
 
 @router.get(

@@ -42,7 +42,7 @@ class Page:
 
     def index(self, request: Request) -> Response:
         """Return the page itself."""
-        return _answer(request, self._index)
+        return _file_response(request, self._index)
 
     def file(self, request: Request, name: str) -> Response:
         """Return a file that the page links. `index.html` is not served so, because its relative links would break.
@@ -57,10 +57,10 @@ class Page:
         if name not in self._files:
             RequestRecord.of(request).content_policy = _CONTENT_POLICY
             raise NotFoundError(f"the page {request.url.path.rpartition('/')[0]} has no file {name!r}")
-        return _answer(request, self._files[name])
+        return _file_response(request, self._files[name])
 
 
-def _answer(request: Request, file: Path) -> Response:
+def _file_response(request: Request, file: Path) -> Response:
     """Respond with a file of a page, compressed if the browser accepts it."""
     RequestRecord.of(request).content_policy = _CONTENT_POLICY
     content, compressed = _content(file)

@@ -164,9 +164,9 @@ _CLAIMS: dict[str, Any] = {
 class RowExplanation(Explanation, frozen=True, rename="camel"):
     """Why a client has a row or lacks it, with what this process knows of the client and of rejected pushes."""
 
-    refused: RejectedDelta | None
+    rejected: RejectedDelta | None = msgspec.field(name="refused")
     """The latest rejected delta of the row since it last changed; null if this process remembers none."""
-    standing: ClientStatus | None
+    client_status: ClientStatus | None = msgspec.field(name="standing")
     """The client's status; null if this process has not seen it since it started."""
 
 
@@ -224,7 +224,7 @@ def _with_status(found: Explanation, rejected: RejectedDelta | None, status: Cli
     first, *others = found.reasons
     reasons = (first, *([rejected.sentence] if rejected is not None else ()), *_status_reasons(found, status), *others)
     fields = msgspec.structs.asdict(found) | {"reasons": reasons}
-    return RowExplanation(**fields, refused=rejected, standing=status)
+    return RowExplanation(**fields, rejected=rejected, client_status=status)
 
 
 def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator[str]:

@@ -115,4 +115,5 @@ def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[Datab
 
 
 def _row(number: int, report: str | None = None, failure: str | None = None) -> pa.RecordBatch:
+    """Return a task's row for the driver: its number, and a report or an error as JSON."""
     return pa.RecordBatch.from_pylist([{"number": number, "report": report, "failure": failure}], schema=_REPORTS_ARROW)

@@ -249,6 +249,7 @@ class Migration(msgspec.Struct, frozen=True):
         return ProgressInFile(self._file(".ranges"), Division)
 
     def _file(self, suffix: str) -> Path:
+        """Return the path of the progress file, or with a suffix that of another file of the migration."""
         return Path(self.folder) / f"{self.name.replace('/', '.')}{suffix}.json"
 
 
@@ -342,6 +343,7 @@ class _OpenBackends:
         self._opened: dict[bytes, DatabaseAdapter] = {}
 
     def open(self, backend: Backend) -> DatabaseAdapter:
+        """Open a backend, or return it if it is open."""
         key = msgspec.json.encode(backend)
         if key not in self._opened:
             (self._opened[key],) = open_backends([backend], self._closing)
@@ -349,6 +351,7 @@ class _OpenBackends:
 
 
 def _sum_tier_reports(reports: Sequence[TierReport]) -> TierReport:
+    """Add up the reports of one move's ranges."""
     return TierReport(
         sum(each.deltas for each in reports),
         sum(each.id_sum for each in reports) % 2**64,

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import ErasureStore, PipelineStore
 
 
-HELD = "held-"
+_FIRST_TAG = "cut-"
+"""Prefix of the tag that a checkpoint's snapshot gets when it is made. Gateway id, `-` and arrival follow."""
+NEWEST_TAG = "held-"
 """Prefix of a tag that keeps a newest checkpoint's snapshot after its first tag has expired. The gateway id follows."""
 _FOR_EVER_DAYS = 36_500
 """Days for which a tag lasts that is never meant to end."""
@@ -97,7 +99,7 @@ def tag_newest(
     """
     half_expired_ms = (time.time() - retention.hours * 1800) * 1000  # created before half of the retention
     old = {
-        f"{HELD}{checkpoint.gateway}": part.snapshot_id
+        f"{NEWEST_TAG}{checkpoint.gateway}": part.snapshot_id
         for checkpoint in checkpoints
         for part in checkpoint.tables
         if part.table == table and checkpoint.created_ms < half_expired_ms
@@ -165,11 +167,12 @@ def make_checkpoint(
         return newest
     ordered = sorted(schemas, key=lambda schema: schema.table)
 
-    def merged(schema: TableSchema) -> int | None:
+    def merged_snapshot(schema: TableSchema) -> int | None:
+        """Merge one table up to the arrival, and return its snapshot; None if it is empty."""
         contract = contracts.get(schema.table, "evolve")
         return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
 
-    found = in_parallel(spark, merged, ordered)
+    found = in_parallel(spark, merged_snapshot, ordered)
     snapshots = dict(zip((schema.table for schema in ordered), found, strict=True))
     before = _reusable(store, newest, cut_point)
     if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
@@ -293,7 +296,7 @@ def _table_frames(
         return None
     name, gateway, arrival = names.state(table), target.gateway, target.arrival
     spark.sql(
-        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} "
+        f"ALTER TABLE {name} CREATE OR REPLACE TAG `{_FIRST_TAG}{gateway}-{arrival}` AS OF VERSION {snapshot} "
         f"RETAIN {target.retention_clause}"
     )
     crash_point("checkpoint.tagged")

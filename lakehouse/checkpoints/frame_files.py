@@ -152,6 +152,7 @@ class _HighestArrival:
 
 
 def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordBatch:
+    """Return the row that a task reports, in the columns `WRITTEN`."""
     columns = {"uri": [uri], "rows": [rows], "bytes": [size], "highest_arrival": [highest_arrival]}
     return pa.RecordBatch.from_pydict(columns, WRITTEN)
 
@@ -180,20 +181,21 @@ def frames(
     Raises:
         ValueError: one row is larger than a frame may be.
     """
-    ending = encode_response(SyncResponse((), arrival))
-    parts: list[memoryview | bytes] = []
+    ending = encode_response(SyncResponse((), arrival))  # the message's last fields, after its rows
+    parts: list[memoryview | bytes] = []  # encoded rows of the next frame
     rows, size = 0, len(ending)
     for batch in batches:
         messages = row_messages(batch, table)
         ends = messages.ends
         first = begin = 0
         while first < len(ends):
+            # number of rows, from `first` on, that still fit into the frame
             count = int(np.searchsorted(ends[first:], begin + limit - size, side="right"))
-            if not count and rows:
+            if not count and rows:  # the frame is full
                 yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)
                 parts, rows, size = [], 0, len(ending)
                 continue
-            last = first + max(1, count)
+            last = first + max(1, count)  # a row that is larger than a frame is rejected by `encode_checkpoint_frame`
             end = int(ends[last - 1])
             parts.append(messages.data[begin:end])
             rows += last - first

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
 
-_MAX_ARRIVAL = (1 << 63) - 1
+MAX_ARRIVAL = (1 << 63) - 1
 """Greater than every arrival."""
 _HAS_CONTENT = "(op = 'INSERT' OR width > 0 OR size(columns) > 0)"
 """Condition for deltas that are not emptied yet. An INSERT makes its row visible even without columns."""
@@ -101,7 +101,7 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
     if found:
         keys = stale.select("_gateway", "_row")
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
-        mark = marks_of(version).get(gateway, _MAX_ARRIVAL)  # later deltas belong to the table's next merge
+        mark = marks_of(version).get(gateway, MAX_ARRIVAL)  # later deltas belong to the table's next merge
         merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
         recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))

@@ -20,7 +20,13 @@ from pyspark.sql import functions as sf
 
 from lakehouse.data_files import data_file_path, file_system_of
 from lakehouse.erasure.coverage import Leftover, delete_files, deltas_of, find_leftovers
-from lakehouse.erasure.redaction import drop_old_snapshots, erase_state_table, has_old_snapshots, redact_history
+from lakehouse.erasure.redaction import (
+    MAX_ARRIVAL,
+    drop_old_snapshots,
+    erase_state_table,
+    has_old_snapshots,
+    redact_history,
+)
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.tables.verification import row_delta
@@ -40,9 +46,6 @@ if TYPE_CHECKING:
 
 RESTORE_CHUNK = 5_000
 """Number of deltas that one call sends to staging."""
-
-_MAX_ARRIVAL = (1 << 63) - 1
-"""Greater than every arrival."""
 
 
 class ErasureProof(msgspec.Struct, frozen=True):
@@ -107,7 +110,7 @@ def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) ->
         backlog: the gateway's unflushed deltas, by shard.
     """
     oldest_unflushed = min(
-        (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=_MAX_ARRIVAL
+        (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL
     )
     return [each for each in requests if each.arrival < oldest_unflushed]
 

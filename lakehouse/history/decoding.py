@@ -1,7 +1,7 @@
 """Reads a planned flush batch from staging's log in Spark tasks, and decodes it into rows of the history `deltas`.
 
 A batch is a part of the log that the store has reserved for one flush. Each task reads a part of the batch directly
-from the store's database, so the driver never holds the deltas. A row of the log is a push: what a client sent in one
+from the store's database, so no delta passes through the driver. A row of the log is a push: what a client sent in one
 request, as the gateway received it. It is decoded by the gateway's own decoder. `lakehouse.history.flush` calls
 `decoded_log`; modules that read the history use its columns.
 """
@@ -110,7 +110,8 @@ def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa
     pushes = [decode_deltas(entry.body) for entry in entries]
     counts = np.fromiter(map(len, pushes), np.int64, len(pushes))
     number = int(counts.sum())
-    seqs, arrivals = (np.fromiter((entry[place] for entry in entries), np.int64, len(entries)) for place in (0, 1))
+    seqs = np.fromiter((entry.seq for entry in entries), np.int64, len(entries))
+    arrivals = np.fromiter((entry.arrival for entry in entries), np.int64, len(entries))
     ordinals = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
     days = (arrivals >> hlc.COUNTER_BITS) // _DAY_MS
     return pa.record_batch(

@@ -159,4 +159,5 @@ def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
 
 
 def _decimals(numbers: pa.ChunkedArray) -> pa.Array:
+    """Return unsigned integers as decimals, because Spark has no unsigned integers."""
     return pa.array([Decimal(number) for number in numbers.to_pylist()], pa.decimal128(20, 0))

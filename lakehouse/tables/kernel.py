@@ -7,7 +7,7 @@ sorts as stamps do, so the winner among the candidates is the maximum. Only cand
 one by one. The tasks of `lakehouse.tables.merge_job` call it.
 
 This is a second implementation of the merge, for speed: it takes 0.56 µs of processor time for a delta, where
-`RowState.merge` takes 3.1 µs (20,000 INSERTs of five columns and as many UPDATEs of two). The tests of M5 in
+`RowState.merge` takes 3.1 µs (20,000 INSERTs of five columns and as many UPDATEs of two). Property tests in
 `tests/property/test_kernel.py` hold both equal.
 """
 
@@ -314,6 +314,7 @@ def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _field(structs: pa.Array, name: str) -> pa.Array:
+    """Return one field of a column of structs."""
     return pc.struct_field(structs, name)
 
 

@@ -288,7 +288,7 @@ def merged_frames(
     deltas: DataFrame,
     state: DataFrame | None,
     columns: Sequence[tuple[str, str]],
-    division: Division = Division(8, 16, 8),  # noqa: B008 immutable
+    division: Division = Division(buckets=8, slices=16, tasks=8),  # noqa: B008 immutable
 ) -> DataFrame:
     """Merge DataFrames, where `merged_rows` merges whole files.
 

@@ -97,6 +97,7 @@ def _numbers(texts: pa.Array) -> pa.Array:
 
 
 def _number(text: str | None) -> float | None:
+    """Return the number of one JSON text; None for no text, other texts, and numbers beyond float64."""
     try:
         found = float(text) if text is not None else None
     except ValueError:

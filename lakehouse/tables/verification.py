@@ -47,6 +47,7 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
 
 
 def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:
+    """Convert a stamp of the lake, a struct, to the gateway's type, a pair."""
     return None if stamp is None else (stamp["hlc"], stamp["client_id"])
 
 

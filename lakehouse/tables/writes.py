@@ -105,6 +105,7 @@ class _State(NamedTuple):
 
     @classmethod
     def read(cls, table: Table) -> _State:
+        """Return the current snapshot of an open state table."""
         snapshot = current_snapshot(table)
         files = [DataFile.of(task) for task in planned_files(table, snapshot)]
         return cls(snapshot, files, buckets_of(table))
