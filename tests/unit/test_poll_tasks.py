@@ -133,7 +133,7 @@ def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
     row = SourceRow("r", {})
     whole = ParallelRead([Piece([row]), Piece([row], [row])], {"at": 9})
     rows, results = done(work({"a divided": whole, "b divided": whole}, Divided))
-    assert [(each.table, each.rows, each.more, each.whole) for each in results] == [
+    assert [(each.table, each.rows, each.more, each.lands_partially) for each in results] == [
         ("a", 1, False, False),
         ("a", 2, False, False),
         ("b", 0, True, True),
@@ -142,7 +142,7 @@ def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
     assert max(row["hlc"] for row in rows if row["kind"] == ROW) < max(row["hlc"] for row in rows)
     broken = ParallelRead([Piece([row], RateLimitedError("slowly", retry_after=3.0)), Piece([row])], {"at": 9})
     _, (first, *_) = done(work({"a divided": broken}, Divided))
-    assert (first.whole, first.failure.error().retry_after) == (False, 3.0)
+    assert (first.lands_partially, first.failure.error().retry_after) == (False, 3.0)
 
 
 @pytest.mark.parametrize(

@@ -12,4 +12,4 @@ def test_a_summary_names_three_findings_and_counts_the_others():
 
 
 def test_a_checks_summary_has_no_value_of_a_row():
-    assert summary([StateDifference("nyc", "r", held='{"title":"secret"}', merged="{}")]) == "nyc r"
+    assert summary([StateDifference("nyc", "r", stored='{"title":"secret"}', merged="{}")]) == "nyc r"
