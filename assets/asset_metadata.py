@@ -15,6 +15,7 @@ from lakesync.model.hlc import start_of
 from lakesync.model.schema import Column, TableSchema
 
 OWNERS = ["team:lakesync"]
+"""Owners of every asset, for Dagster's pages."""
 REQUESTED_BY = "lakesync/requested_by"
 """Run tag: the sensor that requested the run; absent if a person or a backfill did."""
 REASON = "lakesync/reason"
@@ -34,6 +35,7 @@ FLUSH_SENSOR = "flush_sensor"
 POLL_SENSOR = "poll_sensor"
 DESTINATION_SENSOR = "destination_sensor"
 MOVE_SENSOR = "move_sensor"
+"""Names of sensors: values of the tag `REQUESTED_BY`. A run behaves differently if its sensor requested it."""
 CONNECTOR = "lakesync/connector"
 """Run tag: `GATEWAY/NAME` of the connector that a run polls."""
 
@@ -203,6 +205,7 @@ def day_of_key(key: str) -> date:
 
 
 _STAMP = "struct<hlc, client_id>"
+"""Type of a stamp: the writer's clock and client id, by which writes are ordered."""
 _DELTAS = (  # name, type and description of each column of the history
     ("gateway", "string", "the tenant whose delta it is"),
     ("shard", "string", "the staging store that it was pushed to; `main` where tables are not sharded"),

@@ -41,6 +41,74 @@ if TYPE_CHECKING:
     Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
 
 ERASURE = dg.AssetKey("erasure")
+"""The asset."""
+
+
+ERASE = "erase"
+"""Name of the graph, and prefix of its steps' names, so that they differ from the steps of other assets."""
+
+
+@dataclass(frozen=True)
+class ErasureRun:
+    """The connections of a step of the erasure."""
+
+    spark: "SparkSession"
+    lake: LakeResource
+    staging: StagingResource
+    run_state: RunState
+
+    @property
+    def store(self) -> PipelineStore:
+        """The staging store."""
+        return self.staging.store
+
+    @property
+    def due(self) -> "dict[str, list[Erasure]]":
+        """Gateway → the open requests that the lake can carry out now."""
+        from lakehouse.erasure.requests import due_requests
+
+        return due_requests(self.store)
+
+
+def erasure_step(
+    path: Sequence[str],
+    pool: str,
+    description: str,
+    erase: Callable[[ErasureRun], Metadata],
+    *,
+    is_first: bool = False,
+    is_retried: bool = True,
+) -> dg.OpDefinition:
+    """Create a step of the erasure.
+
+    Args:
+        path: the key's path of the asset in which the step erases; it becomes the step's name.
+        pool: pool of the steps that write this asset.
+        description: what the step leaves behind, for Dagster's pages.
+        erase: does the work and returns the step's metadata.
+        is_first: whether no other step runs before it.
+        is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
+    """
+
+    @dg.op(
+        name=dg.AssetKey([ERASE, *path]).to_python_identifier(),
+        ins={} if is_first else {"after": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        pool=pool,
+        description=description,
+    )
+    def erased(
+        context: dg.OpExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> None:
+        with failure_policy(context, pyspark, retried=is_retried):
+            metadata = erase(ErasureRun(pyspark.spark_session, lake, staging, run_state))
+        context.add_output_metadata(metadata)
+
+    return erased
 
 
 def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
@@ -168,73 +236,6 @@ def report_step(config: Config) -> dg.OpDefinition:
 
     description = "Proves that no file of the lake has anything that the requests cover, and confirms them."
     return erasure_step(["report"], CHECKPOINT_POOL, description, erase)
-
-
-ERASE = "erase"
-"""Name of the graph, and prefix of its steps' names, so that they differ from the steps of other assets."""
-
-
-@dataclass(frozen=True)
-class ErasureRun:
-    """The connections of a step of the erasure."""
-
-    spark: "SparkSession"
-    lake: LakeResource
-    staging: StagingResource
-    run_state: RunState
-
-    @property
-    def store(self) -> PipelineStore:
-        """The staging store."""
-        return self.staging.store
-
-    @property
-    def due(self) -> "dict[str, list[Erasure]]":
-        """Gateway → the open requests that the lake can carry out now."""
-        from lakehouse.erasure.requests import due_requests
-
-        return due_requests(self.store)
-
-
-def erasure_step(
-    path: Sequence[str],
-    pool: str,
-    description: str,
-    erase: Callable[[ErasureRun], Metadata],
-    *,
-    is_first: bool = False,
-    is_retried: bool = True,
-) -> dg.OpDefinition:
-    """Create a step of the erasure.
-
-    Args:
-        path: the key's path of the asset in which the step erases; it becomes the step's name.
-        pool: pool of the steps that write this asset.
-        description: what the step leaves behind, for Dagster's pages.
-        erase: does the work and returns the step's metadata.
-        is_first: whether no other step runs before it.
-        is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
-    """
-
-    @dg.op(
-        name=dg.AssetKey([ERASE, *path]).to_python_identifier(),
-        ins={} if is_first else {"after": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-        pool=pool,
-        description=description,
-    )
-    def erased(
-        context: dg.OpExecutionContext,
-        pyspark: SparkConnectResource,
-        lake: LakeResource,
-        staging: StagingResource,
-        run_state: dg.ResourceParam[RunState],
-    ) -> None:
-        with failure_policy(context, pyspark, retried=is_retried):
-            metadata = erase(ErasureRun(pyspark.spark_session, lake, staging, run_state))
-        context.add_output_metadata(metadata)
-
-    return erased
 
 
 def connector_steps(snapshot: SchemaSnapshot) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:

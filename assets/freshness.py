@@ -111,6 +111,7 @@ def evaluation(
 
 
 def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.AssetChecksDefinition:
+    """Create the check `fresh` of one asset, for runs; usually the freshness sensor reports it without one."""
     description = "Every day of arrival is in here within `late_after_seconds` of its acknowledgement."
 
     @dg.multi_asset_check(

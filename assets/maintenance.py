@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lakehouse.maintenance import MaintenanceReport
 
 MAINTENANCE = dg.AssetKey("maintenance")
+"""The asset; its job has the same name."""
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
 """Partitions that every pipeline has, beside those of its state tables."""
 RUNS_AT_ONCE = 500
@@ -151,6 +152,7 @@ def maintain_table(
 
 
 def _metadata(report: "MaintenanceReport") -> Metadata:
+    """Return the metadata of a table's maintenance, with its files before and after."""
     before, after = report.before, report.after
     rows = [
         f"| {name} | {getattr(before, field):,} | {getattr(after, field):,} |"
@@ -205,6 +207,7 @@ def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
 
 
 def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:
+    """Yield the ids of the ended runs that were created before some time."""
     wanted = dg.RunsFilter(statuses=list(ENDED), created_before=before)
     cursor: str | None = None
     while found := instance.get_run_records(wanted, limit=RUNS_AT_ONCE, cursor=cursor):

@@ -1,8 +1,9 @@
 """Tracks when this process last saw each client, and how far the client is behind (its lag), for operators.
 
 The sync routes and WebSocket connections record pushes and pulls. A client's lag is the age of its oldest unsent
-change; finding it needs a read of the store, so a background task checks a few clients at a time (`checks_due`,
-`record_check`). The routes of metrics and explanations report the latest results.
+change; finding it needs a read of the store. So before the routes of metrics and explanations report lags,
+`gateway.client_lag` checks a bounded number of clients (`checks_due`, `record_check`); of the others they report the
+results of earlier checks.
 """
 
 from __future__ import annotations

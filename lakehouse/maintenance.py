@@ -56,6 +56,11 @@ class MaintenanceLimits(msgspec.Struct, frozen=True):
     orphan_hours: float = 72.0
     """Hours after which a file that no snapshot references is deleted: at least 24, and longer than any run."""
 
+    @property
+    def small_bytes(self) -> int:
+        """Size in bytes below which a file is small."""
+        return self.file_bytes * 3 // 4
+
     @classmethod
     def of(cls, section: MaintenanceSection) -> MaintenanceLimits:
         """Return the limits of the settings in the section `maintenance`."""
@@ -175,9 +180,9 @@ def count_files(spark: SparkSession, name: str, limits: MaintenanceLimits) -> Fi
         name: the table's full, quoted name.
         limits: the thresholds, which say which files are small.
     """
-    small = int(limits.file_bytes * 0.75)
     row = spark.sql(
-        f"SELECT count_if(content = 0) AS data, count_if(content = 0 AND file_size_in_bytes < {small}) AS small, "
+        f"SELECT count_if(content = 0) AS data, "
+        f"count_if(content = 0 AND file_size_in_bytes < {limits.small_bytes}) AS small, "
         "count_if(content <> 0) AS deletes, coalesce(sum(file_size_in_bytes), 0) AS size, "
         "coalesce(sum(if(content = 0, record_count, 0)), 0) AS rows, "
         f"(SELECT count(*) FROM {name}.manifests) AS manifests, (SELECT count(*) FROM {name}.snapshots) AS snapshots "
@@ -270,7 +275,7 @@ def _compactable_ranges(
     """
     bounds = sf.col("readable_metrics")
     low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
-    small = sf.col("file_size_in_bytes") < int(limits.file_bytes * 0.75)
+    small = sf.col("file_size_in_bytes") < limits.small_bytes
     found = (
         spark.table(f"{name}.files")
         .where((low == high) & small)

@@ -55,7 +55,7 @@ def freshness_sensor(
                 days = days_of_asset(store, key, behind, allowed=allowed, now_ms=now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
-                *before, at = reported.get(name, ([], -1, 0.0))
+                *before, at = reported.get(name, ([], -1, 0.0))  # -1 is no materialisation's id
                 if days and (state != tuple(before) or now - at >= REPEAT_SECONDS):
                     events.append(evaluation(key, days, newest))
                     reported[name] = (*state, now)

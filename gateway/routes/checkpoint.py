@@ -2,8 +2,8 @@
 
 A checkpoint is all rows of a gateway at some arrival, which the pipeline stores in files of frames. A new client reads
 it instead of pulling the whole log, and then pulls from its arrival. A frame is a length-prefixed protobuf message with
-rows of one table. Each frame is reduced to the rows that the client may see by the sync rules, so a checkpoint that was
-made for other rules is not served.
+rows of one table. Each frame is reduced to the rows that the client may see by the sync rules. A checkpoint from before
+a change of the rules is not served, because a pull from its arrival would send the effects of the change again.
 
 The sync rules define buckets: a bucket shows a client the rows of some tables that pass its filters. Decoding every row
 for every client would be slow. A row that a bucket shows has, for each filter by equality, one of a few values in that
@@ -46,6 +46,7 @@ log = structlog.get_logger("gateway")
 router = APIRouter()
 
 MEDIA_TYPE = "application/x-lakesync-checkpoint-stream"
+"""Media type of a stream of frames."""
 
 
 class CheckpointResponse(StreamingResponse):

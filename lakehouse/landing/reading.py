@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
     from lakesync.connectors.base import Table
 
+_KNOWN_NAMES = ["gateway", "connector", "table_name", "row_id", "columns"]
+"""Names of the columns of `known`."""
+
 _ROWS_PER_TASK = 50_000
 """Number of landed rows per task, if several tasks compute the deltas."""
 
@@ -170,6 +173,7 @@ class LandedTables:
 
     def _undelivered(self, landed: LandedTable, above: int, upto: int, rows: int) -> DataFrame:
         """Return the deltas of the pages after `above` up to `upto`, which have about `rows` landed rows."""
+        # an even number of tasks, because two cores finish them together
         parts = 1 if rows <= _ONE_TASK_ROWS else 2 * -(-rows // (2 * _ROWS_PER_TASK))
         pending = PendingPages(landed, self.client_id, above, upto, parts)
         deltas = in_tasks(self._iceberg.spark, parts, pending.deltas, DELTA_SCHEMA)
@@ -237,7 +241,7 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
         for found in known.rows(bucket):
             for batch in found.to_batches():
                 same = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
-                yield pa.record_batch([*same, *batch.columns], names=_NAMES)
+                yield pa.record_batch([*same, *batch.columns], names=_KNOWN_NAMES)
 
     written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
     batch = ("known", *constants, str(known.upto))
@@ -272,7 +276,3 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
         else:
             break
     return stored
-
-
-_NAMES = ["gateway", "connector", "table_name", "row_id", "columns"]
-"""The columns of `known`."""
