@@ -181,7 +181,7 @@ def count_files(spark: SparkSession, name: str, limits: MaintenanceLimits) -> Fi
         limits: the thresholds, which say which files are small.
     """
     row = spark.sql(
-        f"SELECT count_if(content = 0) AS data, "
+        "SELECT count_if(content = 0) AS data, "
         f"count_if(content = 0 AND file_size_in_bytes < {limits.small_bytes}) AS small, "
         "count_if(content <> 0) AS deletes, coalesce(sum(file_size_in_bytes), 0) AS size, "
         "coalesce(sum(if(content = 0, record_count, 0)), 0) AS rows, "

@@ -108,11 +108,6 @@ class Claims:
     def __contains__(self, key: tuple[str, str]) -> bool:
         return key in self._pages
 
-    def last(self, key: tuple[str, str]) -> int:
-        """Return the newest page that makes a claim; a page before all others if no page does."""
-        pages = self._pages.get(key)
-        return max(pages) if pages else NO_PAGE - 1
-
     def after(self, key: tuple[str, str], page: int) -> tuple[int, int] | None:
         """Return the first page after another that makes a claim, and the claim's hlc; None if no later page does.
 
@@ -123,7 +118,7 @@ class Claims:
         pages = self._pages.get(key)
         if not pages:
             return None
-        if len(pages) == 1:
+        if len(pages) == 1:  # by far the most frequent case
             ((found, hlc),) = pages.items()
             return (found, hlc) if found > page else None
         order = sorted(pages)
