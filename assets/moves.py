@@ -40,7 +40,7 @@ from resources.spark import SparkConnectResource
 from resources.stores import StagingResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.compositions.lifecycle import TierReport
+    from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
 

@@ -25,7 +25,7 @@ from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.base import MarkStore
-from lakesync.adapters.compositions.lifecycle import LifecycleAdapter, TierReport
+from lakesync.adapters.composite import LifecycleAdapter, TierReport
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.flows import (
     PAGE_DELTAS,

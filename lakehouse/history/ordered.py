@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lakehouse.data_files import DataFile, read_rows, rows_in
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.table_access import planned_files
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.model.errors import IntegrityError
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from pyiceberg_core.transform import bucket as bucket_of
 
 from lakehouse.landing.row_changes import ClaimKeys, claims_of
 from lakehouse.landing.rows import BUCKETS, GONE, KNOWN_ROWS, NO_PAGE, ROW, LandedRow, LandedTable, value_tuples
+from lakesync.connectors.base import Page, SourceRow
 from lakesync.connectors.polling import CensusComparison
 
 if TYPE_CHECKING:

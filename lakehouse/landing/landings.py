@@ -179,7 +179,7 @@ class LakeLanding(LandedTables):
         return TablePlan(
             name,
             table.identity,
-            lands_only_changes=table.counted,
+            lands_only_changes=table.needs_census,
             position=self._position(name),
             landed=self._landed(name),
             records_census=records_census,

@@ -27,7 +27,7 @@ from lakehouse.landing.rows import (
     LandedTable,
     value_tuples,
 )
-from lakesync.connectors.source import changed_columns
+from lakesync.connectors.base import changed_columns
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta

@@ -26,7 +26,7 @@ from lakesync.model import hlc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lakesync.connectors.source import Page
+    from lakesync.connectors.base import Page
 
 
 ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"

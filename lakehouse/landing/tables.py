@@ -29,7 +29,7 @@ from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
 from lakehouse.table_definitions import NAMES, LakeNames
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition
 from lakesync.model.errors import FlushError
 

@@ -39,7 +39,7 @@ from lakehouse.table_definitions import (
 from lakehouse.tables.increment import ROWS_PER_TASK, History, Increment
 from lakehouse.tables.writes import WriteResult, replace_rejected, write_state
 from lakehouse.task_runner import in_tasks
-from lakesync.analysis.iceberg_catalogue import column_bounds
+from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.crash_points import crash_point
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
 from lakehouse.landing.row_changes import PendingPages
 from lakehouse.landing.rows import BUCKETS, KNOWN_ROWS, Constants, LandedFile, LandedRows, LandedTable
-from lakesync.connectors.source import Census, Page, SourceRow
+from lakesync.connectors.base import Census, Page, SourceRow
 from lakesync.model.delta import jcs
 from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push

@@ -8,8 +8,7 @@ import pytest
 
 from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollPlan, TablePlan, TableResult
 from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, LandedTable, ReadPosition
-from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
+from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AuthError, CensusError, RateLimitedError
 
 FIRST = 1 << 40
