@@ -233,7 +233,7 @@ def test_a_table_with_hanging_polls_leaves_half_of_the_time_to_the_others(polls)
 )
 def test_the_metadata_of_a_poll_has_all_figures_of_a_table(cursor, moment):
     given = DeliveryReport(inserted=3, updated=2, deleted=1, pushes=2, waited_s=1.234)
-    read = TableReport("t", pages=4, rows=9, cursor=cursor, counted=True)
+    read = TableReport("t", pages=4, rows=9, cursor=cursor, census_taken=True)
     report = PollReport([read], Usage(7, 93, 100), 2.5)
     table = TablePoll("t", read, given)
     found = table_metadata(table, ConnectorPoll([table], report))
