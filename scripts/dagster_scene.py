@@ -277,6 +277,7 @@ def running(data: Path, **variables: str) -> Iterator[Scene]:
 
     Raises:
         TimeoutError: `lakesync up` was not ready in time.
+        RuntimeError: `lakesync up` ended before it was ready.
     """
     scene = Scene(data)
     if scene.up_info.get("ready"):
@@ -296,7 +297,9 @@ def running(data: Path, **variables: str) -> Iterator[Scene]:
     command = [sys.executable, "-c", program, "up", "--data", str(data), "--port", "0", "--dagster-port", "0"]
     process = subprocess.Popen(command, env={**clean, **settings}, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        until(lambda: bool(scene.up_info.get("ready")), "lakesync up")
+        until(lambda: process.poll() is not None or bool(scene.up_info.get("ready")), "lakesync up")
+        if process.poll() is not None:
+            raise RuntimeError(f"`lakesync up` ended with exit code {process.returncode} before it was ready")
         yield scene
     finally:
         process.send_signal(signal.SIGTERM)
