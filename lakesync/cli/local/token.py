@@ -41,7 +41,7 @@ console_app = command_app()
 
 _ROLES = ("client", "admin")
 _MAX_PATH_CHARS = 255
-"""A token may be longer than a path, of which the system would reject a test whether it exists."""
+"""Characters of an argument that may name a file; the system raises an error for a longer name, such as a token's."""
 
 
 def _complete_roles(incomplete: str) -> list[str]:

@@ -1,6 +1,8 @@
 """`lakesync checkpoint`: shows and fetches the checkpoint, the snapshot of all rows from which new clients start.
 
 It is sent as frames: protobuf messages with the deltas of some rows, each with a length before it.
+
+In the path of a request, `{gateway}` stands for the gateway's id.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ tables) and values that they reject. `work`: the gateway has updates of destinat
 (`edit`, `action`) are in the app's own database only, so no gateway is called for them.
 
 A dead letter is a mapping with `id`, `kind`, `table`, `what`, `why` and `remedy`, as `lakesync dlq show` prints it.
+
+In the path of a request, `{gateway}` stands for the gateway's id.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Sync rules decide which rows a client may see. They consist of buckets: tables, and filters that compare columns with
 constants or with claims of the client's token.
+
+In the path of a request, `{gateway}` stands for the gateway's id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Evaluates sync rules over a gateway's rows, or over the rows of a file, for `lakesync rules test` and `rules diff`.
 
 Sync rules decide which rows a client may see, by the claims of the client's token.
+
+In the path of a request, `{gateway}` stands for the gateway's id.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pathlib import Path
 from lakesync.model.errors import StartupError
 
 LOOPBACK = "127.0.0.1"
+"""The address that only this machine can reach."""
 _LOG_BYTES = 16 << 20
 """A larger log file is renamed when the process is started again."""
 _SERVER_PORTS = range(20_000, 32_768)

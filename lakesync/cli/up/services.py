@@ -37,7 +37,9 @@ _LOCATIONS_QUERY = """{
     }
   }
 }"""
+"""Dagster's code locations, to see whether LakeSync's definitions are loaded."""
 _DAEMONS_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
+"""Dagster's daemons, to see whether sensors and schedules run."""
 
 _SECRETS_OF = {
     "gateway": frozenset(

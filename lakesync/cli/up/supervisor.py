@@ -73,12 +73,14 @@ class _SupervisedService:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.process: Process | None = None
+        """The newest process; None before the first start."""
         self.state = State.WAITING
         self.was_ready = False
         """Whether the service was ever ready."""
         self.failures = 0
         """Failed restarts since it was last ready."""
         self.started_at = 0.0
+        """When the newest process was started."""
         self.not_before = 0.0
         """When the service may be started again."""
 
