@@ -143,6 +143,7 @@ def copy_page(target: DatabaseAdapter, kind: str, deltas: pa.Table) -> BatchChec
         own = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
         expected = table_checksum(own)
         first = own.column("hlc")[0].as_py()
+        # The same page has the same id again, so that the target recognises a repeated copy.
         batch_id = f"{gateway}.{kind}.{first:016x}-{expected.deltas}-{expected.id_sum:016x}"
         stored = write_arrow(target, batch_id, gateway, own)
         if stored != expected:

@@ -61,13 +61,16 @@ class TieredBackend(msgspec.Struct, frozen=True, tag=True):
 
 
 Backend = SingleBackend | RoutedBackend | ReplicatedBackend | TieredBackend
+"""One adapter or a composition of backends, as plain values."""
 
 
 class WriteTarget(msgspec.Struct, frozen=True):
     """One adapter that a backend writes to, and which tables it receives."""
 
     name: str
+    """Its name in `[adapters]`, or `lake`."""
     uri: str
+    """As `open_adapter` reads it."""
     tables: tuple[str, ...] = ()
     """Only these tables; empty means every table."""
     without: tuple[str, ...] = ()
@@ -176,7 +179,12 @@ def _open(backend: Backend, open_once: Callable[[SingleBackend], DatabaseAdapter
 
 
 def _targets(backend: Backend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
-    """Yield a backend's write targets, with the tables and cold tiers of the backends that enclose it."""
+    """Yield a backend's write targets.
+
+    Args:
+        backend: the backend.
+        enclosing: a target without name and URI: the tables and cold tiers that the backends around this one select.
+    """
     match backend:
         case SingleBackend():
             yield msgspec.structs.replace(enclosing, name=backend.name, uri=backend.uri)
@@ -191,7 +199,7 @@ def _targets(backend: Backend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
 
 def _routed_targets(backend: RoutedBackend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
     """Yield the write targets of routes: each backend with its tables, the default with all others."""
-    by_content: dict[bytes, tuple[Backend, list[str]]] = {}
+    by_content: dict[bytes, tuple[Backend, list[str]]] = {}  # tables with equal backends share one target
     for table, inner in backend.tables.items():
         if table not in enclosing.without and (not enclosing.tables or table in enclosing.tables):
             by_content.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)

@@ -35,9 +35,11 @@ class Segment(NamedTuple, Generic[P]):
     """A file of deltas and the range of its arrivals or hlcs, depending on the query's order."""
 
     source: P
+    """The file; passed to the caller's function that reads it."""
     low: int
+    """Its lowest arrival or hlc."""
     high: int
-    """Inclusive."""
+    """Its highest arrival or hlc."""
 
     def overlaps(self, query: DeltaQuery) -> bool:
         """Return whether the file may contain deltas that match the query."""
@@ -55,6 +57,7 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     """
     import pyarrow as pa
 
+    # Reads one delta more than the page has, to know whether another page follows.
     ascending = sorted(segments, key=lambda segment: segment.low)
     found: list[pa.Table] = [arrow_schema().empty_table()]
     count = 0
@@ -132,6 +135,7 @@ def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
     names = _SORT_COLUMNS[order]
     if len(deltas) < 2:
         return deltas
+    # Files are usually sorted. If the integers ascend, so do the positions, and no two of them are equal.
     if not _is_ascending(deltas, [name for name in names if name in _INTEGER_COLUMNS]):
         deltas = deltas.take(
             pc.sort_indices(deltas, sort_keys=[(name, "ascending") for name in dict.fromkeys((*names, "arrival"))])

@@ -55,6 +55,7 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 _FIGURES = ("deltas", "delta_sum", "rows", "deleted", "row_sum", "arrival_sum", "altered")
+"""The fields of a `Digest` that can be added up."""
 
 
 class DigestScope(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """The merge of `lakesync.model.merge` as DuckDB queries: merges deltas onto state rows and types their columns.
 
 The input is the table `fragments`, with the columns of `FRAGMENTS`. A fragment is a delta of the history, or a part of
-a row of a state table: one of its live cells (a column's value with its stamp), or its tombstone and INSERT stamp. Any
-order, grouping and repetition of fragments gives the same rows. `query.py` fills the table and runs the query.
+a row of a state table: one of its live cells (a column's value with its stamp), or its tombstone and INSERT stamp. A
+stamp is an hlc and the client id that wrote at it. `_arrival` is the gateway's timestamp of the push that brought it.
+Any order, grouping and repetition of fragments gives the same rows. `query.py` fills the table and runs the query.
 
 This is a second implementation of the lake's merge, for `lakesync query`, which needs no Spark;
 `docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with
@@ -59,7 +60,8 @@ FROM heads LEFT JOIN gathered USING (_gateway, _row)
 WHERE texts IS NOT NULL OR (inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))
 """
 """The query for the visible rows. Its steps: a row's greatest arrival, tombstone and INSERT stamp (`heads`); all cells;
-the cell with the greatest stamp of each column (`best`); those above the tombstone (`alive`); and these as a map."""
+the cell with the greatest stamp of each column, and of equal stamps the greater value (`best`); those above the
+tombstone (`alive`); and these as a map."""
 
 _TYPED = {
     "string": """CASE WHEN {0} LIKE '"%' THEN CAST({0} AS JSON) ->> '$' END""",
@@ -97,6 +99,7 @@ def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]
     texts = {name: f"texts[$column{index}]" for index, name in enumerate(columns)}
     values = {name: typed_value(kind, texts[name]) if kind else texts[name] for name, kind in columns.items()}
     selected = "".join(f", {value} AS {quoted(name)}" for name, value in values.items())
+    # DuckDB rejects parameters that the query does not name, and a column of type null names none.
     parameters = {f"column{index}": name for index, name in enumerate(columns) if columns[name] != "null"}
     return _ROWS % selected, parameters
 

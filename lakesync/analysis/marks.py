@@ -96,7 +96,7 @@ class Timed(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a part of the pipeline is with the deltas of one gateway."""
+    """How far a part of the pipeline is with the deltas of one gateway: its mark, and which deltas it needs."""
 
     part: Part
     name: str
@@ -242,7 +242,7 @@ class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Visit(msgspec.Struct, frozen=True, rename="camel"):
-    """Staging's mark of the last maintenance or audit of a part."""
+    """Staging's mark of the last visit to a part: its maintenance, or its audit, which compares it with its input."""
 
     state: str
     """The part's state then, from a function such as `flushed_state`."""
@@ -316,6 +316,7 @@ def positions(
         checkpoints[each.gateway] = min(
             each.checkpoint_arrival or 0, checkpoints.get(each.gateway, each.checkpoint_arrival or 0)
         )
+    # Qualified name → table. Such a table is merged for every gateway of its namespace, also before its first merge.
     every = {namespaces.table_name(table.namespace, table.name): table for table in tables}
     found = []
     for qualified in sorted(every.keys() | lake.tables.keys()):

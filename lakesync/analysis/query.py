@@ -47,8 +47,11 @@ _INTERNAL = quoted("lakesync.own")
 """The database with the tables that a statement cannot name, because names of synced tables contain no dot."""
 
 _TYPES = {"string": "VARCHAR", "number": "DOUBLE", "boolean": "BOOLEAN", "json": "VARCHAR", "null": "VARCHAR"}
+"""Schema type → DuckDB's type of the typed column."""
 _DELTA_COLUMNS = ("gateway", "row_id", "arrival", "hlc", "client_id", "delta_id", "op", "columns")
+"""The columns of the history that a merge reads."""
 _STATE_COLUMNS = (*KEYS, "_cells", "_tombstone", "_inserted")
+"""The columns of a state table that a merge reads."""
 _POSITION = ("gateway", "shard", "epoch", "seq", "ordinal")
 """The columns that identify a delta's position in staging's log."""
 _POSITION_DDL = "gateway VARCHAR, shard VARCHAR, epoch BIGINT, seq BIGINT, ordinal INTEGER"
@@ -56,6 +59,7 @@ _SAME_POSITION = " AND ".join(f"unflushed.{name} = flushed.{name}" for name in _
 _MAX_ROW_IDS = 500
 """Rows that a scan selects by a list of their ids; for more, the whole table is scanned."""
 
+# The columns of `deltas`, as the statement sees them.
 _HISTORY_DDL = (
     "gateway VARCHAR, shard VARCHAR, epoch BIGINT, batch_id VARCHAR, seq BIGINT, ordinal INTEGER, arrival BIGINT, "
     "day DATE, table_name VARCHAR, row_id VARCHAR, op VARCHAR, client_id VARCHAR, hlc BIGINT, delta_id VARCHAR, "
@@ -114,8 +118,8 @@ class _DuckDbTables:
         self.columns: dict[str, list[str]] = {}
         """Table as the statement names it → its columns, for each table that was created."""
         self._planner = planner
-        self._visible = quoted(catalogue)
-        self._table_count = 0
+        self._visible = quoted(catalogue)  # the database that the statement sees
+        self._table_count = 0  # for names of tables
         self.database.execute(
             f"ATTACH ':memory:' AS {self._visible}; ATTACH ':memory:' AS {_INTERNAL}; USE {_INTERNAL}; DETACH memory; "
             "SET TimeZone = 'UTC'; SET python_enable_replacements = false"
@@ -184,6 +188,7 @@ class _DuckDbTables:
             f", {quoted(name)} {_TYPES[kind] if kind else 'VARCHAR'}" for name, kind in columns.items()
         )
         self.database.execute(f"CREATE TABLE {target} (_gateway VARCHAR, _row VARCHAR, _arrival BIGINT{definitions})")
+        # The rows onto which deltas are merged. Others are taken from the snapshot as they are.
         self.database.execute("CREATE OR REPLACE TABLE touched AS SELECT DISTINCT _gateway, _row FROM fragments")
         for base in plan.parts.bases:
             self._load_base(plan, base, target, columns, () if untyped_read else reference.predicates)
@@ -323,6 +328,7 @@ class _DuckDbTables:
         return f"table_{self._table_count}"
 
     def _count(self, table: str) -> int:
+        """Return the number of rows of a DuckDB table."""
         counted = self.database.execute(f"SELECT count(*) FROM {table}").fetchone()
         return int(counted[0]) if counted else 0
 

@@ -89,6 +89,7 @@ class Usage(NamedTuple):
 
 
 def _no_schema() -> TableSchema | None:
+    """Return None; the default for a table whose schema is not registered."""
     return None
 
 

@@ -95,7 +95,7 @@ class Materialiser:
                 self._destination.materialise(job.context.gateway_id, job.work.table_schema, job.work.row_ids)
 
     def _report(self, job: Job, error: Exception) -> None:
-        """Log a failed job, and tell the embedding app if it has asked for it."""
+        """Log a job that has failed permanently, and call `on_failure`."""
         log.error(
             "a table was not materialised",
             gateway=job.context.gateway_id,

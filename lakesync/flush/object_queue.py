@@ -27,13 +27,18 @@ UNREADABLE_PREFIX = "materialise-unreadable"
 
 log = structlog.get_logger("flush")
 
-_decode = msgspec.json.Decoder(Job, strict=False).decode
+_decode = msgspec.json.Decoder(Job, strict=False).decode  # not strict: large integers are decimal strings
 
 
 class ObjectFlushQueue:
     """`FlushQueue` in an object store."""
 
     def __init__(self, objects: LakeAdapter) -> None:
+        """Wrap an object store.
+
+        Args:
+            objects: stores the jobs; may store other objects too.
+        """
         self._objects = objects
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
@@ -151,5 +156,5 @@ def _key(prefix: str, job: Job) -> str:
 
 
 def _key_after(gateways: Sequence[str]) -> str:
-    """Return a key after every job of the last gateway."""
+    """Return a key after those of every job of the last gateway: it ends with the greatest character."""
     return f"{JOBS_PREFIX}/{gateways[-1]}/\U0010ffff" if gateways else ""

@@ -37,7 +37,9 @@ _TYPES: dict[Kind, str] = {
     "json": "JSON",
     "time": "TIMESTAMP",
 }
+"""Kind of column → BigQuery's type; other kinds are STRING."""
 _OPTIONS = frozenset({"location", "endpoint"})
+"""Options of the URI."""
 _SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
 """Names of scratch tables in statements. Each connection appends its own suffix."""
 _REQUEST_SECONDS = 60.0
@@ -254,7 +256,7 @@ class _BigQueryConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        yield  # nothing: see the module
+        yield  # nothing: statements commit one by one, see the module's docstring
 
     def clear(self) -> None:
         """Drop the scratch tables of this connection."""
@@ -296,7 +298,12 @@ class _BigQueryConnection:
 
 
 def _lines(rows: pa.Table, types: dict[str, str]) -> bytes:
-    """Encode rows as newline-delimited JSON. Numbers and JSON are inserted as they are."""
+    """Encode rows as newline-delimited JSON. Numbers and JSON are inserted as they are.
+
+    Args:
+        rows: the rows; numbers and JSON are texts.
+        types: column → BigQuery's type in the scratch table.
+    """
     columns = []
     for name in rows.column_names:
         values = rows.column(name).to_pylist()

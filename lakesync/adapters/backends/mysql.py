@@ -36,9 +36,11 @@ _TYPES: dict[Kind, str] = {
     "json": "JSON",
     "time": "DATETIME(3)",
 }
+"""Kind of column → MySQL's type."""
 _LOOKUP_CHARS = 255
 """Indexed prefix of a text: InnoDB allows 3,072 bytes, four per character."""
 _CONNECT_SECONDS = 10
+"""Time limit for opening a connection."""
 _STATEMENT_SECONDS = 300
 """A longer statement is cancelled. Socket timeouts are `_CONNECT_SECONDS` longer, so that the server cancels first."""
 _LOCK_SECONDS = 30
@@ -55,6 +57,7 @@ _TRANSACTION_LOST = frozenset({1053, 1213, 2006, 2013, 2014, 2055})
 _LOCAL_INFILE_DISABLED = frozenset({1148, 2068, 3948, 3950, 4166})
 """Error codes for LOAD DATA LOCAL if the server or the client has disabled it."""
 _OPTIONS = frozenset({"ssl_ca"})
+"""Options of the URI."""
 
 
 class MySqlAdapter(SqlAdapter):
@@ -168,7 +171,7 @@ class MySqlExecutor:
             raise ConfigurationError(f"{without_password(uri)!r} names no database: write mysql://USER@HOST/DATABASE")
         self._driver = pymysql
         self._pool = Pool(self._connect, self._alive, self._close)
-        self._version: str | None = None
+        self._version: str | None = None  # the server's, once a connection was opened
 
     @property
     def is_mariadb(self) -> bool:
@@ -234,6 +237,7 @@ class MySqlExecutor:
         return True
 
     def _close(self, connection: Driver[Any]) -> None:
+        """Close a connection, which may be lost."""
         with suppress(self._driver.Error, OSError):
             connection.close()
 

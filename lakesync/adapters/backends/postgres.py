@@ -36,8 +36,9 @@ _TYPES: dict[Kind, str] = {
     "json": "jsonb",
     "time": "timestamptz",
 }
+"""Kind of column → Postgres' type."""
 _CREATE_TABLE_LOCK = 0x1A4E_57AC
-"""Advisory lock for creating tables, because concurrent `IF NOT EXISTS` statements can fail."""
+"""Number of the advisory lock for creating tables, because concurrent `IF NOT EXISTS` statements can fail."""
 _MARGIN_SECONDS = 10
 """Seconds of silence, beyond a statement's time limit, after which it fails: the server should have cancelled it."""
 _STATEMENT_SECONDS = 300
@@ -139,6 +140,7 @@ class PostgresExecutor:
         self._pool.close()
 
     def _connect(self) -> BoundedConnection:
+        """Open a connection in UTC, with time limits for statements and locks unless the URI or the role sets some."""
         connection = self._wire.BoundedConnection.connect(**self._wire.parameters(self._uri), autocommit=True)
         connection.execute("SET TIME ZONE 'UTC'")
         for name, seconds in (("statement_timeout", _STATEMENT_SECONDS), ("lock_timeout", _LOCK_SECONDS)):
@@ -233,7 +235,7 @@ class _PostgresConnection:
         return True
 
     def _copy(self, table: str, columns: Sequence[str], form: str, parts: Iterable[memoryview | bytes]) -> None:
-        """Write data to a table with COPY, in one of its formats."""
+        """Write data to a table with COPY; `form` is its format, `csv` or `binary`."""
         names = ", ".join(f'"{name}"' for name in columns)
         with (
             self._sql.cursor() as cursor,

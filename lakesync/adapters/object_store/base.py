@@ -13,6 +13,7 @@ import msgspec
 from lakesync.model.errors import ValidationError
 
 MAX_KEY_BYTES = 1024
+"""Size of a key, at most: S3's limit."""
 MAX_PART_BYTES = 255
 """Size of a part between two slashes, at most: the limit of file systems for a name."""
 

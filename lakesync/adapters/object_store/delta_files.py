@@ -30,7 +30,9 @@ FlushFormat = Literal["parquet", "json"]
 """How new objects are encoded. JSON is the reference's `FlushEnvelope`."""
 
 DELTAS_PREFIX = "deltas"
+"""The default prefix of keys."""
 _PARQUET_MAGIC = b"PAR1"
+"""The first bytes of a Parquet file."""
 _KEY = re.compile(
     r"(?P<gateway>[^/]+)/\d{4}-\d\d-\d\d/(?P<spans>[0-9a-f]{16}(-[0-9a-f]{16}){3})\.[^/]+\.(?P<ending>parquet|json)"
 )
@@ -138,7 +140,7 @@ class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
     version: Literal[1]
     gateway_id: str
     created_at: str
-    """ISO 8601, UTC, with milliseconds."""
+    """When the batch was flushed: ISO 8601, UTC, with milliseconds."""
     hlc_range: HlcRange
     delta_count: int
     byte_size: int

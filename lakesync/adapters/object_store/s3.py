@@ -19,10 +19,15 @@ from lakesync.model.optional_imports import extra
 from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
+"""Options of the URI."""
 _NOT_FOUND_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
+"""Error codes for an object that does not exist; 404 for a request without a body."""
 _PRECONDITION_FAILED = "PreconditionFailed"
+"""Error code of a conditional write if the object exists."""
 _CONFLICT = "ConditionalRequestConflict"
+"""Error code of a conditional write while another one of the same key is in progress."""
 _KEYS_PER_DELETE = 1000
+"""Keys in one request, at most; S3's limit."""
 _ATTEMPTS = 4
 """Attempts of a request, and of a conditional write that conflicts with a concurrent one."""
 
@@ -202,4 +207,5 @@ def _error_code(error: Any) -> str:
 
 
 def _info(key: str, found: dict[str, Any]) -> ObjectInfo:
+    """Return an object's metadata from a listing's entry."""
     return ObjectInfo(key, found["Size"], int(found["LastModified"].timestamp() * 1000), found["ETag"].strip('"'))

@@ -397,7 +397,7 @@ class SqlAdapter:
                 continue
             try:
                 with row_tables.savepoint(connection, self._dialect):
-                    if self._dialect.has_transactions:
+                    if self._dialect.has_transactions:  # a lock lasts until the end of the transaction
                         follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
                     stored = delta_reads.read_contents(connection, schema.table, rows)
                     absent = {row: NO_CONTENT for row in rows if row not in stored}

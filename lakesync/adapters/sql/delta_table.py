@@ -2,8 +2,9 @@
 
 Its primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
 choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then contains
-`#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. `SqlAdapter` writes the table
-with this module, and reads it with `delta_reads`.
+`#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. The SQL column `columns` has
+a delta's columns as JSON text; Arrow tables have them so, or as a map (see `lakesync.adapters.arrow`). `SqlAdapter`
+writes the table with this module, and reads it with `delta_reads`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DELTAS_TABLE = "lakesync_deltas"
-
+"""The table's name."""
 TABLE_COLUMNS = (
     Column("hlc", "integer"),
     Column("client_id", "id"),
@@ -47,7 +48,9 @@ TABLE_COLUMNS = (
     Column("long_id", "id", required=False),
 )
 KEY = ("hlc", "client_id", "delta_id", "gateway")
+"""The primary key; a delta's identity."""
 INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("row_id", "table_name")}
+"""Name of each further index → its columns."""
 ID_EXPRESSION = "COALESCE(long_id, delta_id)"
 """SQL expression for the delta id that the client chose."""
 
@@ -56,9 +59,11 @@ _MIN_LONG_CHARS = 64
 _HASH = r"^[0-9a-f]{64}$"
 
 _SCRATCH = "lakesync_incoming"
+"""The scratch table of the batch."""
 _FIRST_CHUNK_ROWS = 1_000
+"""Rows of the first chunk of a direct append; it is small, so that sending starts early."""
 _CHUNK_ROWS = 10_000
-"""Rows per chunk of a direct append. A chunk is encoded while the previous one is sent."""
+"""Rows per further chunk. A chunk is encoded while the previous one is sent."""
 _OTHER_ID = "0" * 64
 """Stands for the ids of deltas of other gateways and clients."""
 _HLC_RANGE = "hlc >= ? AND hlc <= ?"
@@ -139,7 +144,7 @@ class DeltaWriter:
         self._dialect = dialect
         self._rows = to_table_rows(deltas)
         self._bounds = _bounds(self._rows)
-        self._loaded = False
+        self._loaded = False  # whether the batch is in the scratch table
 
     def stage(self) -> None:
         """Load the batch into a scratch table, unless the connection can append directly.
@@ -169,6 +174,7 @@ class DeltaWriter:
 
         The caller compares it with the batch's own, to verify the insert.
         """
+        # If the scratch table is loaded, a join with it by key is the simpler way.
         checksum = None if self._loaded else self._checksum_by_ids()
         return checksum if checksum is not None else self._checksum_by_keys()
 
@@ -188,7 +194,7 @@ class DeltaWriter:
         self._loaded = True
 
     def _chunks(self) -> Iterator[pa.Table]:
-        """Yield the rows in chunks; the first one is small, so that sending starts early."""
+        """Yield the rows in chunks."""
         count = len(self._rows)
         for start, end in pairwise([0, *range(_FIRST_CHUNK_ROWS, count, _CHUNK_ROWS), count]):
             yield columns_as_text(self._rows.slice(start, end - start))

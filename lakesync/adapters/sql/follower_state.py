@@ -144,8 +144,11 @@ DEAD_LETTER_COLUMNS = (
     Column("value", "text"),
     Column("reason", "text"),
 )
+"""The columns of the table of dead letters."""
 DEAD_LETTER_KEY = ("table_name", "gateway", "row_id", "column_name")
+"""Its primary key: one dead letter per value."""
 _LETTERS_SCRATCH = "lakesync_letters"
+"""The scratch table of new dead letters."""
 
 
 def replace_dead_letters(
@@ -192,7 +195,9 @@ def read_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
 FIRST_PAUSE_MS = 60_000
 """Pause before the second attempt to write a suspended table; doubled for each further one."""
 LONGEST_PAUSE_MS = 3_600_000
+"""The pause is not doubled beyond this."""
 _MAX_REASON_CHARS = 2_000
+"""Characters of a reason that are stored."""
 
 
 def follower_of(mark_name: str) -> str:

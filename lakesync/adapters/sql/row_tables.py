@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SCRATCH = "lakesync_rows"
+"""The scratch table of rows to merge."""
 _SAVEPOINT_NUMBERS = count(1)
 """Makes savepoint names unique: in MySQL a second savepoint with the same name removes the first."""
 
@@ -285,6 +286,7 @@ def _write_fitting_cells(
     gateway, row_id = (row.column(index)[0].as_py() for index in range(2))
     columns = [column for column in user_columns(schema) if row.column(column.name).null_count == 0]
     indexes = {column.name: row.schema.get_field_index(column.name) for column in columns}
+    # Writes the row without values first, then adds each value, and keeps those with which the row is accepted.
     accepted = row
     for index in indexes.values():
         accepted = accepted.set_column(index, row.schema.field(index), pa.nulls(1, row.schema.field(index).type))

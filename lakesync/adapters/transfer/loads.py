@@ -196,6 +196,8 @@ class LoadBarrier:
         page = self._adapter.query_deltas_since(query)
         return page if self._is_safe(query, before) else DeltaPage((), None)
 
+    # The other methods of `DatabaseAdapter` call the adapter.
+
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Insert into the adapter."""
         return self._adapter.insert_deltas(batch)
@@ -252,8 +254,10 @@ def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> N
 
 
 def _decode(text: str | None) -> ActiveLoads:
+    """Return the value of the mark `LOADS`; no loads if it was never written."""
     return decode_progress(text, ActiveLoads, LOADS) or ActiveLoads()
 
 
 def _encode(value: msgspec.Struct) -> str:
+    """Return progress, or active loads, as the text of a mark."""
     return msgspec.json.encode(value).decode()

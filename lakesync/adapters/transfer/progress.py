@@ -65,7 +65,7 @@ class ProgressInMark(Generic[T]):
         self._adapter = adapter
         self._name = name
         self._kind = kind
-        self._text: str | None = None
+        self._text: str | None = None  # the mark's text as this object read or wrote it last
 
     def read(self) -> T | None:
         """Return the progress.

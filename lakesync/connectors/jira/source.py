@@ -145,6 +145,8 @@ class JiraSource:
         """Close the connections."""
         self._client.close()
 
+    # Each of the probes returns its result as a sentence, or raises an error of `lakesync.model.errors`.
+
     def _check_credentials(self) -> str:
         try:
             account = self._client.get("/myself")
@@ -351,4 +353,5 @@ def _field(value: Json | None, name: str) -> Any:
 
 
 def _json_text(value: Any) -> str | None:
+    """Return a JSON value as text; None for null."""
     return None if value is None else jcs(value)

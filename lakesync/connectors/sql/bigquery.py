@@ -39,7 +39,7 @@ _TYPES: dict[str, ColumnType] = {
 
 
 def source(config: ConnectorConfig) -> SqlSource:
-    """Return the source of a connector."""
+    """Return the source of a connector; `built_in.py` registers this function."""
     return SqlSource(reader, config)
 
 

@@ -50,7 +50,7 @@ _TYPES: dict[int, ColumnType] = {
 
 
 def source(config: ConnectorConfig) -> SqlSource:
-    """Return the source of a connector."""
+    """Return the source of a connector; `built_in.py` registers this function."""
     return SqlSource(reader, config)
 
 

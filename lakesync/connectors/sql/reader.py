@@ -154,6 +154,7 @@ def _decimal(value: Decimal, column: str) -> float | int | None:
 
 
 def _raise_inexact(value: Any, column: str) -> NoReturn:
+    """Raise the error for a number that a double cannot represent."""
     raise ConfigurationError(
         f"column {column!r} has {value}, which a JSON number cannot represent exactly: cast it to text in the query"
     )
