@@ -85,9 +85,9 @@ class PeriodicTask:
         due = time.monotonic() + self._interval_seconds
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
+            self._wake.clear()  # before the check, so that a later `stop` or `wake` ends the next wait
             if self._stopping:
                 return
-            self._wake.clear()
             wait = self._call()
             due = _next_call(due, wait, time.monotonic())
 
@@ -109,9 +109,17 @@ class PeriodicTask:
 
 
 def _next_call(due: float, wait: float, now: float) -> float:
-    """Return the first time after `now` that is a multiple of `wait`, at least one, after `due`."""
-    missed = max(0, int((now - due) // wait))
-    return due + (missed + 1) * wait
+    """Return the time of the next call, after one that ended at `now`.
+
+    Args:
+        due: when that call was due; later than `now` if the task was woken, which moves no later call.
+        wait: seconds between calls.
+        now: a time of the same clock.
+
+    Returns:
+        The first time after `now` that is `due`, or a multiple of `wait` after it.
+    """
+    return due + max(0, int((now - due) // wait) + 1) * wait
 
 
 class Housekeeping:

@@ -22,6 +22,10 @@ def test_call_times_are_counted_from_the_start(start, seconds, late):
     assert due <= start + late + seconds + 1e-6
 
 
+def test_a_call_after_a_wake_moves_no_later_call():
+    assert _next_call(100.0, 30.0, 71.0) == 100.0
+
+
 def until(condition):
     """Wait, with a deadline."""
     deadline = time.monotonic() + 120
@@ -49,6 +53,14 @@ def test_wake_runs_the_task_immediately():
     loop.wake()
     assert called.wait(30)
     loop.stop()
+
+
+def test_a_stop_while_the_task_is_woken_ends_it():
+    for _ in range(200):
+        task = PeriodicTask("test", lambda: None, interval_seconds=LONG)
+        task.start()
+        task.wake()
+        task.stop()  # would wait for an hour if it got lost
 
 
 def test_a_failing_task_is_retried():
