@@ -117,7 +117,7 @@ def run_resources(config: Config) -> Mapping[str, Any]:
 
     def run_state(context: dg.InitResourceContext) -> RunState:
         resources = context.resources
-        pyspark, staging, names = resources.pyspark, resources.staging, resources.stores.names
+        pyspark, staging, names = resources.pyspark, resources.staging, resources.lake.names
         return RunState(config, names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
 
     return {
