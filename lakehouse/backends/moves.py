@@ -81,7 +81,8 @@ class Flow(msgspec.Struct, frozen=True):
     schemas: tuple[TableSchema, ...] = ()
     """Schemas of the target's destination tables, which have merged rows; empty to write deltas only."""
     again: tuple[int, int] | None = None
-    """First and last arrival to copy again, after new deltas up to the last one; None to copy new deltas only."""
+    """A range of arrivals (the gateways' timestamps of commits, in whose order a flow copies) that a backfill copies
+    again, after new deltas up to its end: first and last arrival. None to copy new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
         """Copy new deltas, then the range to copy again. Yield a step for each page.
@@ -129,7 +130,8 @@ class LakeFlow(NamedTuple):
     progress: Path
     """The file in which the flow's progress is stored."""
     again: tuple[int, int] | None = None
-    """First and last arrival to push again, after new deltas up to the last one; None to push new deltas only."""
+    """A range of arrivals (the gateways' timestamps of commits) that a backfill pushes again, after new deltas up to
+    its end: first and last arrival. None to push new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
         """Push new deltas page by page, then the range to copy again.
@@ -144,6 +146,7 @@ class LakeFlow(NamedTuple):
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.again[1] if self.again else None
             query = new_deltas_query(at, self.row_filter, until=until)
+            # the last argument: which rows the target has already; a push to the lake does not ask
             for scanned, deltas, after in filtered_pages(readable, query, at, self.row_filter, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")

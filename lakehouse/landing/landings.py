@@ -60,7 +60,11 @@ class PolledSource(NamedTuple):
 
 
 class LakeLanding(LandedTables):
-    """The landings of one connector, for one poll or one replay."""
+    """The landings of one connector, for one poll or one replay.
+
+    A replay pushes rows again that landed before. `LandedTables` reads `landing` and `known`: it has the connector's
+    part of both (`_iceberg`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
+    """
 
     def __init__(
         self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames = NAMES
@@ -103,6 +107,8 @@ class LakeLanding(LandedTables):
         reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
         report = PollReport(list(reports.values()))
         due_ms = self._now_ms() - ingest.census_interval_ms
+        # A census compares all ids at the source with the known rows. A table whose source does not report deletions
+        # needs one in each poll (`needs_census`), the others at intervals. Reading all rows for the first time is one.
         counted_ms = {table: self._position(table).counted_ms for table in self._tables}
         never_counted = {table for table, last_ms in counted_ms.items() if last_ms is None}
         census_due = {table for table, last_ms in counted_ms.items() if last_ms is not None and last_ms <= due_ms}

@@ -58,7 +58,7 @@ class TablePlan(NamedTuple):
     lands_only_changes: bool
     """Whether every poll may read all rows, of which only those land that differ from the known ones."""
     position: ReadPosition
-    """Where to continue."""
+    """Where to continue: the source's cursor, and in `seen` digests of rows that may be returned again after it."""
     landed: LandedTable
     """The files from which the known rows are read."""
     records_census: bool
@@ -79,7 +79,7 @@ class TableResult(msgspec.Struct, kw_only=True):
     newest: int = 0
     """The highest hlc that the task assigned."""
     more: bool = False
-    """Whether the task stopped early, to continue after the last page's cursor in another landing."""
+    """Whether the task stopped early, so that the table has more. Another landing continues after the last cursor."""
     lands_partially: bool = True
     """Whether rows that were read before an error may land. False for a part of a divided table, because the table's
     read position is valid only if all parts were read."""
@@ -284,7 +284,7 @@ class PollPlan(NamedTuple):
 
         def compare(_: str, census: Census) -> CensusComparison:
             found = compare_census(KnownRows(table.landed, self.newest), census)
-            table.position.seen.forget(found.unknown)
+            table.position.seen.forget(found.unknown)  # the lake lacks these rows, so they must not count as unchanged
             return found
 
         try:

@@ -48,7 +48,11 @@ kind string COMMENT 'row, gone, whole or place', page bigint COMMENT 'the first 
 hlc bigint COMMENT 'the stamp of the delta that it makes', row_id string,
 columns string COMMENT 'the row, or the place, as JSON', name string, value string
 """
-"""The columns of `landing`."""
+"""The columns of `landing`. Its hlcs are called stamps here, and stay so, because the comments are stored.
+
+A row of kind `row` is a changed row, of `gone` the id of a deleted one, of `place` the position from which the next
+poll continues. A row of kind `whole` is a claim: its page has all rows with the value `value` in the column `name`, so
+that other known rows with this value are deleted."""
 KNOWN_COLUMNS = "gateway string, connector string, table_name string, row_id string, columns string"
 """The columns of `known`."""
 _PROPERTIES = {
@@ -128,7 +132,7 @@ class Mark(NamedTuple):
 
 
 class ConnectorTables(NamedTuple):
-    """One connector's part of `landing` and `known`: its files, marks and conditions."""
+    """One connector's rows in `landing` and `known`: their files, conditions, and the marks of the polled tables."""
 
     spark: SparkSession
     names: LakeNames
@@ -241,7 +245,8 @@ class ConnectorTables(NamedTuple):
 def batch_of(snapshot: Snapshot) -> list[str] | None:
     """Return the batch id of the commit that made a snapshot of `landing` or `known`; None if it has none.
 
-    The id is what `lakehouse.landing.tables.commit_rows` stored: `landing` or `known`, gateway, connector, and so on.
+    The id is what `commit_rows` stored: `known`, gateway, connector, polled table and last page; or `landing`, gateway,
+    connector, number of the landing and a random id.
     """
     text = snapshot.summary.additional_properties.get(BATCH_PROPERTY) if snapshot.summary is not None else None
     return None if text is None else json.loads(text)
@@ -290,8 +295,7 @@ def commit_rows(
         rows: the new rows.
         where: condition for the rows to replace. All of `rows` must meet it.
         snapshot_id: the snapshot that the caller read; None if the table was empty.
-        batch: identifies this commit, and is stored in its snapshot: `landing` or `known`, gateway, connector, and
-            parts that distinguish it from other commits.
+        batch: identifies this commit, and is stored in its snapshot; `batch_of` lists its parts.
 
     Raises:
         FlushError: the rows were not committed; the next poll tries again.

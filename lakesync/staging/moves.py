@@ -18,7 +18,11 @@ from lakesync.staging.records import Move, MoveKind, StoredRow
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
-    """The effect of one or more moves on an entry. Numbers are arrivals; 0 keeps the stored value."""
+    """The effect of one or more moves on an entry. Numbers are arrivals; 0 keeps the stored value.
+
+    A pull needs them all: a client that has everything up to an arrival must be sent a row that changed in the bucket
+    since, and the DELETE of one that was inside at that arrival and has left.
+    """
 
     first: int
     """When the row first joined the bucket; it is stored only if the stored value is 0."""
@@ -68,7 +72,8 @@ ENTRY_UPSERT = (
 )
 """SQL for SQLite and Postgres: the assignments, after DO UPDATE SET, that apply an `EntryChange` to the stored entry.
 
-Applying a change again has no effect. A replay after a crash needs that, because the file may contain it already."""
+Applying the changes of an entry again, in their order, ends in the same entry. A replay after a crash needs that,
+because the file may contain them already."""
 
 
 MoveSums = dict[str, dict[RowKey, EntryChange]]
@@ -80,7 +85,8 @@ def change_of(kind: MoveKind, at: int) -> EntryChange:
 
     Args:
         kind: `join`: the row enters the bucket. `leave`: it leaves the bucket. `stay`: it changes inside. `own`: it
-            changes under the key of changes that concern one client alone.
+            changes for one client alone, for example because that client lost a conflict. Such an entry is under the
+            client's own key (`@client`), which no row is ever inside of; its `first` says since when it exists.
         at: the move's arrival (the gateway's own HLC timestamp of the push).
     """
     if kind == "join":
