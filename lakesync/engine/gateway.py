@@ -168,7 +168,11 @@ class SyncGateway(ActionGateway, AdapterGateway):
             if received is not None and not received.trusted and isinstance(error, RejectedError | BackpressureError):
                 self._record_rejection(received.push, received.claims, error)
 
-        pushing = self._push(check)
+        try:
+            pushing = self._push(check)
+        except Exception as error:
+            pushing = Future()
+            pushing.set_exception(error)
         pushing.add_done_callback(record)
         return pushing
 
@@ -497,17 +501,14 @@ class SyncGateway(ActionGateway, AdapterGateway):
         """Submit a push; a sharded gateway overrides this.
 
         Args:
-            check: returns the push after the checks that need no store.
+            check: returns the push after the checks that need no store. If it is called at once, its error is raised
+                here, otherwise in the future.
 
         Raises (in the future):
-            Exception: what `check` raises; nothing was stored.
-                All errors of `push_work`.
+            All errors of `push_work`.
         """
         if self.shared:  # prepare it first: the transaction has a lock for which other processes wait
-            try:
-                ready = check().made_ready()
-            except Exception as error:
-                return failed(error)
+            ready = check().made_ready()
             return self._submit_checked(lambda commit, names: push_work(commit, ready, self.rules, self._limits, names))
         return self._submit_checked(
             lambda commit, names: push_work(commit, check().made_ready(), self.rules, self._limits, names)
@@ -552,13 +553,6 @@ def _done(value: T) -> Future[T]:
     """Return a completed future."""
     future: Future[T] = Future()
     future.set_result(value)
-    return future
-
-
-def failed(error: BaseException) -> Future[Any]:
-    """Return a future that has ended with an error."""
-    future: Future[Any] = Future()
-    future.set_exception(error)
     return future
 
 

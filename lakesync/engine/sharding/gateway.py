@@ -18,7 +18,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine.checks import EngineLimits, check_limit
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.gateway import SyncGateway, failed
+from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage
@@ -100,13 +100,9 @@ class ShardedGateway(SyncGateway):
 
         The generator is given the future of its result, because the caller may cancel the push until it is stored.
         """
-        try:
-            request = check()  # at once, because the tables of the deltas decide which shards commit them
-        except Exception as error:
-            return failed(error)
+        request = check()  # at once, because the tables of the deltas decide which shards commit them
         outcome: Future[PushResult] = Future()
-        request_of_all = pushing.ShardedPush(request.push, request.claims, request.seen, request.trusted, outcome)
-        return run(pushing.push(self._parts, self._shards, self._vectors, request_of_all), outcome)
+        return run(pushing.push(self._parts, self._shards, self._vectors, request, outcome), outcome)
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         """Read a page from all shards."""

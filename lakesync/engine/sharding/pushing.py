@@ -9,30 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import NamedTuple
 
+from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import RejectedError, StagingUnavailableError
-from lakesync.model.types import Claims, PushResult, RowDelta, SyncPush
+from lakesync.model.types import PushResult, RowDelta, SyncPush
 from lakesync.staging.shards import ShardMap
-
-
-class ShardedPush(NamedTuple):
-    """A push that passed the checks that need no store."""
-
-    push: SyncPush
-    claims: Claims
-    """The verified claims of the sender's token."""
-    seen: int | None
-    """The newest cursor that the client certainly has when it gets the response; None if unknown."""
-    trusted: bool
-    """Whether the deltas come from the server's own side, to which the write scope does not apply."""
-    outcome: Future[PushResult]
-    """The result for the caller, who may cancel it. Once a shard has stored its part, the push is completed anyway."""
 
 
 def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
@@ -49,7 +35,11 @@ def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
 
 
 def push(
-    parts: Mapping[str, ShardGateway], shards: ShardMap, vectors: Vectors, request: ShardedPush
+    parts: Mapping[str, ShardGateway],
+    shards: ShardMap,
+    vectors: Vectors,
+    request: CheckedPush,
+    outcome: Future[PushResult],
 ) -> Steps[PushResult]:
     """Commit a push shard by shard, after all of its shards have accepted it.
 
@@ -64,7 +54,9 @@ def push(
         parts: the gateway of each shard, by shard name.
         shards: which tables belong to which shard.
         vectors: resolves and creates client cursors.
-        request: the push, after its checks.
+        request: the push, after the checks that need no store.
+        outcome: the result for the caller, who may cancel it. Once a shard has stored its part, the push is completed
+            anyway.
 
     Raises:
         RejectedError, BackpressureError: a shard rejects deltas, or has too many unflushed bytes; nothing was stored.
@@ -80,14 +72,14 @@ def push(
         yield from _check(parts, own, request)
     cursors: dict[str, int] = {}
     for name, part in own.items():
-        if not cursors and request.outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
+        if not cursors and outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
             raise CancelledError
         pushing = parts[name].submit_push_part(
             part, request.claims, seen.get(name), admitted=has_several_shards, trusted=request.trusted
         )
         result = yield from of_shard(name, pushing)
         if not cursors:
-            begin(request.outcome)
+            begin(outcome)
         cursors[name] = result.server_hlc
         crash_point("sharding.after_part")
     empty = SyncPush(client_id, ())
@@ -109,7 +101,7 @@ def push(
     return PushResult(cursor, len(request.push.deltas))
 
 
-def _seen(parts: Iterable[str], vectors: Vectors, request: ShardedPush) -> Steps[dict[str, int]]:
+def _seen(parts: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps[dict[str, int]]:
     """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known.
 
     Args:
@@ -125,7 +117,7 @@ def _seen(parts: Iterable[str], vectors: Vectors, request: ShardedPush) -> Steps
     return dict(sent.vector.parts) if sent.vector is not None else {}
 
 
-def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], request: ShardedPush) -> Steps[None]:
+def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], request: CheckedPush) -> Steps[None]:
     """Check the push in all of its shards before any of them stores anything.
 
     Args:
