@@ -169,7 +169,7 @@ class Killer:
             self._threads.append(thread)
 
     def end(self) -> None:
-        """Stop the threads; a kill that has not happened yet does not happen any more."""
+        """Stop the threads; a kill that has not happened yet is cancelled."""
         self._over.set()
         for thread in self._threads:
             thread.join()

@@ -2,7 +2,7 @@
 
 It is sent as frames: protobuf messages with the deltas of some rows, each with a length before it.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A connector is a configured external system, such as a Jira site, that is polled for rows and executes actions.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

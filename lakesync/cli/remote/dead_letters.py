@@ -7,7 +7,7 @@ tables) and values that they reject. `work`: the gateway has updates of destinat
 
 A dead letter is a mapping with `id`, `kind`, `table`, `what`, `why` and `remedy`, as `lakesync dlq show` prints it.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

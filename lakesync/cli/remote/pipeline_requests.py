@@ -5,7 +5,7 @@ gateway only records the request. The pipeline's flush sensor sees it; without a
 A backfill has Dagster run partitions of its assets again. An asset is something that the pipeline makes, such as a
 table. Most have a partition for each UTC day of arrival.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

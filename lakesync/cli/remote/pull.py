@@ -166,7 +166,7 @@ It returns the deltas as JSON, the page's cursor, and whether another page follo
 def _peek_page(remote: GatewayConnection, client_id: str) -> ReadPage:
     """Return a function that reads pages of the rows that a client may see, without any effect on the client.
 
-    The cursor `now` stands for the time of the request: only later changes follow.
+    From the cursor `now`, only changes after the request follow.
     """
 
     def read(since: str | None, size: int) -> tuple[list[dict[str, Any]], str, bool]:

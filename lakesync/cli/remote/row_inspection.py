@@ -6,7 +6,7 @@ the outcome of each value that it wrote; `lakesync.analysis.row_history` compute
 log. `trace` follows a delta from its client to the tables and clients that have it; `lakesync.analysis.tracing` finds
 it in the log and the lake, and the gateway knows the clients.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

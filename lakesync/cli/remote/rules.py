@@ -3,7 +3,7 @@
 Sync rules decide which rows a client may see. They consist of buckets: tables, and filters that compare columns with
 constants or with claims of the client's token.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

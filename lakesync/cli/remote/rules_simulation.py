@@ -2,7 +2,7 @@
 
 Sync rules decide which rows a client may see, by the claims of the client's token.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`lakesync schema`: registers, lists and retires table schemas at a gateway.
 
 A schema has the columns of a table and their types; the gateway rejects pushed values that do not fit. In the path of a
-request, `{gateway}` stands for the gateway's id.
+request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

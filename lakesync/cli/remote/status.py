@@ -3,7 +3,7 @@
 The numbers come from the gateway's `/admin/metrics`, the lake's state tables and Dagster. A time named `…Ms` is in
 milliseconds since 1970. An arrival is the gateway's timestamp of receipt, of which `wall_of` returns such a time.
 
-In the path of a request, `{gateway}` stands for the gateway's id.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

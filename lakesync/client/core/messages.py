@@ -69,7 +69,7 @@ class NoResponse(NamedTuple):
     """No complete response arrived; the gateway may or may not have processed the request."""
 
     reason: str
-    """Why there is none, for people."""
+    """The reason why there is none, as a sentence for the user."""
 
 
 Response = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorResponse | NoResponse
