@@ -181,7 +181,7 @@ def with_scope(
         older: bucket keys of rows in the page that are not in `access`, because a re-index is running.
     """
     if older:
-        record = replace(record, past=_with_older_keys(record, older, upserted_up_to))
+        record = replace(record, past=_with_older_keys(record, older, newest, upserted_up_to))
     if record.scopes and access.same_as(record.scopes[-1]):  # the newest scope continues, perhaps with more keys
         *earlier, scope = record.scopes
         if not sent_up_to and access.keys.issubset(scope.keys):
@@ -189,7 +189,9 @@ def with_scope(
         keys = tuple(sorted(access.keys.union(scope.keys)))
         scope = _with_rows_sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
     else:  # a new scope; broadcasts of the last one may have been sent up to now
-        earlier = [replace(scope, followed=False) for scope in with_broadcasts(record, newest).scopes]
+        earlier = list(with_broadcasts(record, newest).scopes)
+        if earlier:
+            earlier[-1] = replace(earlier[-1], followed=False, ended_at=newest)
         number = earlier[-1].number + 1 if earlier else 1
         keys = tuple(sorted(access.keys))
         scope = Scope(
@@ -206,7 +208,9 @@ def with_scope(
     )
 
 
-def _with_older_keys(record: ClientRecord, older: AbstractSet[str], upserted_up_to: int) -> tuple[PastKey, ...]:
+def _with_older_keys(
+    record: ClientRecord, older: AbstractSet[str], newest: int, upserted_up_to: int
+) -> tuple[PastKey, ...]:
     """Return the past keys after rows were sent under keys that only earlier scopes have, during a re-index.
 
     Only these keys are added, not the other keys of the earlier scopes: the client was sent nothing under those.
@@ -214,10 +218,13 @@ def _with_older_keys(record: ClientRecord, older: AbstractSet[str], upserted_up_
     Args:
         record: the client's record.
         older: the bucket keys of the rows.
+        newest: the gateway's newest arrival.
         upserted_up_to: the latest feed position of an INSERT or UPDATE that was sent.
     """
     raised = [
-        replace(past, sent_up_to=max(past.sent_up_to, upserted_up_to)) if past.key in older else past
+        replace(past, sent_up_to=max(past.sent_up_to, upserted_up_to), ended_at=max(past.ended_at, newest))
+        if past.key in older
+        else past
         for past in record.past
     ]
     since: dict[str, int] = {}
@@ -226,7 +233,7 @@ def _with_older_keys(record: ClientRecord, older: AbstractSet[str], upserted_up_
             since.setdefault(key, scope.at)  # of several scopes with the key, the first one
     for past in raised:
         since.pop(past.key, None)
-    return (*raised, *(PastKey(key, at, upserted_up_to) for key, at in since.items()))
+    return (*raised, *(PastKey(key, at, upserted_up_to, newest) for key, at in since.items()))
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
@@ -468,15 +475,16 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
         removed: the scopes that are removed from the record.
     """
     removed = list(removed)
-    added = [PastKey(name, scope.at, scope.reached) for scope in removed for name in scope.keys]
+    added = [PastKey(key, scope.at, scope.reached, scope.ended_at) for scope in removed for key in scope.keys]
     with_later_deletes = [scope for scope in removed if scope.sent_up_to > (scope.reached if scope.keys else 0)]
-    added += [PastKey("", scope.at, scope.sent_up_to) for scope in with_later_deletes]
+    added += [PastKey("", scope.at, scope.sent_up_to, scope.ended_at) for scope in with_later_deletes]
     periods = list(dict.fromkeys((*past, *added)))
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}
         for each in periods:
             group = (each.key, each.sent_up_to == _NO_END)  # a joined period would lose the end of the other
             known = joined.get(group, each)
-            joined[group] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to))
+            ended_at = max(known.ended_at, each.ended_at)
+            joined[group] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to), ended_at)
         periods = list(joined.values())
     return tuple(sorted(periods, key=lambda period: period.sent_up_to)[-PAST_KEPT:])

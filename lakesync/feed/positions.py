@@ -265,7 +265,7 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
         resync: whether the client may have any row. Otherwise it was sent nothing, and has only its own writes.
     """
     past, scopes = (record.past, record.scopes) if record is not None else ((), ())
-    sent, sent_up_to = _sent_periods(past, scopes, MAX_HLC)
+    sent, sent_up_to = _sent_periods(past, scopes)
     return Position(
         0,
         NO_BASE,
@@ -411,32 +411,26 @@ def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dic
     was sent nothing under them. Past keys without an end are not: they are from before the client reached any complete
     cursor.
     """
-    # removed scopes are older than those that are kept, so all of them ended before the oldest of these began
-    removed_ended_at = record.scopes[-SCOPES_KEPT].at if len(record.scopes) >= SCOPES_KEPT else 0
-    past = [past for past in record.past if base < max(past.sent_up_to, removed_ended_at) and past.sent_up_to < MAX_HLC]
+    past = [past for past in record.past if base < max(past.sent_up_to, past.ended_at) and past.sent_up_to < MAX_HLC]
     scopes = record.scopes if base == NO_BASE else [base_scope, *later_scopes(record, base_scope)]
-    return _sent_periods(past, scopes, removed_ended_at)
+    return _sent_periods(past, scopes)
 
 
-def _sent_periods(
-    past: Iterable[PastKey], scopes: Iterable[Scope], removed_ended_at: int
-) -> tuple[dict[str, list[SentPeriod]], int]:
+def _sent_periods(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what a client was sent: periods by bucket key, and the latest feed position of a row or a DELETE.
 
     The position in a scope without keys counts too: its client was sent DELETEs.
 
     Args:
         past: keys of removed scopes.
-        scopes: stored scopes, oldest first.
-        removed_ended_at: an arrival by which every removed scope had ended.
+        scopes: stored scopes.
     """
     past, scopes = list(past), list(scopes)
     sent: dict[str, list[SentPeriod]] = {}
-    for key in past:
-        if key.key:
-            sent.setdefault(key.key, []).append(SentPeriod(key.at, key.sent_up_to, removed_ended_at))
-    ends = [*(scope.at for scope in scopes[1:]), MAX_HLC]
-    for scope, end in zip(scopes, ends, strict=False):
-        for name in scope.keys:
-            sent.setdefault(name, []).append(SentPeriod(scope.at, scope.reached, end))
+    for each in past:
+        if each.key:
+            sent.setdefault(each.key, []).append(SentPeriod(each.at, each.sent_up_to, each.ended_at))
+    for scope in scopes:
+        for key in scope.keys:
+            sent.setdefault(key, []).append(SentPeriod(scope.at, scope.reached, scope.ended_at))
     return sent, max(max_sent(past), max_sent(scopes))

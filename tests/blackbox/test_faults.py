@@ -64,6 +64,9 @@ IN_TURNS = [
 ]  # fmt: skip
 """Tokens with many teams come in turns, more often than a record keeps scopes."""
 
+TOKENS_IN_TURNS = [("other token", 0, C, 1000), ("other token", 0, A, 1000)] * 5
+"""Two tokens come in turns, more often than a record keeps scopes."""
+
 CASES = {
     "claims change between two pages": case(
         "stock stock", 1,
@@ -425,6 +428,11 @@ CASES = {
         edit(0, "INSERT", "tasks/r1", x=1), edit(0, "UPDATE", "misc/m1", x=3), push(0),
         ("wipe", 0), pull(0, 1, "answer lost"), edit(0, "DELETE", "notes/r3"), push(0),
         clients=[("letter", B, 0)],
+    ),
+    "a row of nine writers comes into a bucket that a client saw before with another token": case(
+        "stock stock", 1,
+        *TOKENS_IN_TURNS, edit(0, "INSERT", "notes/r2", team="c"), push(0),
+        *NINE, edit(1, "UPDATE", "tasks/r1", team="c"), push(1),
     ),
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import msgspec
 
 from lakesync.model.types import Claims, Position
+from lakesync.model.validation import MAX_HLC
 from lakesync.rules.model import SyncRules
 
 
@@ -134,6 +135,8 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     upserted_up_to: int = -1
     """The latest feed position at which an INSERT or UPDATE was sent in this scope; -1 if only `sent_up_to` is
     known."""
+    ended_at: int = MAX_HLC
+    """The newest arrival when the next scope began; `MAX_HLC` if this is the newest scope."""
 
     @property
     def reached(self) -> int:
@@ -187,6 +190,9 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     """The newest arrival when the client was first sent something in the scope."""
     sent_up_to: int
     """The latest feed position at which a row was sent that the client may have; with the empty key, any row."""
+    ended_at: int = MAX_HLC
+    """The newest arrival when the scope ended; `MAX_HLC` if that is unknown. The client was not shown rows that joined
+    the bucket later."""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
