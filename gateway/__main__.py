@@ -20,9 +20,8 @@ from structlog.typing import EventDict, Processor
 
 from gateway.app import create_app
 from gateway.bootstrap import Backends
-from gateway.dependencies import check_bind_address
+from gateway.dependencies import Services, check_bind_address
 from gateway.server import GatewayServer, listen
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.connectors import Connectors

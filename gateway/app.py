@@ -1,7 +1,7 @@
 """Builds the FastAPI application of the gateway: routers, middleware, exception handlers and shared services.
 
-`python -m gateway` and tests call `create_app`. The shared services (`gateway.services`) are the engine and everything
-else of which a server has one, such as rate limiters and metrics.
+`python -m gateway` and tests call `create_app`. The shared services (`Services` in `gateway.dependencies`) are the
+engine and everything else of which a server has one, such as rate limiters and metrics.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from gateway.admission import RateLimiter, RequestGate
 from gateway.client_tracker import ClientTracker
+from gateway.dependencies import Services
 from gateway.errors import ErrorMiddleware, add_error_handlers
-from gateway.live import route as live
+from gateway.live import hub as live
 from gateway.live.hub import Hub, limits_of
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import openapi_document
 from gateway.request_log import RequestLogMiddleware
 from gateway.routes import ROUTERS
-from gateway.services import Services
 from gateway.settings import PREFIXES, GatewaySettings
 from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine

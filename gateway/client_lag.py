@@ -13,8 +13,8 @@ from contextlib import suppress
 from starlette.concurrency import run_in_threadpool
 
 from gateway.client_tracker import Arrivals, LagCheck
-from gateway.futures import result_of
-from gateway.services import Services
+from gateway.dependencies import Services
+from gateway.sync_service import result_of
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Backlog
 

@@ -1,4 +1,7 @@
-"""FastAPI dependencies that authenticate and authorise a caller. The sync and WebSocket routes call them directly.
+"""FastAPI dependencies: the objects that all routes of one server share, and the authentication of a caller.
+
+A route declares a parameter of type `ServicesDependency`, and FastAPI passes it the server's `Services`. The sync and
+WebSocket routes call the functions that authenticate and authorise a caller directly.
 
 The checks always have the same order: the gateway id's form, the token, whether the token is for this gateway, the
 role, the rate limit, the query parameters, and whether the gateway exists. So a caller without a valid token learns
@@ -13,12 +16,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import structlog
-from fastapi import Depends, Path, Request, Security
+from fastapi import Depends, FastAPI, Path, Request, Security
 from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
 from fastapi.security.base import SecurityBase
 from pydantic import WithJsonSchema
@@ -26,17 +30,57 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
+from gateway.admission import RateLimiter, RequestGate
+from gateway.client_tracker import ClientTracker, ConnectedClient
+from gateway.metrics import Metrics
 from gateway.openapi_schemas import GATEWAY
 from gateway.request_log import RequestRecord
-from gateway.services import Services, ServicesDependency
 from gateway.settings import MIN_SECRET_BYTES, GatewaySettings
+from lakesync.auth import TokenVerifier
 from lakesync.auth.keys import Key
-from lakesync.engine import SyncGateway
+from lakesync.engine import Engine, SyncGateway
 from lakesync.model.errors import AuthError, ConfigurationError, ForbiddenError, ValidationError
 from lakesync.model.types import Claims
 from lakesync.model.validation import check_gateway_id, user_of
 
 log = structlog.get_logger("gateway")
+
+
+@dataclass(frozen=True)
+class Services:
+    """The shared objects of one server. `create_app` creates them and stores them in `app.state`."""
+
+    settings: GatewaySettings
+    engine: Engine
+    verifier: TokenVerifier | None
+    """Verifies tokens; None if the server has neither a secret nor an issuer and so listens on loopback only."""
+    rate: RateLimiter
+    """Limits HTTP requests."""
+    metrics: Metrics
+    gate: RequestGate
+    """Knows whether requests are accepted."""
+    connected_clients: Callable[[str], Mapping[str, ConnectedClient]]
+    """Returns, for a gateway id, client id → connection of the clients with a WebSocket to this process."""
+    live_rate: RateLimiter
+    """Limits messages over WebSockets."""
+    clients: ClientTracker
+    """Knows when each client called last and how old its oldest unsent change is."""
+    gateways: dict[str, SyncGateway] = field(default_factory=dict)
+    """Gateway id → gateway, for gateways that were requested before, so that finding one needs no worker thread."""
+
+    @staticmethod
+    def of_app(app: FastAPI) -> Services:
+        """Return the services of an application."""
+        services: Services = app.state.services
+        return services
+
+
+async def get_services(connection: HTTPConnection) -> Services:
+    """Dependency: returns the services of this server."""
+    return Services.of_app(connection.app)
+
+
+ServicesDependency = Annotated[Services, Depends(get_services)]
 
 _NO_TOKEN = {
     "http": "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)",

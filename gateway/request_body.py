@@ -16,9 +16,9 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.headers import header
+from gateway.dependencies import ServicesDependency
 from gateway.openapi_schemas import JSON, PROTOBUF
-from gateway.services import ServicesDependency
+from gateway.request_log import header
 from lakesync.model.errors import PayloadTooLargeError, ValidationError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf

@@ -18,8 +18,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.compat_uvicorn import LimitedHttpProtocol, LiveWebSocketProtocol
+from gateway.dependencies import Services
 from gateway.live.hub import Hub
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.model.errors import StartupError
 

@@ -1,20 +1,92 @@
-"""Serves pushes and pulls for both transports: HTTP routes and WebSocket connections call it.
+"""Awaits the engine's worker threads, and serves pushes and pulls for both transports: HTTP and WebSocket.
 
-The engine does the work. This module passes it the caller's claims, and records the result for the request's log line,
-the metrics, and the tracker of clients, which knows how far each client is.
+HTTP routes and WebSocket connections call it. The engine does the work. This module passes it the caller's claims, and
+records the result for the request's log line, the metrics, and the tracker of clients, which knows how far each client
+is. `result_of` replaces `asyncio.wrap_future`, which wakes up the event loop for each future, and cancels the work of a
+cancelled request.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from gateway.dependencies import Caller
-from gateway.futures import result_of
+from gateway.dependencies import Caller, Services
 from gateway.request_log import RequestRecord
-from gateway.services import Services
 from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.model.validation import is_importer
+
+T = TypeVar("T")
+
+
+class _Completions:
+    """Completed futures whose waiting tasks, in one event loop, do not know of it yet.
+
+    The store's thread completes all pushes of a group one after another. Each wake-up of the event loop costs system
+    calls and a change of threads, so the loop is woken up once for all futures that complete until it runs.
+    """
+
+    def __init__(self) -> None:
+        self._completed: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
+        self._scheduled = False
+
+    def add(self, loop: asyncio.AbstractEventLoop, done: Future[Any], waiter: asyncio.Future[Any]) -> None:
+        """Copy a completed future's result to its waiter, in the event loop's thread. Any thread may call this."""
+        self._completed.append((done, waiter))
+        if not self._scheduled and not loop.is_closed():
+            self._scheduled = True
+            loop.call_soon_threadsafe(self._copy_results)
+
+    def _copy_results(self) -> None:
+        self._scheduled = False  # first, so that whatever is added from now on schedules another call
+        while self._completed:
+            _copy_result(*self._completed.popleft())
+
+
+_completions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Completions] = WeakKeyDictionary()
+
+
+async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T:
+    """Wait for a future and return its result.
+
+    `asyncio.wrap_future` would cancel the future when the waiting task is cancelled, even if its work is durable.
+
+    Args:
+        future: future of work in a thread.
+        finish_if_cancelled: whether work that has not begun is still done if the waiting task is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[T] = loop.create_future()
+    completions = _completions.get(loop)
+    if completions is None:
+        completions = _completions[loop] = _Completions()
+    future.add_done_callback(lambda done: completions.add(loop, done, waiter))
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        if not finish_if_cancelled:
+            future.cancel()
+        raise
+
+
+def _copy_result(done: Future[T], waiter: asyncio.Future[T]) -> None:
+    """Set a thread's result on the event loop's future."""
+    if waiter.done():  # the waiting task was cancelled
+        return
+    if done.cancelled():
+        waiter.cancel()
+        return
+    error = done.exception()
+    if error is not None:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(done.result())
+
 
 RESYNC_HEADER = b"x-lakesync-client"
 """A client that sends this header understands the error RESYNC_REQUIRED. Any other is sent every row again instead."""

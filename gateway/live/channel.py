@@ -3,36 +3,97 @@
 The channel finds the connections that a commit concerns, and sends each the changes that its client lacks. `Hub` calls
 `on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
 
-A commit notice names the buckets of the changed rows; a client sees the rows of certain buckets. The state of a
-connection's subscriber is the position up to which its client was sent changes, and the client's buckets. Connections
-with equal states are served by one read of the store. A client may have several connections, also to other processes
-that serve the same gateway; each then gets the changes that the client made over the others.
+A commit notice names the bucket keys of the changed rows. A bucket key is a bucket of the sync rules with claim values;
+a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a key. The state of a
+connection's subscriber is the position up to which its client was sent changes, and the client's bucket keys.
+Connections with equal states are served by one read of the store. A client may have several connections, also to other
+processes that serve the same gateway; each then gets the changes that the client made over the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from typing import Generic, TypeVar
 
 import structlog
 
 from gateway.client_tracker import ConnectedClient
 from gateway.compat_uvicorn import websocket_frame
 from gateway.errors import close_code_of
-from gateway.futures import result_of
 from gateway.live.connection import LiveConnection
-from gateway.live.subscription_index import SubscriptionIndex
+from gateway.sync_service import result_of
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.engine.subscriptions import ScanResult, Subscriber, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
+from lakesync.rules.keys import prefixes_of
 from lakesync.staging.notices import Notice, Presence
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
+
+T = TypeVar("T", bound=Hashable)
+
+
+class SubscriptionIndex(Generic[T]):
+    """Maps bucket keys to subscribers. The cost of a lookup grows with its result, not with all subscribers."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[T, tuple[frozenset[str], frozenset[str]]] = {}
+        self._by_bucket: dict[str, set[T]] = defaultdict(set)
+        self._by_prefix: dict[str, set[T]] = defaultdict(set)
+
+    def subscribe(self, subscriber: T, buckets: frozenset[str], prefixes: frozenset[str]) -> None:
+        """Replace the subscription of a subscriber.
+
+        Args:
+            subscriber: the subscriber.
+            buckets: the bucket keys that concern it.
+            prefixes: prefixes of further bucket keys that concern it.
+        """
+        if self._subscriptions.get(subscriber) == (buckets, prefixes):
+            return
+        self.unsubscribe(subscriber)
+        self._subscriptions[subscriber] = (buckets, prefixes)
+        for bucket in buckets:
+            self._by_bucket[bucket].add(subscriber)
+        for prefix in prefixes:
+            self._by_prefix[prefix].add(subscriber)
+
+    def unsubscribe(self, subscriber: T) -> None:
+        """Remove a subscriber, if it is subscribed."""
+        buckets, prefixes = self._subscriptions.pop(subscriber, (frozenset(), frozenset()))
+        for bucket in buckets:
+            _remove(self._by_bucket, bucket, subscriber)
+        for prefix in prefixes:
+            _remove(self._by_prefix, prefix, subscriber)
+
+    def clear(self) -> None:
+        """Remove all subscribers."""
+        self._subscriptions.clear()
+        self._by_bucket.clear()
+        self._by_prefix.clear()
+
+    def subscribers_of(self, buckets: Collection[str]) -> set[T]:
+        """Return the subscribers that at least one of the bucket keys concerns."""
+        found: set[T] = set()
+        for bucket in buckets:
+            found |= self._by_bucket.get(bucket, set())
+            for prefix in prefixes_of(bucket) if self._by_prefix else ():
+                found |= self._by_prefix.get(prefix, set())
+        return found
+
+
+def _remove(index: dict[str, set[T]], key: str, subscriber: T) -> None:
+    """Remove a subscriber from a key's set, and the set if it is empty, so that the index does not grow for ever."""
+    index[key].discard(subscriber)
+    if not index[key]:
+        del index[key]
+
 
 log = structlog.get_logger("gateway")
 

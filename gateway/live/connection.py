@@ -1,4 +1,4 @@
-"""Serves one WebSocket connection of a client. `gateway.live.route` creates it.
+"""Serves one WebSocket connection of a client. `gateway.live.hub` creates it.
 
 It responds to the client's pushes and pulls in order. Between the responses the gateway's `Channel` sends broadcasts:
 pages of changes by others, without a request. A client's subscriber says up to which change it was sent everything.
@@ -16,7 +16,7 @@ import structlog
 from starlette.types import Message
 
 from gateway.compat_uvicorn import LiveWebSocketProtocol, websocket_frame
-from gateway.dependencies import Caller
+from gateway.dependencies import Caller, Services
 from gateway.errors import (
     CLOSE_GOING_AWAY,
     CLOSE_REJECTED,
@@ -28,11 +28,9 @@ from gateway.errors import (
     metric_label,
     status_of,
 )
-from gateway.futures import result_of
 from gateway.request_body import decode_if_large
 from gateway.request_log import RequestRecord
-from gateway.services import Services
-from gateway.sync_service import serve_pull, serve_push
+from gateway.sync_service import result_of, serve_pull, serve_push
 from lakesync.auth.keys import Key
 from lakesync.engine.subscriptions import Subscriber, Subscription, SubscriptionState
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError

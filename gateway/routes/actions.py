@@ -14,9 +14,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from gateway.dependencies import AdminCaller, ClientCaller
-from gateway.futures import result_of
-from gateway.headers import header
+from gateway.dependencies import AdminCaller, ClientCaller, ServicesDependency
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     DIGITS,
@@ -28,9 +26,8 @@ from gateway.openapi_schemas import (
     request_body,
 )
 from gateway.request_body import LimitedBody, json_response, sends_protobuf
-from gateway.request_log import RequestRecord
-from gateway.services import ServicesDependency
-from gateway.sync_service import RESYNC_HEADER
+from gateway.request_log import RequestRecord, header
+from gateway.sync_service import RESYNC_HEADER, result_of
 from lakesync.actions import BUSY, PENDING
 from lakesync.model.action_handlers import ActionDiscovery
 from lakesync.model.errors import ClockDriftError, PayloadTooLargeError, StagingUnavailableError

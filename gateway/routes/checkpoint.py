@@ -25,12 +25,11 @@ from google.protobuf.internal.encoder import _VarintBytes as varint  # type: ign
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from gateway.dependencies import ClientCaller
-from gateway.futures import result_of
+from gateway.dependencies import ClientCaller, ServicesDependency
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import CALLER_ERRORS, AnyId, error_responses
 from gateway.request_log import RequestRecord
-from gateway.services import ServicesDependency
+from gateway.sync_service import result_of
 from lakesync.model.delta import jcs
 from lakesync.model.errors import NotFoundError, ValidationError
 from lakesync.model.types import Claims

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field, WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 
-from gateway.dependencies import AdminCaller, ClientCaller
+from gateway.dependencies import AdminCaller, ClientCaller, ServicesDependency
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     CONNECTOR,
@@ -25,7 +25,6 @@ from gateway.openapi_schemas import (
     request_body,
 )
 from gateway.request_body import JsonBody
-from gateway.services import ServicesDependency
 from lakesync.connectors import ConnectorDescriptor
 from lakesync.model.errors import DuplicateError, NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
 from lakesync.model.schema import Column, Reference, TableSchema, parse_schema

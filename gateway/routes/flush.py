@@ -14,9 +14,8 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 
-from gateway.dependencies import AdminCaller, Caller
+from gateway.dependencies import AdminCaller, Caller, Services, ServicesDependency
 from gateway.openapi_schemas import CALLER_ERRORS, ApiModel, Hlc, error_responses, example
-from gateway.services import Services, ServicesDependency
 from lakesync.analysis.marks import report_in
 from lakesync.flush import FlushQueue, Job
 from lakesync.model.errors import AdapterError, NotFoundError

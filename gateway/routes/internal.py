@@ -13,11 +13,10 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 
-from gateway.dependencies import GatewayId, local_service
-from gateway.futures import result_of
+from gateway.dependencies import GatewayId, ServicesDependency, local_service
 from gateway.openapi_schemas import JSON, SERVICE_ERRORS, Struct, error_responses, example, request_body
 from gateway.request_body import decode_if_large, json_response, parse_json, push_decoder, push_response, read_body
-from gateway.services import ServicesDependency
+from gateway.sync_service import result_of
 from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.errors import (
     BackpressureError,

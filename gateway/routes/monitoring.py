@@ -21,11 +21,10 @@ from starlette.responses import PlainTextResponse
 
 from gateway.client_lag import refresh_all_gateways, refresh_gateway
 from gateway.client_tracker import ClientStatus
-from gateway.dependencies import AdminCaller, ClientCaller, has_token
+from gateway.dependencies import AdminCaller, ClientCaller, Services, ServicesDependency, has_token
 from gateway.metrics import dead_letter_counts
 from gateway.openapi_schemas import CALLER_ERRORS, DIGITS, ApiModel, Struct, error_responses
 from gateway.request_body import json_response
-from gateway.services import Services, ServicesDependency
 from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.flush import TableStats

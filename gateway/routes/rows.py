@@ -19,8 +19,7 @@ from pydantic import Field
 
 from gateway.client_lag import refresh_client
 from gateway.client_tracker import ClientStatus
-from gateway.dependencies import AdminCaller, ClientCaller
-from gateway.futures import result_of
+from gateway.dependencies import AdminCaller, ClientCaller, ServicesDependency
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     CURSOR,
@@ -37,7 +36,7 @@ from gateway.openapi_schemas import (
 from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
-from gateway.services import ServicesDependency
+from gateway.sync_service import result_of
 from lakesync.engine.explanation import Explanation, moment
 from lakesync.engine.rejections import RejectedDelta
 from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError

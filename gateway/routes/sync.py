@@ -13,8 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from gateway.dependencies import Caller, authenticate
-from gateway.headers import all_headers, header
+from gateway.dependencies import Caller, Services, authenticate, get_services
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     GATEWAY_PARAMETER,
@@ -35,8 +34,7 @@ from gateway.request_body import (
     push_decoder,
     push_response,
 )
-from gateway.request_log import RequestRecord
-from gateway.services import Services, get_services
+from gateway.request_log import RequestRecord, all_headers, header
 from gateway.sync_service import RESYNC_HEADER, serve_pull, serve_push
 from lakesync.engine.checks import DEFAULT_PULL, MAX_PULL
 from lakesync.feed.positions import NEVER_PULLED

@@ -63,7 +63,7 @@ def test_an_unexpected_error_in_a_handshake_is_logged_with_its_traceback(engine,
     async def fail(*_args, **_options):
         raise fault
 
-    monkeypatch.setattr("gateway.live.route.authenticate", fail)
+    monkeypatch.setattr("gateway.live.hub.authenticate", fail)
     logs = shake_hands(engine, send)
     assert sent[0]["status"] == 500
     assert b"nobody expected this" not in b"".join(message.get("body", b"") for message in sent)
