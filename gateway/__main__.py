@@ -28,7 +28,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine import Engine
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import WallClock
-from lakesync.model.private_files import UMASK
+from lakesync.model.secrets import UMASK
 from lakesync.staging import configured_store
 
 

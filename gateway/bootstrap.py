@@ -24,7 +24,7 @@ from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
 from lakesync.engine.housekeeping import Housekeeping
 from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
-from lakesync.flush.object_queue import open_queue_store
+from lakesync.flush.queue import open_queue_store
 from lakesync.flush.thresholds import adaptive_buffer
 from lakesync.model.errors import ConfigurationError, LakeSyncError, SchemaError, ValidationError
 from lakesync.model.schema import TableSchema, parse_schema

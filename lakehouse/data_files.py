@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakesync.wire.frame_places import s3
+from lakesync.wire.frames import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

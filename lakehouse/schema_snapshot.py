@@ -16,8 +16,8 @@ from lakesync.analysis.marks import StateTable
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.private_files import replace_private_file
 from lakesync.model.schema import TableSchema
+from lakesync.model.secrets import replace_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

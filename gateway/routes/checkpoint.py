@@ -36,8 +36,7 @@ from lakesync.model.types import Claims
 from lakesync.rules.model import Bucket, SyncRules, matches, operands_of
 from lakesync.staging.records import Checkpoint
 from lakesync.wire import protobuf
-from lakesync.wire.frame_places import FramePlace
-from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
+from lakesync.wire.frames import FramePlace, encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 
 log = structlog.get_logger("gateway")

@@ -25,8 +25,16 @@ from lakesync.actions.action_services import (
     failure,
     unknown_connector,
 )
-from lakesync.actions.leases import Outcome, claim, decode, is_done_or_claimed, record_outcome, renew
-from lakesync.actions.runner import ActionRunner, run_attempt
+from lakesync.actions.runner import (
+    ActionRunner,
+    Outcome,
+    claim,
+    decode,
+    is_done_or_claimed,
+    record_outcome,
+    renew,
+    run_attempt,
+)
 from lakesync.model import hlc
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.crash_points import crash_point

@@ -26,7 +26,7 @@ from lakesync.client.transports.http import HttpTransport, error_from_response
 from lakesync.client.transports.tokens import check_token
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.model.errors import AuthError, ConfigurationError
-from lakesync.model.private_files import replace_private_file
+from lakesync.model.secrets import replace_private_file
 from lakesync.model.validation import check_address, check_gateway_id
 from lakesync.wire.http_auth import BearerAuth
 

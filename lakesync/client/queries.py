@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from lakesync.client.sqlite.database import connect_read_only, run_query
 from lakesync.client.sqlite.tables import Row
-from lakesync.model.optional_imports import extra
+from lakesync.model.errors import extra
 from lakesync.model.schema import ColumnType, TableSchema
 
 if TYPE_CHECKING:

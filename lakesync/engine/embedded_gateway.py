@@ -16,7 +16,7 @@ from lakesync.engine.engine import Engine
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.housekeeping import Housekeeping, OnFlushed
 from lakesync.flush import FlushQueue, FlushSettings, Outlet
-from lakesync.flush.materialiser import OnFailure
+from lakesync.flush.flusher import OnFailure
 from lakesync.model import hlc
 from lakesync.model.schema import TableSchema
 from lakesync.rules.model import SyncRules

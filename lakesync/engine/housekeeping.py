@@ -18,7 +18,7 @@ from lakesync.adapters.base import Materialisable
 from lakesync.adapters.registry import as_database
 from lakesync.engine.engine import Engine
 from lakesync.flush import FlushReport, Materialiser, Outlet
-from lakesync.flush.materialiser import OnFailure
+from lakesync.flush.flusher import OnFailure
 from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("flush")

@@ -1,9 +1,15 @@
 """Flush for gateways that run without a pipeline, and the updates of destination tables that follow it."""
 
-from lakesync.flush.flusher import Flusher, FlushReport, Outlet
-from lakesync.flush.materialiser import Materialiser
-from lakesync.flush.object_queue import ObjectFlushQueue
-from lakesync.flush.queue import FlushContext, FlushQueue, Job, MemoryFlushQueue, StagingFlushQueue, TableWork
+from lakesync.flush.flusher import Flusher, FlushReport, Materialiser, Outlet
+from lakesync.flush.queue import (
+    FlushContext,
+    FlushQueue,
+    Job,
+    MemoryFlushQueue,
+    ObjectFlushQueue,
+    StagingFlushQueue,
+    TableWork,
+)
 from lakesync.flush.thresholds import AdaptiveBuffer, BufferStats, FlushSettings, TableStats
 
 __all__ = [

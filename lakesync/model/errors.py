@@ -29,11 +29,15 @@
 
 The words on the right are the codes that clients get. A retry policy reads only whether an error is terminal or
 transient. All packages raise these errors; the gateway maps them to HTTP statuses.
+
+Modules that import an *extra*, an optional part of the installation such as a database's driver, do so in
+`with extra(...):`, which says how to install a missing package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 import msgspec
@@ -233,3 +237,20 @@ class StartupError(TransientError):
     """A process that LakeSync starts did not become ready."""
 
     code = "STARTUP_ERROR"
+
+
+@contextmanager
+def extra(name: str, needs: str) -> Iterator[None]:
+    """Turn an ImportError in the `with` block into an error that names the extra.
+
+    Args:
+        name: the extra's name, as in `pip install 'lakesync[NAME]'`.
+        needs: what needs the package, as the beginning of the message, for example "Postgres needs its driver".
+
+    Raises:
+        ConfigurationError: a package is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(f"{needs}: pip install 'lakesync[{name}]'") from error

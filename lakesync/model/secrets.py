@@ -1,13 +1,16 @@
-"""Secrets in settings: hides them in URIs and messages before they are shown, and reads those given as references.
+"""Secrets: hides them in URIs and messages, reads those given as references, and creates private files for them.
 
-A reference is `env:NAME`, a variable, or `file:PATH`, a file. Configuration, adapters, connectors and assets call this
-module.
+A reference is `env:NAME`, a variable, or `file:PATH`, a file. Configuration, adapters, connectors and assets call
+`without_password` and `read_reference`. The staging store on SQLite, and the commands that write to the data folder of
+`lakesync up`, create their files and folders here, because they contain customers' data or secrets.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
+import tempfile
 from pathlib import Path
 
 from lakesync.model.errors import ConfigurationError
@@ -19,6 +22,9 @@ _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
 """User and password of a URI. It ends at the last `@`, because a password may contain one."""
 _OPTION = re.compile(r"(?<=[?&])([^=&#]*)=([^&]*)")
 """A query option of a URI: name and value."""
+UMASK = stat.S_IRWXG | stat.S_IRWXO
+"""The permissions of the group and of all other users. Every process that writes to the data folder sets them as its
+umask, so that files of libraries are private too."""
 
 
 def without_password(text: str) -> str:
@@ -62,3 +68,54 @@ def read_reference(what: str, reference: str, folder: Path) -> str:
         return (folder / Path(target).expanduser()).read_text("utf-8").strip()
     except OSError as error:
         raise ConfigurationError(f"{what} refers to {target}: {error.strerror}.") from error
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder, or make an existing one private.
+
+    Raises:
+        OSError: it cannot be created, or belongs to another user.
+    """
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    _remove_permissions(folder)
+
+
+def make_private_file(path: Path) -> None:
+    """Create an empty file, or make an existing one private.
+
+    Raises:
+        OSError: it cannot be created, or belongs to another user.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    _remove_permissions(path)
+
+
+def replace_private_file(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash or an error it has its earlier content, or all of the new one.
+
+    The new file is private.
+
+    Args:
+        path: the file, which need not exist; its folder must.
+        content: the new content.
+
+    Raises:
+        OSError: the content cannot be written.
+    """
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def _remove_permissions(path: Path) -> None:
+    """Remove the permissions of the group and of all other users."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & UMASK:
+        path.chmod(mode & ~UMASK)

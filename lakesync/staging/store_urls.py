@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from lakesync.model.errors import ConfigurationError
-from lakesync.model.optional_imports import extra
+from lakesync.model.errors import ConfigurationError, extra
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.migrations import Status, Upgrade
 from lakesync.staging.restored_log import ReplacementStore

@@ -23,7 +23,7 @@ from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.wire.frame_places import s3
+from lakesync.wire.frames import s3
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import (
     DEADLINE,

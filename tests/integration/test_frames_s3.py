@@ -16,8 +16,7 @@ from lakehouse.tables.kernel import CELL, STAMP, STORED
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
 from lakesync.staging.records import Checkpoint, CheckpointTable, Erasure
-from lakesync.wire.frame_places import FramePlace, s3
-from lakesync.wire.frames import encode_checkpoint_frame
+from lakesync.wire.frames import FramePlace, encode_checkpoint_frame, s3
 from lakesync.wire.protobuf import decode_response
 
 OWN = parse_rules(

@@ -10,8 +10,7 @@ import pytest
 
 from lakehouse.checkpoints.frame_files import frames, write_file
 from lakesync.model.errors import ConfigurationError
-from lakesync.wire.frame_places import FramePlace
-from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.frames import FramePlace, read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.property.test_full_disk import files_end_at
 

@@ -22,9 +22,8 @@ from lakesync.adapters.batch_scan import (
 )
 from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery
 from lakesync.adapters.row_content import states_of
-from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.errors import AdapterError, ConfigurationError, extra
 from lakesync.model.merge import RowState
-from lakesync.model.optional_imports import extra
 from lakesync.model.types import Position
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
 from lakesync.adapters.sql.backend import Pool, arrow_of
 from lakesync.adapters.uri import BackendUri
-from lakesync.model.errors import AdapterError, ConfigurationError
-from lakesync.model.optional_imports import extra
+from lakesync.model.errors import AdapterError, ConfigurationError, extra
 from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:

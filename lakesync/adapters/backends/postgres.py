@@ -15,8 +15,7 @@ from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
 from lakesync.adapters.backends.postgres_wire import copy_out, encode_binary, encode_csv, read_columns, read_csv
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
 from lakesync.adapters.sql.backend import Pool, on_conflict_statement
-from lakesync.model.errors import AdapterError
-from lakesync.model.optional_imports import extra
+from lakesync.model.errors import AdapterError, extra
 from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:

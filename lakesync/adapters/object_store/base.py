@@ -1,6 +1,6 @@
 """The object store protocol `LakeAdapter`, and the check of object keys that all implementations share.
 
-`local.py` and `s3.py` implement it. `ObjectDeltas` stores deltas in it, and `lakesync.flush.object_queue` jobs.
+`local.py` and `s3.py` implement it. `ObjectDeltas` stores deltas in it, and `lakesync.flush.queue` jobs.
 """
 
 from __future__ import annotations

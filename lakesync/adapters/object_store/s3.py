@@ -14,8 +14,7 @@ from typing import Any
 
 from lakesync.adapters.object_store.base import ObjectInfo, ObjectPage, check_key
 from lakesync.adapters.uri import BackendUri
-from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError
-from lakesync.model.optional_imports import extra
+from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError, extra
 from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})

@@ -184,7 +184,7 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
     from lakesync.flush import Materialiser, ObjectFlushQueue
-    from lakesync.flush.object_queue import open_queue_store
+    from lakesync.flush.queue import open_queue_store
 
     flush = load_settings(data).flush
     if not flush.queue or not flush.to_uri:

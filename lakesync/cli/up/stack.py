@@ -28,8 +28,7 @@ from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
-from lakesync.model.private_files import UMASK, make_private_folder
-from lakesync.model.secrets import without_password
+from lakesync.model.secrets import UMASK, make_private_folder, without_password
 
 _NEEDED_BYTES = 500_000_000
 """Free disk space without which nothing is started."""

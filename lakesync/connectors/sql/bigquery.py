@@ -22,8 +22,8 @@ from lakesync.model.errors import (
     ForbiddenError,
     LakeSyncError,
     RateLimitedError,
+    extra,
 )
-from lakesync.model.optional_imports import extra
 from lakesync.model.schema import ColumnType
 from lakesync.wire.http_auth import no_auth
 

@@ -15,8 +15,7 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, TransactionHorizon, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
-from lakesync.model.optional_imports import extra
+from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from lakesync.model.errors import IntegrityError, StagingUnavailableError
-from lakesync.model.private_files import make_private_file
+from lakesync.model.secrets import make_private_file
 from lakesync.staging.migrations import pending
 
 LOG_FILE = "log.db"

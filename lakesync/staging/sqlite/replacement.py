@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
-from lakesync.model.private_files import make_private_folder
+from lakesync.model.secrets import make_private_folder
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.restored_log import ReplacementStore, Restoring, RestoringCommit

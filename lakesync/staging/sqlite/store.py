@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
-from lakesync.model.private_files import make_private_folder
+from lakesync.model.secrets import make_private_folder
 from lakesync.model.types import StoredConnector
 from lakesync.staging.cut_point import CutPointStore
 from lakesync.staging.erasing_store import ErasingStore
