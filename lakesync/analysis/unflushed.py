@@ -1,6 +1,6 @@
 """Acknowledged deltas that are not in the lake yet, read from staging's log while the store's owner runs.
 
-`query.py`, `row_history.py` and `tracing.py` add them to what the lake has, so that their results include what the
+`query.py` and `provenance.py` add them to what the lake has, so that their results include what the
 gateway has just accepted. Reading does not disturb the gateway: it opens the log for reading only.
 """
 

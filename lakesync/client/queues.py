@@ -18,7 +18,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.client.core.limits import RetryPolicy
+from lakesync.client.core.messages import RetryPolicy
 from lakesync.client.core.store import Edit
 from lakesync.model.types import RowDelta
 

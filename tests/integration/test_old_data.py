@@ -9,8 +9,8 @@ import pytest
 
 import lakesync
 from lakesync import HLC, SyncPush, extract_delta
+from lakesync.analysis.provenance import row_history
 from lakesync.analysis.query import query
-from lakesync.analysis.row_history import row_history
 from lakesync.config import load
 from tests.e2e.up_support import Up
 from tests.integration.gateway_support import sign

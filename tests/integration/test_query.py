@@ -18,8 +18,8 @@ from lakehouse.spark_query import query as on_spark
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
 from lakesync.analysis.as_of import AsOf, format_hlc
+from lakesync.analysis.provenance import row_history
 from lakesync.analysis.query import query
-from lakesync.analysis.row_history import row_history
 from lakesync.cli.app import app
 from lakesync.cli.local.query import rows_of
 from lakesync.config import load

@@ -13,7 +13,7 @@ from lakehouse.tables.typed_columns import typed_values
 from lakesync.adapters.deltas import StoredDelta
 from lakesync.adapters.row_content import RowContent, contents_of
 from lakesync.adapters.sql.row_values import row_values
-from lakesync.analysis.duckdb_merge import typed_value
+from lakesync.analysis.query import typed_value
 from lakesync.model.delta import delta_id, jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.model.schema import parse_schema

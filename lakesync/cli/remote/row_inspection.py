@@ -2,9 +2,8 @@
 
 `explain` shows why a client sees a row or does not. The gateway computes that from the sync rules, the client's claims
 (what its token says about the user), and what it has sent to the client. `row history` shows every delta of a row and
-the outcome of each value that it wrote; `lakesync.analysis.row_history` computes them from the lake and the gateway's
-log. `trace` follows a delta from its client to the tables and clients that have it; `lakesync.analysis.tracing` finds
-it in the log and the lake, and the gateway knows the clients.
+the outcome of each value that it wrote, and `trace` follows a delta from its client to the tables and clients that have
+it. `lakesync.analysis.provenance` finds deltas in the lake and the gateway's log; the gateway knows the clients.
 
 In the path of a request, `{gateway}` is the gateway's id.
 """
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from lakesync.analysis.row_history import DeltaProvenance
-    from lakesync.analysis.tracing import TracedDelta
+    from lakesync.analysis.provenance import DeltaProvenance, TracedDelta
 
 explain_app, trace_app = command_app(), command_app()
 row_app = command_app(
@@ -192,7 +190,7 @@ def history(
 
     Deltas are printed in order of arrival.
     """
-    from lakesync.analysis.row_history import row_history
+    from lakesync.analysis.provenance import row_history
 
     deltas = row_history(load_settings(data), table, row_id, gateway)
     if as_json:
@@ -257,7 +255,7 @@ def trace(
     """
     import msgspec
 
-    from lakesync.analysis.tracing import trace as traced
+    from lakesync.analysis.provenance import trace as traced
 
     with output.spinner("searching"):
         traced_delta = traced(load_settings(data), delta, gateway)

@@ -5,14 +5,15 @@ The core decides which request to send next, applies the gateway's responses, an
 Everything durable is in a `ClientStore`; each step changes it in one `commit`. See `docs/client-core.md`.
 """
 
-from lakesync.client.core.limits import CoreLimits, RetryPolicy
 from lakesync.client.core.messages import (
     Broadcast,
     CheckpointEnd,
     CheckpointFrame,
+    CoreLimits,
     ErrorResponse,
     FetchCheckpoint,
     NoResponse,
+    RetryPolicy,
     Wait,
 )
 from lakesync.client.core.state_machine import ClientCore, Mode

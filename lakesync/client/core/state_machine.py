@@ -16,21 +16,21 @@ from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
 from lakesync.client.core.edit_lifecycle import EditClock
-from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
 from lakesync.client.core.messages import (
+    Backoff,
     Broadcast,
     CheckpointEnd,
     CheckpointFrame,
+    CoreLimits,
     ErrorResponse,
     FetchCheckpoint,
     NoResponse,
     Request,
     Response,
+    RetryPolicy,
     Wait,
 )
-from lakesync.client.core.puller import Puller
-from lakesync.client.core.pusher import Pusher
-from lakesync.client.core.state import CoreState
+from lakesync.client.core.push_and_pull import CoreState, Puller, Pusher
 from lakesync.client.core.store import Changes, ClientStore, Edit, EditStatus, LocalChange
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import wall_clock

@@ -22,8 +22,7 @@ from lakesync.client.core.rows import visible_row
 from lakesync.client.core.store import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.errors import TableError
 from lakesync.client.queues import QueueLink
-from lakesync.client.sqlite import page_plan
-from lakesync.client.sqlite.bulk_changes import BulkChanges
+from lakesync.client.sqlite.bulk_changes import BulkChanges, deltas_by_row, deltas_by_table
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.row_storage import AMONG, RowStorage, by_table, id_list
 from lakesync.client.sqlite.stamps import StampCodec
@@ -360,9 +359,9 @@ class SqliteClientStore:
         changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
         edited = by_table(self.edited_rows())
         rest: list[RowDelta] = []
-        for table, table_deltas in page_plan.by_table(deltas).items():
+        for table, table_deltas in deltas_by_table(deltas).items():
             if table in self.schemas and table not in self._rows.tables_with_defaults:
-                rows = page_plan.by_row(table_deltas)
+                rows = deltas_by_row(table_deltas)
                 records = self._rows.stored_records(table, rows.keys())
                 rest += changes.add(table, rows, records, frozenset(edited.get(table, ())), self.stamp_codec)
             else:

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.client.core.store import SOURCE_GENERATION, KnownRow
+from lakesync.client.sqlite.bulk_changes import StoredRecords
 from lakesync.client.sqlite.change_tracking import before_table
-from lakesync.client.sqlite.page_plan import StoredRecords
 from lakesync.client.sqlite.sql_values import (
     DECLARED,
     STRICT_DECLARED,

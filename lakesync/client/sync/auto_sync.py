@@ -15,7 +15,7 @@ import threading
 import time
 
 from lakesync.client.core import Broadcast, NoResponse, Wait
-from lakesync.client.core.limits import Backoff, RetryPolicy
+from lakesync.client.core.messages import Backoff, RetryPolicy
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import CycleResult, response_of
 from lakesync.client.sync.replica import SyncThread

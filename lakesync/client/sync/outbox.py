@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from lakesync.client.core import Edit
-from lakesync.client.core.limits import RetryPolicy
+from lakesync.client.core.messages import RetryPolicy
 from lakesync.client.core.store import EditStatus
 from lakesync.client.sync.replica import Replica
 from lakesync.model.delta import make_action

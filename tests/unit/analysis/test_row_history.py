@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lakesync import config
-from lakesync.analysis.row_history import ArrivedDelta, provenance, row_history
+from lakesync.analysis.provenance import ArrivedDelta, provenance, row_history
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import LakeUnavailableError

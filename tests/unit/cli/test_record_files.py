@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.cli.remote.record_files import records
+from lakesync.cli.remote.push import records
 from lakesync.model.errors import ValidationError
 
 TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}

@@ -1,8 +1,16 @@
-"""Finds every delta of one row and what became of it, for `lakesync row history`.
+"""What became of deltas: the history of one row (`row_history`), and the way of one delta into the lake (`trace`).
 
-The deltas come from the lake and from staging's log. `provenance` replays their merge in order of arrival, and explains
-for each column of each delta why its value is not the current one. The value with the greatest stamp wins: the pair of
-the hlc, by the clock of the client that wrote it, and that client's id.
+`lakesync row history` and `lakesync trace` print the results. The deltas come from the lake and from staging's log.
+
+`provenance` replays the merge of a row's deltas in order of arrival, and explains for each column of each delta why its
+value is not the current one. The value with the greatest stamp wins: the pair of the hlc, by the clock of the client
+that wrote it, and that client's id.
+
+`trace` finds a delta's push, flush batch, Iceberg snapshot, and the tables that contain it. A delta is in staging's log
+until a flush has written it to the lake's table `deltas`. Its push is named by gateway, shard (the staging store for
+some of its tables), epoch (the time at which the store's copy of the gateway was created) and seq (the push's number in
+the log). Its arrival is the time at which the gateway accepted it, as an HLC; tables and checkpoints say up to which
+arrival they contain everything.
 """
 
 from __future__ import annotations
@@ -14,21 +22,22 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.analysis.as_of import format_hlc
-from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
+from lakesync.analysis.catalogue import LakeReader, checkpoint_snapshots, may_have_catalogue, merge_marks
 from lakesync.analysis.scans import all_of, condition
 from lakesync.analysis.unflushed import unflushed_deltas
-from lakesync.model.errors import NotFoundError
+from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError
 from lakesync.model.merge import RowState
 from lakesync.model.types import ColumnValue, RowDelta, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
 
     from lakesync.config import Config
 
-_COLUMNS = (
+_ROW_COLUMNS = (
     *("gateway", "shard", "epoch", "seq", "ordinal", "arrival"),
     *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns"),
 )
@@ -42,6 +51,12 @@ delta had arrived before."""
 
 _Verdict = tuple[Outcome, str, str | None]
 """Outcome, reason, and the id of the delta that won, if one did."""
+_TRACED_COLUMNS = (
+    *("gateway", "shard", "epoch", "batch_id", "seq", "ordinal", "arrival"),
+    *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "width"),
+)
+_MIN_PREFIX = 8
+"""The fewest characters of a delta id to search for."""
 
 
 def row_history(config: Config, table: str, row: str, gateway: str | None = None) -> list[DeltaProvenance]:
@@ -86,7 +101,7 @@ def _flushed(deltas: Table, table: str, row: str, gateway: str | None) -> dict[_
     row_filter = all_of(condition("table_name", "=", table), condition("row_id", "=", row))
     if gateway is not None:
         row_filter = all_of(row_filter, condition("gateway", "=", gateway))
-    scan = deltas.scan(row_filter=row_filter, selected_fields=_COLUMNS)
+    scan = deltas.scan(row_filter=row_filter, selected_fields=_ROW_COLUMNS)
     return {
         (each["gateway"], each["shard"], each["epoch"], each["seq"], each["ordinal"]): ArrivedDelta(
             each["gateway"], each["arrival"], True, _delta(each)
@@ -246,3 +261,159 @@ def _describe(arrived: ArrivedDelta, verdicts: dict[str, _Verdict], note: str) -
 def _author(delta: RowDelta) -> str:
     """Return who made a delta, and when."""
     return f"{delta.client_id} at {format_hlc(delta.hlc)}"
+
+
+class TracedSnapshot(msgspec.Struct, frozen=True, rename="camel"):
+    """The snapshot of `deltas` that added the file with the delta."""
+
+    snapshot_id: int
+    committed_ms: int | None
+    """Commit time in milliseconds since 1970; None if the snapshot has expired, which keeps its file."""
+
+
+class TracedTable(msgspec.Struct, frozen=True, rename="camel"):
+    """The state table of the delta's row."""
+
+    merged_hlc: int | None
+    """The arrival up to which the gateway's deltas are merged; None before the first merge."""
+    contains_delta: bool
+    """Whether the delta is merged: `merged_hlc` is at or above its arrival."""
+    checkpoint_hlc: int | None
+    """Arrival of the earliest stored checkpoint that contains the delta; None if none does yet."""
+
+
+class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):
+    """A delta, and where it is stored."""
+
+    delta_id: str
+    gateway: str
+    client_id: str
+    op: str
+    table: str
+    row_id: str
+    hlc: int
+    columns: int
+    """Number of columns that it was pushed with."""
+    arrival_hlc: int
+    shard: str
+    epoch: int
+    seq: int
+    ordinal: int
+    """Position in the push."""
+    batch_id: str | None
+    """The flush batch; None if it is not flushed yet."""
+    snapshot: TracedSnapshot | None
+    state: TracedTable | None
+
+
+def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDelta:
+    """Find a delta in staging's log or in the lake.
+
+    Args:
+        config: names the lake and the store.
+        delta_id: the delta's id, or its first characters, at least 8.
+        gateway: restricts the search to one gateway; None for all.
+
+    Raises:
+        NotFoundError: no delta has such an id.
+        ValidationError: several deltas match, or the prefix is too short.
+        LakeUnavailableError: the delta is not in the log, and there is no catalogue.
+        StagingUnavailableError: unflushed deltas cannot be read.
+    """
+    if len(delta_id) < _MIN_PREFIX:
+        raise ValidationError(f"delta id {delta_id!r} is too short; give at least {_MIN_PREFIX} characters")
+    for found in unflushed_deltas(config):
+        log, delta = found.range, found.delta
+        if delta.delta_id.startswith(delta_id) and gateway in (None, log.gateway):
+            return TracedDelta(
+                *(delta.delta_id, log.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
+                *(len(delta.columns), found.arrival, log.shard, log.epoch, found.seq, found.ordinal),
+                batch_id=None,
+                snapshot=None,
+                state=None,
+            )
+    with LakeReader(config) as lake:
+        if (deltas := _deltas(lake)) is None:
+            raise NotFoundError(f"no delta {delta_id!r} is in staging's log, and the lake is empty; check the id")
+        return _traced(_find_flushed(deltas, delta_id, gateway), lake, deltas)
+
+
+def _deltas(lake: LakeReader) -> Table | None:
+    """Return the table `deltas`; None if the lake has none yet.
+
+    Raises:
+        LakeUnavailableError: there is no catalogue.
+    """
+    try:
+        return lake.deltas
+    except LakeUnavailableError as error:
+        raise LakeUnavailableError(f"the delta is not in staging's log, and {error}") from error
+
+
+def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str, Any]:
+    """Return the row of `deltas` whose delta id begins with a text.
+
+    Raises:
+        NotFoundError: there is none.
+        ValidationError: several deltas match.
+    """
+    from pyiceberg.expressions import StartsWith
+
+    row_filter: BooleanExpression = StartsWith(term="delta_id", value=delta_id)
+    if gateway is not None:
+        row_filter = all_of(row_filter, condition("gateway", "=", gateway))
+    rows: list[dict[str, Any]] = (
+        deltas.scan(row_filter=row_filter, selected_fields=_TRACED_COLUMNS).to_arrow().to_pylist()
+    )
+    if not rows:
+        raise NotFoundError(
+            f"no delta {delta_id!r} is in staging's log or in the lake; its push may have been rejected"
+        )
+    if len({(row["gateway"], row["delta_id"]) for row in rows}) > 1:
+        first_ids = ", ".join(sorted({row["delta_id"] for row in rows})[:5])
+        raise ValidationError(
+            f"{len(rows)} deltas start with {delta_id!r}: {first_ids}, …; give more characters of the id"
+        )
+    return rows[0]
+
+
+def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta:
+    """Return a row of `deltas` with its snapshot and its state table."""
+    state = lake.state_table_of(row["gateway"], row["table_name"])
+    return TracedDelta(
+        *(row["delta_id"], row["gateway"], row["client_id"], row["op"], row["table_name"], row["row_id"], row["hlc"]),
+        *(row["width"], row["arrival"], row["shard"], row["epoch"], row["seq"], row["ordinal"]),
+        batch_id=row["batch_id"],
+        snapshot=_snapshot(deltas, row),
+        state=_table(state, row["gateway"], row["arrival"]) if state is not None else None,
+    )
+
+
+def _table(state: Table, gateway: str, arrival: int) -> TracedTable:
+    """Return whether a state table and its checkpoints contain a gateway's delta of an arrival."""
+    merged = merge_marks(state).get(gateway)
+    checkpoints = [each for each in checkpoint_snapshots(state).get(gateway, {}) if each >= arrival]
+    return TracedTable(merged, merged is not None and merged >= arrival, min(checkpoints, default=None))
+
+
+def _snapshot(deltas: Table, row: dict[str, Any]) -> TracedSnapshot | None:
+    """Return the snapshot that added the file with the delta's batch; after a compaction, the compaction's snapshot."""
+    row_filter = all_of(condition("batch_id", "=", row["batch_id"]), condition("gateway", "=", row["gateway"]))
+    files = {task.file.file_path for task in deltas.scan(row_filter=row_filter).plan_files()}
+    current = deltas.current_snapshot()
+    if current is None:
+        return None
+    added = {
+        entry.snapshot_id
+        for manifest in current.manifests(deltas.io)
+        for entry in manifest.fetch_manifest_entry(deltas.io)
+        if entry.data_file.file_path in files and entry.snapshot_id is not None
+    }
+    if not added:
+        return None
+    snapshots = [(deltas.snapshot_by_id(each), each) for each in added]
+    known = [(snapshot.timestamp_ms, each) for snapshot, each in snapshots if snapshot is not None]
+    if not known:
+        return TracedSnapshot(min(added), None)
+    committed, snapshot_id = min(known)
+    return TracedSnapshot(snapshot_id, committed)
