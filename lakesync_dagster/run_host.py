@@ -50,7 +50,7 @@ MODULES = (
 _CHECK_SECONDS = 0.5
 """Seconds between two checks for ended processes."""
 _REQUEST_SECONDS = 5.0
-"""Timeout of a request on the socket."""
+"""Timeout of a message on the socket."""
 _GRACE_SECONDS = 10.0
 """Seconds that a run's process may take to end after SIGTERM."""
 
@@ -97,8 +97,7 @@ class RunHost:
                 connection, _ = self._listening.accept()
                 with connection, contextlib.suppress(OSError, ValueError):
                     connection.settimeout(_REQUEST_SECONDS)
-                    request = json.loads(connection.makefile("rb").readline())
-                    connection.sendall(json.dumps(self._handle(request)).encode() + b"\n")
+                    self._answer(connection)
         self._listening.close()
         for pid in self._runs:
             os.kill(pid, signal.SIGTERM)
@@ -107,15 +106,39 @@ class RunHost:
             self._reap()
             time.sleep(0.05)
 
-    def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Handle a request: `{"start": run id, "arguments": …}` starts a run, `{"end": run id}` ends its process."""
-        if "start" in request:
-            self._refresh()
-            return {"pid": self._start(request["start"], request["arguments"]), "host": os.getpid()}
-        pid = next((pid for pid, run_id in self._runs.items() if run_id == request["end"]), None)
+    def _answer(self, connection: socket.socket) -> None:
+        """Handle a request: `{"start": run id, "arguments": …}` starts a run, `{"end": run id}` ends its process.
+
+        A launcher that did not get a response in time starts the run elsewhere. So a run is only offered at first, and
+        forked once the launcher has confirmed that it got the offer.
+
+        Args:
+            connection: a launcher's connection.
+
+        Raises:
+            OSError: the launcher has given up, or sends nothing.
+            ValueError: the request is malformed.
+        """
+        messages = connection.makefile("rb")
+
+        def respond(**response: object) -> None:
+            connection.sendall(json.dumps(response).encode() + b"\n")
+
+        request = json.loads(messages.readline())
+        if "end" in request:
+            respond(ended=self._end(request["end"]))
+            return
+        self._refresh()
+        respond(host=os.getpid())
+        if messages.readline():
+            respond(pid=self._start(request["start"], request["arguments"]))
+
+    def _end(self, run_id: str) -> bool:
+        """Request that a run's process ends, and return whether there is one."""
+        pid = next((pid for pid, each in self._runs.items() if each == run_id), None)
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
-        return {"ended": pid is not None}
+        return pid is not None
 
     def _start(self, run_id: str, arguments: list[str]) -> int:
         """Fork the process of a run, and return its id."""

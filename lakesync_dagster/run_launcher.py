@@ -7,7 +7,8 @@ here each kind of run has a limited number of slots.
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import dagster as dg
@@ -18,7 +19,7 @@ from resources.compat_dagster import run_arguments
 HOST = "lakesync/run_host"
 """Run tag: process id of the run host that has forked the run's process."""
 _TIMEOUT_SECONDS = 20.0
-"""Timeout of a request to the run host."""
+"""Timeout of the run host's response to a message."""
 
 
 class RunHostLauncher(dg.DefaultRunLauncher):
@@ -61,14 +62,17 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         """
         run: dg.DagsterRun = context.dagster_run
         try:
-            response = self._request({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
+            with self._connect() as host:
+                offer = host.send({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
+                # Until it gets "fork", the host forks nothing. Afterwards it may have, whether it responds or not.
+                forked = self._confirm(host)
         except OSError as error:
             message = f"The run host does not answer at {self._socket}: {error}. The code server starts the run."
             self._instance.report_engine_event(message, run, cls=type(self))
             super().launch_run(context)
             return
-        self._instance.add_run_tags(run.run_id, {HOST: str(response["host"])})
-        self._instance.report_engine_event(f"The run host has forked process {response['pid']}.", run, cls=type(self))
+        self._instance.add_run_tags(run.run_id, {HOST: str(offer["host"])})
+        self._instance.report_engine_event(forked, run, cls=type(self))
 
     def terminate(self, run_id: str) -> bool:
         """Request that a run's process ends, and return whether there was one."""
@@ -77,22 +81,48 @@ class RunHostLauncher(dg.DefaultRunLauncher):
             return False
         self._instance.report_run_canceling(run)
         try:
-            ended = bool(self._request({"end": run_id})["ended"])
+            with self._connect() as host:
+                ended = bool(host.send({"end": run_id})["ended"])
         except OSError:
             ended = False
         return ended or bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
 
-    def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request to the run host and return its response.
+    @staticmethod
+    def _confirm(host: "_Connection") -> str:
+        """Have the run host fork the process that it offered, and return what happened, for the run's page."""
+        try:
+            return f"The run host has forked process {host.send({'fork': True})['pid']}."
+        except OSError as error:
+            return f"The run host may have forked a process: {error}. If none reports, run monitoring ends the run."
+
+    @contextmanager
+    def _connect(self) -> Iterator["_Connection"]:
+        """Open a connection to the run host.
 
         Raises:
-            OSError: the host cannot be reached, or does not answer in time.
+            OSError: the host cannot be reached.
         """
         with socket.socket(socket.AF_UNIX) as host:
             host.settimeout(_TIMEOUT_SECONDS)
             host.connect(self._socket)
-            host.sendall(json.dumps(request).encode() + b"\n")
-            line = host.makefile("rb").readline()
+            yield _Connection(host)
+
+
+class _Connection:
+    """A connection to the run host."""
+
+    def __init__(self, host: socket.socket) -> None:
+        self._host = host
+        self._responses = host.makefile("rb")
+
+    def send(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a message and return the response.
+
+        Raises:
+            OSError: the host does not answer in time, or closed the connection.
+        """
+        self._host.sendall(json.dumps(message).encode() + b"\n")
+        line = self._responses.readline()
         if not line:
             raise ConnectionResetError("it closed the connection")
         response: dict[str, Any] = json.loads(line)

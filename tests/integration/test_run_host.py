@@ -158,6 +158,20 @@ def test_without_a_host_dagsters_own_launcher_takes_over(host):
         host.launch(QUICK)
 
 
+def test_a_host_that_answers_too_late_starts_no_run_that_the_launcher_started_elsewhere(host, monkeypatch):
+    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 0.5)
+    host.start()
+    host.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(dg.DagsterInvariantViolationError, match="requires a workspace"):  # of Dagster's own launcher
+        host.launch(SLOW)
+    (late,) = (run.run_id for run in host.instance.get_runs())
+    host.process.send_signal(signal.SIGCONT)
+    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 60.0)
+    host.pid(host.launch(SLOW))  # the host has read both requests
+    assert not host.instance.run_launcher.terminate(late), "the host has a process for it"
+    assert "Started process for run" not in host.messages(late)
+
+
 def test_a_socket_has_a_short_path_wherever_the_data_is(tmp_path):
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     assert len(str(dagster_home.run_socket(load({"data_dir": deep})))) < 100
