@@ -56,7 +56,7 @@ def open_catalogue(config: Config) -> Catalog:
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
         return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **settings})
-    except (RESTError, requests.ConnectionError) as error:
+    except (RESTError, requests.ConnectionError, requests.Timeout) as error:
         raise _unavailable(config) from error
 
 
@@ -70,7 +70,7 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
             as in Spark's tasks.
 
     Raises:
-        requests.ConnectionError: the REST catalogue does not answer.
+        requests.ConnectionError, requests.Timeout: the REST catalogue does not answer.
     """
     properties = {
         **_s3_settings(settings),
@@ -80,25 +80,14 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
     if properties["warehouse"].startswith("file:"):
         properties |= _LOCAL_FILE_IO
     if uri.startswith(("http://", "https://")):
-        from pyiceberg.catalog.rest import RestCatalog
+        from lakesync.wire.compat_pyiceberg import BoundedRestCatalog
 
-        return RestCatalog(name, uri=uri, **properties)
+        return BoundedRestCatalog(name, uri=uri, **properties)
     from pyiceberg.catalog.sql import SqlCatalog
 
-    return SqlCatalog(name, uri=_with_limits(uri), init_catalog_tables="false", **properties)
+    from lakesync.wire.sqlalchemy_limits import with_limits
 
-
-def _with_limits(uri: str) -> str:
-    """Return a database URL of SQLAlchemy; one of Postgres with the settings by which TCP detects a dead server."""
-    from sqlalchemy import make_url
-
-    url = make_url(uri)
-    if url.get_backend_name() != "postgresql":
-        return uri
-    from lakesync.wire.postgres import CONNECT_SECONDS, KEEPALIVE
-
-    limits = {name: str(value) for name, value in {"connect_timeout": CONNECT_SECONDS, **KEEPALIVE}.items()}
-    return url.set(query={**limits, **url.query}).render_as_string(hide_password=False)
+    return SqlCatalog(name, uri=with_limits(uri), init_catalog_tables="false", **properties)
 
 
 def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -202,7 +191,7 @@ class LakeReader:
             return [name for *_, name in self._catalogue.list_tables(namespace)]
         except NoSuchNamespaceError:
             return []
-        except (SQLAlchemyError, RESTError, requests.ConnectionError) as error:
+        except (SQLAlchemyError, RESTError, requests.ConnectionError, requests.Timeout) as error:
             raise _unavailable(self._config) from error
 
 

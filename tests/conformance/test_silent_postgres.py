@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.analysis.catalogue import open_iceberg
@@ -64,7 +65,7 @@ def eventually(call):
     while True:
         try:
             return call()
-        except LakeSyncError:
+        except (LakeSyncError, SQLAlchemyError):
             if time.monotonic() > end:
                 raise
 
@@ -149,6 +150,19 @@ def test_the_catalogues_connections_detect_a_dead_server(own_database):
     with catalogue.engine.connect() as connection:
         given = connection.connection.driver_connection.info.get_parameters()
     assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("3", "25000")
+    catalogue.close()
+
+
+def test_a_catalogue_gives_up_a_silent_server_and_comes_back(proxy, hush, resume):
+    uri = proxy.url.replace("postgresql://", "postgresql+psycopg://")
+    catalogue = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
+    catalogue.create_tables()
+    assert catalogue.list_namespaces() == []
+    hush()
+    with pytest.raises(SQLAlchemyError, match=SILENT):
+        catalogue.list_namespaces()
+    resume()
+    assert eventually(catalogue.list_namespaces) == []
     catalogue.close()
 
 

@@ -59,12 +59,12 @@ class IcebergDeltas:
             ConfigurationError: pyiceberg is not installed, or rejects the properties.
         """
         with extra("query", "Iceberg needs pyiceberg"):
-            from pyiceberg.catalog import load_catalog
+            from lakesync.wire.compat_pyiceberg import load_bounded
         parts = urlsplit(uri)
         try:
             properties = dict(parse_qsl(parts.query))
             name = properties.pop("catalogue", "lake")
-            return cls(load_catalog(name, **properties), parts.netloc or "lakesync")
+            return cls(load_bounded(name, properties), parts.netloc or "lakesync")
         except Exception as error:  # pyiceberg raises ValueError, NotImplementedError and driver errors
             raise ConfigurationError(
                 f"the catalog of {uri.partition('?')[0]!r} cannot be opened: {error}; check the URI's options"

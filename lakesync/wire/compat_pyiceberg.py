@@ -1,0 +1,64 @@
+"""Opens pyiceberg's REST catalogue so that a call fails, instead of waiting for ever, if the server is silent.
+
+pyiceberg 0.12 sets no timeout for its requests (apache/iceberg-python#2772). A later version has a property for it
+(apache/iceberg-python#3418). This module, which overrides a private method, can then be deleted.
+`lakesync.analysis.catalogue` and the adapter for `iceberg://` use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.utils.config import Config, merge_config
+from requests.adapters import HTTPAdapter
+
+from lakesync.wire.sqlalchemy_limits import with_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from requests import PreparedRequest, Response, Session
+
+CONNECT_SECONDS = 10.0
+"""Seconds to wait for a connection."""
+RESPONSE_SECONDS = 120.0
+"""Seconds without a byte from the server after which a request fails."""
+
+
+def load_bounded(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Open a catalogue as pyiceberg's `load_catalog` does, with limits if it is a REST catalogue or in Postgres.
+
+    Args:
+        name: the catalogue's name.
+        properties: pyiceberg's properties. Further ones come from its configuration file and variables.
+
+    Raises:
+        Exception: any error of pyiceberg or of the catalogue's driver.
+    """
+    found = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    uri = str(found.get("uri", ""))
+    if uri.startswith(("http://", "https://")) and found.get("type", "rest") == "rest":
+        return BoundedRestCatalog(name, **found)
+    if uri.startswith("postgresql"):
+        found["uri"] = with_limits(uri)
+    return load_catalog(name, **found)
+
+
+class BoundedRestCatalog(RestCatalog):
+    """A REST catalogue whose requests have a timeout."""
+
+    def _config_headers(self, session: Session) -> None:
+        """Prepare a new session, before any request with it, such as that for a token."""
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _BoundedAdapter())
+        super()._config_headers(session)
+
+
+class _BoundedAdapter(HTTPAdapter):
+    """Sends requests with a timeout."""
+
+    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+        """Send a request. pyiceberg never sets its timeout."""
+        return super().send(request, *args, **{**options, "timeout": (CONNECT_SECONDS, RESPONSE_SECONDS)})
