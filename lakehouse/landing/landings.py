@@ -12,7 +12,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from functools import reduce
-from operator import and_
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
@@ -29,7 +29,7 @@ from lakehouse.landing.poll_tasks import PollPlan, TablePlan, TableResult
 from lakehouse.landing.reading import LandedTables
 from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
 from lakehouse.landing.tables import ConnectorTables, commit_rows, landing_name
-from lakehouse.spark_errors import lake_errors
+from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.connectors.base import Table, Usage
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 BUDGETS_PER_LANDING = 4
 """A landing has about this many times `memoryBudgetBytes` of rows from one task, at most."""
+_RAISED = "USER_RAISED_EXCEPTION"
+"""Spark's error condition of `raise_error`."""
 
 
 class PolledSource(NamedTuple):
@@ -192,12 +194,31 @@ class LakeLanding(LandedTables):
         )
 
     def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
-        """Commit the rows that tasks read, except those of failed tables."""
-        wanted = [sf.col("kind") != REPORT, *(sf.col("table_name") != table for table in sorted(failed))]
+        """Commit the rows that tasks read, except those of failed tables.
+
+        If an executor was lost with its cached rows, Spark reads their part at the source again. Where that fails, a
+        part of a divided table must not land as if it had no rows.
+
+        Raises:
+            FlushError: the rows were not committed.
+        """
+        is_failed = reduce(or_, (sf.col("table_name") == table for table in sorted(failed)), sf.lit(False))
+        is_report = sf.col("kind") == REPORT
+        cause = sf.get_json_object("columns", "$.failure.message")
+        is_lost = is_report & cause.isNotNull() & (sf.get_json_object("columns", "$.lands_partially") == "false")
+        lands = sf.when(is_failed, sf.lit(False)).when(is_lost, sf.raise_error(cause)).otherwise(~is_report)
         batch = ("landing", self._iceberg.gateway, self._iceberg.connector, str(constants.landing), str(uuid.uuid4()))
         where = self._iceberg.condition(landing=constants.landing)
         name = landing_name(self._iceberg.names)
-        commit_rows(self._iceberg, name, rows.where(reduce(and_, wanted)), where, self._landing_snapshot, batch)
+        try:
+            commit_rows(self._iceberg, name, rows.where(lands), where, self._landing_snapshot, batch)
+        except PySparkException as error:
+            if _RAISED in str(error):
+                raise FlushError(
+                    f"rows that were read were lost with a Spark executor, and could not be read again "
+                    f"({brief(error)}); the next poll reads them"
+                ) from error
+            raise
         self._plan_landing()
         self._number, self._newest = constants.landing, max(file.hlc for file in self._files)
         # from the commit, not from the reports: a task that was lost meanwhile may have read other rows

@@ -6,6 +6,7 @@ import random
 import time
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,19 +16,20 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkException
 
 from lakehouse.erasure.redaction import ErasedLandings, drop_old_landings, erase_landed
+from lakehouse.landing import landings
 from lakehouse.landing.delivery import Delivery
 from lakehouse.landing.landings import LakeLanding, PolledSource
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakesync.connectors.base import Census, ConnectorConfig, Page, SourceRow, Table, Usage
+from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.polling import IngestSettings
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.delta import jcs
-from lakesync.model.errors import BackpressureError, FlushError
+from lakesync.model.errors import AdapterError, BackpressureError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
@@ -119,6 +121,29 @@ def opened(spark, names, pages=(), tables=(ISSUES,), counted=None):
     plain = tuple(table._replace(schema=no_schema) for table in tables)
     config = ConnectorConfig("gw", "desk", "scripted", {"tables": plain, "pages": list(pages), "counted": counted})
     return LakeLanding(spark, PolledSource(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names)
+
+
+class Piece(NamedTuple):
+    """Half of a table; it cannot be read while there is a certain file."""
+
+    rows: list[SourceRow]
+    down: Path
+
+    def pages(self):
+        if self.down.exists():
+            raise AdapterError("the database went away")
+        yield self.rows
+
+
+class Divided(Scripted):
+    """A source whose table is read in the pieces that its connector's settings have."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self._pieces = config.settings["pieces"]
+
+    def split(self, _table, cursor):
+        return ParallelRead(self._pieces, {"at": 1}) if cursor is None else None
 
 
 def no_schema():
@@ -251,6 +276,36 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)
         assert spark.table(landing_name(names)).where("kind = 'row'").count() == rows
         assert landing.poll(IngestSettings()).tables[0].rows > 0, "from then on it is read above its cursor"
+
+
+def test_a_piece_that_is_lost_and_cannot_be_read_again_does_not_land_as_if_it_was_empty(
+    spark, names, tmp_path, monkeypatch
+):
+    """What a poll has read is cached on executors. Of one that is lost, the tasks read the source again."""
+    down = tmp_path / "down"
+    rows = [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(20)]
+    pieces = [Piece(rows[:10], down), Piece(rows[10:], tmp_path / "never")]
+    table = ISSUES._replace(schema=no_schema)
+    config = ConnectorConfig(
+        "gw", "desk", "divided", {"tables": (table,), "pages": [], "counted": None} | {"pieces": pieces}
+    )
+    polled = PolledSource(config, Divided, (table,))
+    landing = LakeLanding(spark, polled, lambda: time.time_ns() // 1_000_000, names)
+
+    def lose(place):
+        if place == "poll.read":
+            spark.catalog.clearCache()
+            down.touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(landings, "crash_point", lose)
+        report = landing.poll(IngestSettings()).tables[0]
+    assert isinstance(report.error, FlushError)
+    assert "the database went away" in str(report.error)
+    assert (landing.cursor("issues"), spark.table(landing_name(names)).count()) == (None, 0)
+    down.unlink()
+    assert landing.poll(IngestSettings()).tables[0].error is None
+    assert spark.table(landing_name(names)).where("kind = 'row'").count() == 20
 
 
 def test_a_poll_without_changes_writes_nothing_and_the_known_rows_are_updated(spark, names, gateways):
