@@ -127,13 +127,13 @@ class ActionGateway:
         """
         connector = self._connectors.seal(self.gateway_id, body)
 
-        def work(commit: ActionCommit) -> StoredConnector:
+        def add(commit: ActionCommit) -> StoredConnector:
             if connector.name in {each.name for each in commit.connectors()} | set(self._services.names()):
                 raise DuplicateError(f"connector {connector.name!r} exists already: unregister it first")
             commit.put_connector(connector)
             return connector
 
-        return self._store.submit(self.gateway_id, work).result()
+        return self._store.submit(self.gateway_id, add).result()
 
     def declare_connector(self, body: Any) -> bool:
         """Register a connector, or replace the one with its name. A repeat changes nothing.
@@ -150,13 +150,13 @@ class ActionGateway:
         """
         connector = self._connectors.seal(self.gateway_id, body)
 
-        def work(commit: ActionCommit) -> bool:
+        def put(commit: ActionCommit) -> bool:
             if connector in commit.connectors():
                 return False
             commit.put_connector(connector)
             return True
 
-        return self._store.submit(self.gateway_id, work).result()
+        return self._store.submit(self.gateway_id, put).result()
 
     def unregister_connector(self, name: str) -> None:
         """Remove a registered connector.
@@ -174,11 +174,11 @@ class ActionGateway:
     def reseal_connectors(self) -> None:
         """Encrypt secrets with the current key if they are encrypted with the previous one; `Engine.open` calls it."""
 
-        def work(commit: ActionCommit) -> None:
+        def reseal(commit: ActionCommit) -> None:
             for connector in commit.connectors():
                 resealed = self._connectors.reseal(connector)
                 if resealed != connector:
                     commit.put_connector(resealed)
 
         if self._connectors.has_older_key:
-            self._store.submit(self.gateway_id, work).result()
+            self._store.submit(self.gateway_id, reseal).result()

@@ -131,7 +131,7 @@ class Reindexer:
         Returns:
             A future of the new position; its `done` says whether all rows are updated.
         """
-        return self._store.submit(self._gateway_id, lambda commit: self._work(commit, last))
+        return self._store.submit(self._gateway_id, lambda commit: self._update_some(commit, last))
 
     def start(self, last: Reindex | None = None) -> None:
         """Update all rows in the background, unless this is in progress; errors are logged.
@@ -156,6 +156,6 @@ class Reindexer:
         if error is not None and not isinstance(error, StagingUnavailableError):
             _log.error("re-index stopped, the next request starts it again", gateway=self._gateway_id, exc_info=error)
 
-    def _work(self, commit: RowCommit, last: Reindex | None) -> Reindex:
+    def _update_some(self, commit: RowCommit, last: Reindex | None) -> Reindex:
         """Update the next rows by the rules that are active in this commit."""
         return reindex_some(commit, self._rules.index(commit.config), last, self._rows)

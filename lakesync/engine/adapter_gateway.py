@@ -20,7 +20,7 @@ from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.names import Names
-from lakesync.engine.pushing import CheckedPush, push_work
+from lakesync.engine.pushing import CheckedPush, commit_push
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import PushResult, RowDelta, SyncPush
@@ -33,9 +33,9 @@ _DELTAS_PER_READ = 10_000
 _DELTAS_PER_COMMIT = 1000
 """Deltas that are committed before the next ones are taken; one commit has those of one client."""
 _LIMITS = EngineLimits()
-"""A parameter of `push_work` that is not used: deltas that were accepted once are not checked against limits."""
+"""A parameter of `commit_push` that is not used: deltas that were accepted once are not checked against limits."""
 _NAMES = Names().of_push()
-"""A parameter of `push_work` that is not used: names of deltas that were accepted once are not checked."""
+"""A parameter of `commit_push` that is not used: names of deltas that were accepted once are not checked."""
 
 
 class AdapterGateway:
@@ -143,7 +143,7 @@ class AdapterGateway:
             for delta in deltas[start : start + _DELTAS_PER_COMMIT]:
                 by_client.setdefault(delta.client_id, []).append(delta)
             restored = [
-                self._store.submit(self.gateway_id, _restore_work(self.rules, client_id, own, now_ms))
+                self._store.submit(self.gateway_id, _restore_job(self.rules, client_id, own, now_ms))
                 for client_id, own in by_client.items()
             ]
             for each in restored:
@@ -194,7 +194,7 @@ def _deltas_in(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
         query = msgspec.structs.replace(query, after=page.end)
 
 
-def _restore_work(
+def _restore_job(
     rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int
 ) -> Callable[[PushCommit], PushResult]:
     """Return the transaction that commits some deltas of one client.
@@ -208,4 +208,4 @@ def _restore_work(
     push = SyncPush(client_id, tuple(deltas))
     # `admitted`: they were accepted once, so they are not checked
     request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
-    return lambda commit: push_work(commit, request, rules, _LIMITS, _NAMES)
+    return lambda commit: commit_push(commit, request, rules, _LIMITS, _NAMES)

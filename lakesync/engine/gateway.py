@@ -30,7 +30,7 @@ from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, Reading, remember_checkpoint, remember_page, unrecorded_cursor
-from lakesync.engine.pushing import CheckedPush, ReceivedPush, push_work
+from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
 from lakesync.feed.client_state import current, is_blank
@@ -374,7 +374,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
             raise NotFoundError(f"gateway {self.gateway_id!r} has no checkpoint yet: pull from 0 instead")
         now = self._wall()
 
-        def work(commit: Commit) -> Checkpoint:
+        def check_and_remember(commit: Commit) -> Checkpoint:
             access = self.rules.access(commit, claims)
             stale = checkpoint.rules_version != access.rules_version or access.directly is not None
             if checkpoint.epoch != commit.epoch or stale:
@@ -386,7 +386,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
             remember_checkpoint(commit, client_id, checkpoint.arrival, access, now)
             return checkpoint
 
-        return self._store.submit(self.gateway_id, work)
+        return self._store.submit(self.gateway_id, check_and_remember)
 
     def config(self) -> GatewayConfig:
         """Return the gateway's configuration: registered schemas, active sync rules, and the write scope."""
@@ -407,11 +407,11 @@ class SyncGateway(ActionGateway, AdapterGateway):
         """
         parsed = parse_schema(schema)
 
-        def work(commit: ConfigCommit) -> int:
+        def put(commit: ConfigCommit) -> int:
             self.names.check_schema(commit, parsed)
             return commit.put_schema(parsed)
 
-        return self._store.submit(self.gateway_id, work).result()
+        return self._store.submit(self.gateway_id, put).result()
 
     def retire_schema(self, table: str) -> int:
         """Retire a table's schema: pushes to the table are no longer checked, and its state table gets no new columns.
@@ -505,28 +505,30 @@ class SyncGateway(ActionGateway, AdapterGateway):
                 here, otherwise in the future.
 
         Raises (in the future):
-            All errors of `push_work`.
+            All errors of `commit_push`.
         """
         if self.shared:  # prepare it first: the transaction has a lock for which other processes wait
             ready = check().made_ready()
-            return self._submit_checked(lambda commit, names: push_work(commit, ready, self.rules, self._limits, names))
+            return self._submit_checked(
+                lambda commit, names: commit_push(commit, ready, self.rules, self._limits, names)
+            )
         return self._submit_checked(
-            lambda commit, names: push_work(commit, check().made_ready(), self.rules, self._limits, names)
+            lambda commit, names: commit_push(commit, check().made_ready(), self.rules, self._limits, names)
         )
 
-    def _submit_checked(self, work: Callable[[PushCommit, PushNames], T]) -> Future[T]:
+    def _submit_checked(self, job: Callable[[PushCommit, PushNames], T]) -> Future[T]:
         """Submit the transaction of a push, or of the check of a push.
 
         Args:
-            work: the function to run, given the transaction and the check of the push's names. The names that it checks
+            job: the function to run, given the transaction and the check of the push's names. The names that it checks
                 become known spellings once the commit is durable.
         """
         names = self.names.of_push()
 
-        @wraps(work)  # so that tests and profiles see the function's name
+        @wraps(job)  # so that tests and profiles see the function's name
         def recorded(commit: PushCommit) -> T:
             self.newest_arrival = commit.arrival
-            return work(commit, names)
+            return job(commit, names)
 
         submitted = self._store.submit(self.gateway_id, recorded)
         submitted.add_done_callback(names.add_durable)

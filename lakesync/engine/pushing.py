@@ -1,7 +1,7 @@
 """A push as one transaction in the store: checks, log row, merge, feed entries, and the client's record.
 
 A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. `SyncGateway` submits
-`push_work` to the store, and the gateway of a shard also `check_work`; `docs/push.md` follows a push from its bytes to
+`commit_push` to the store, and the gateway of a shard `dry_run_push` too; `docs/push.md` follows a push from bytes to
 the response. The response contains a *cursor*, from which the client pulls next. It depends on what the client
 certainly has: a push must not make the client skip changes by others. `feed.positions` defines the terms of cursors.
 """
@@ -74,7 +74,7 @@ class CheckedPush(NamedTuple):
     seen: int | None = None
     """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     admitted: bool = False
-    """Whether it passed `check_work` in every shard, so that it must not be rejected now."""
+    """Whether it passed `dry_run_push` in every shard, so that it must not be rejected now."""
     trusted: bool = False
     """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
     ready: Ready | None = None
@@ -89,7 +89,7 @@ class CheckedPush(NamedTuple):
         return self._replace(ready=Ready(pack(deltas), by_row(deltas), distinct))
 
 
-def push_work(
+def commit_push(
     commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> PushResult:
     """Store the new deltas of a push, and return the result for the client.
@@ -150,10 +150,10 @@ def push_work(
     return PushResult(cursor, len(push.deltas))
 
 
-def check_work(
+def dry_run_push(
     commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> None:
-    """Check whether `push_work` would accept a push, without storing any delta.
+    """Check whether `commit_push` would accept a push, without storing any delta.
 
     A sharded gateway calls it in all shards of a push before the first one stores its part.
 
@@ -165,7 +165,7 @@ def check_work(
         names: checks the names of the push's tables and columns.
 
     Raises:
-        The errors of `push_work`.
+        The errors of `commit_push`.
     """
     _admitted(commit, request, rules.access(commit, request.claims), rules, limits, names)
 
@@ -192,7 +192,7 @@ def _admitted(
     stored, because their client must be sent the DELETE.
 
     Raises:
-        The errors of `push_work`.
+        The errors of `commit_push`.
     """
     unknown = _unknown(commit, request)
     new = commit.filter_erased(unknown)

@@ -232,7 +232,7 @@ def _rebuild_gateway(
 
 
 def _put_connector(connector: StoredConnector, commit: Restoring) -> None:
-    """Store a connector; the work of one commit."""
+    """Store a connector; it runs as a commit of its own."""
     commit.put_connector(connector)
 
 

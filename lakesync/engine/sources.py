@@ -194,12 +194,12 @@ class Sources:
         if positions.after_request(record, pull.since_hlc) == record:
             return
 
-        def work(commit: ClientCommit) -> None:
+        def confirm(commit: ClientCommit) -> None:
             known = current(commit.client(pull.client_id), commit.epoch)
             if known is not None:
                 commit.put_client(positions.after_request(known, pull.since_hlc))
 
-        self._store.submit(self._gateway_id, work).add_done_callback(_log_failure)
+        self._store.submit(self._gateway_id, confirm).add_done_callback(_log_failure)
 
     def _unknown(self, name: str) -> NotFoundError:
         """Return the error for a name that no source has; call it with the lock held."""

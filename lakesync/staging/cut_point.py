@@ -43,12 +43,12 @@ class CutPointStore(ABC):
     """The method of a store that returns its cut point; a base class of `SqliteStore` and `PostgresStore`."""
 
     @abstractmethod
-    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; see `StagingStore.submit`."""
+    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
+        """Run `job` in a commit; see `StagingStore.submit`."""
 
     @abstractmethod
-    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a view; see `StagingStore.read`."""
+    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
+        """Run `job` over a view; see `StagingStore.read`."""
 
     def cut_point(self, gateway: str) -> CutPoint:
         """Return the gateway's cut point: every push so far has an arrival up to it, every later push one above it."""

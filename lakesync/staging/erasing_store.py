@@ -38,20 +38,21 @@ _ROWS_PER_COMMIT = 500
 
 
 class ErasingStore(ABC):
-    """The methods of a store that erase. Every call can be repeated."""
+    """Base class of stores: the methods that erase, by commits of the store. Every call can be repeated."""
 
     _replayer: Replayer | None = None
-    """Applies changed rows to the feed; the store's `open` sets it."""
+    """Writes the feed entries of changed rows, and applies DELETEs that are in the log. The store's `open` sets it: the
+    store cannot import the engine, which knows the sync rules."""
     _one_at_a_time = threading.Lock()
     """Shared by all stores of the process, because an erasure is rare and rewrites whole files."""
 
     @abstractmethod
-    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; see `StagingStore.submit`."""
+    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
+        """Run `job` in a commit; see `StagingStore.submit`."""
 
     @abstractmethod
-    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a view; see `StagingStore.read`."""
+    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
+        """Run `job` over a view; see `StagingStore.read`."""
 
     @abstractmethod
     def gateways(self) -> list[str]:
@@ -80,7 +81,7 @@ class ErasingStore(ABC):
             row_id: the row's id.
 
         Raises:
-            NotFoundError: there never was such a row.
+            NotFoundError: the gateway never had such a row.
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
@@ -103,7 +104,7 @@ class ErasingStore(ABC):
             client_id: the client's id.
 
         Raises:
-            NotFoundError: there never was such a client.
+            NotFoundError: the gateway never had such a client.
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
@@ -118,7 +119,7 @@ class ErasingStore(ABC):
         return self._erase(gateway, newest_hlc, client_id=client_id)
 
     def erasures(self, gateway: str) -> list[Erasure]:
-        """Return every erasure, in order. The lake still has to execute those without `lake_ms`."""
+        """Return a gateway's erasures, the oldest first. The lake still has to execute those without `lake_ms`."""
         return self.read(gateway, lambda view: view.erasures()).result()
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
@@ -132,30 +133,34 @@ class ErasingStore(ABC):
             NotFoundError: there is no such erasure.
         """
 
-        def work(commit: Commit) -> None:
+        def confirm(commit: Commit) -> None:
             erasure = next((each for each in commit.erasures() if each.seq == seq), None)
             if erasure is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
             if erasure.lake_ms is None:
                 commit.put_erasure(msgspec.structs.replace(erasure, lake_ms=self._now_ms()))
 
-        self.submit(gateway, work).result()
+        self.submit(gateway, confirm).result()
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Merge older deltas, read from the lake, that erased deltas had overwritten; return the updated erasure.
+        """Merge older deltas of other clients, read from the lake, that erased deltas had overwritten.
 
-        The erasure gets a new arrival, so that older checkpoints are no longer served.
+        An erasure of a client removes columns, but not what other clients had written to them before. The pipeline
+        finds these deltas in the lake.
 
         Args:
             gateway: the gateway's id.
             seq: the erasure's sequence number.
             deltas: the older deltas, from the lake.
 
+        Returns:
+            The erasure, with a new arrival, so that older checkpoints are no longer served.
+
         Raises:
             NotFoundError: there is no such erasure.
         """
 
-        def work(commit: Commit) -> Erasure:
+        def merge(commit: Commit) -> Erasure:
             commit.run_alone()  # no log row records these changes, so a replay of the log could not repeat them
             erasure = next((each for each in commit.erasures() if each.seq == seq), None)
             if erasure is None:
@@ -165,7 +170,7 @@ class ErasingStore(ABC):
             commit.put_erasure(restored)
             return restored
 
-        return self.submit(gateway, work).result()
+        return self.submit(gateway, merge).result()
 
     def _merge(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
         """Merge deltas into existing rows, each changed row at a new arrival; deltas of unknown rows are skipped."""
@@ -306,11 +311,11 @@ class ErasingStore(ABC):
         while more:
             start = after
 
-            def work(commit: Commit, start: RowKey | None = start) -> tuple[RowKey | None, int]:
+            def remove_some(commit: Commit, start: RowKey | None = start) -> tuple[RowKey | None, int]:
                 rows = [row.copy() for row in commit.scan_rows(start, _ROWS_PER_COMMIT)]
                 return (rows[-1].key if rows else None), self._remove_columns(commit, erasure, client_id, rows)
 
-            after, count = self.submit(erasure.gateway, work).result()
+            after, count = self.submit(erasure.gateway, remove_some).result()
             changed += count
             more = after is not None
 

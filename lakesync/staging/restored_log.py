@@ -73,12 +73,12 @@ class ReplacementStore(Protocol):
     def ensure_gateway(self, gateway: str) -> None:
         """Create a gateway with a new epoch, which identifies this copy of the gateway's data."""
 
-    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
-        """Run `work` in a commit and return its result.
+    def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
+        """Run `job` in a commit and return its result.
 
         Args:
             gateway: the gateway's id.
-            work: the function to run, given the transaction.
+            job: the function to run, given the transaction.
         """
 
 

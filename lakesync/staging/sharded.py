@@ -78,13 +78,13 @@ class ShardedStore(ShardedPipeline):
         for store in reversed(self.stores.values()):
             store.ensure_gateway(gateway)
 
-    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit of the default shard; see `StagingStore.submit`."""
-        return self.default_store.submit(gateway, work)
+    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
+        """Run `job` in a commit of the default shard; see `StagingStore.submit`."""
+        return self.default_store.submit(gateway, job)
 
-    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a view of the default shard; see `StagingStore.read`."""
-        return self.default_store.read(gateway, work)
+    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
+        """Run `job` over a view of the default shard; see `StagingStore.read`."""
+        return self.default_store.read(gateway, job)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` for new visible commits in every shard; return a function that removes it."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, read_page, remember_restart
-from lakesync.engine.pushing import CheckedPush, check_work
+from lakesync.engine.pushing import CheckedPush, dry_run_push
 from lakesync.feed.client_state import current
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
@@ -35,7 +35,9 @@ class ShardGateway(SyncGateway):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
         request = CheckedPush(push, claims, self._wall(), trusted=trusted)
-        return self._submit_checked(lambda commit, names: check_work(commit, request, self.rules, self._limits, names))
+        return self._submit_checked(
+            lambda commit, names: dry_run_push(commit, request, self.rules, self._limits, names)
+        )
 
     def submit_push_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False

@@ -122,7 +122,7 @@ class Vectors:
         """
         now_ms = self._wall()
 
-        def work(commit: SharedCursorCommit) -> list[int]:
+        def create(commit: SharedCursorCommit) -> list[int]:
             cursors = []
             for each in requests:
                 cursor = next_above(max(each.above, commit.newest_shared_cursor()), now_ms) + BROADCAST_OFFSET
@@ -130,7 +130,7 @@ class Vectors:
                 cursors.append(cursor)
             return cursors
 
-        return self._store.submit(self._gateway_id, work)
+        return self._store.submit(self._gateway_id, create)
 
     def submit_parts(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
         """Return the vectors that clients' cursors stand for; nothing is stored.
@@ -179,7 +179,7 @@ class Vectors:
         """
         now_ms = self._wall()
 
-        def work(commit: ClientCommit) -> IssuedCursor:
+        def create(commit: ClientCommit) -> IssuedCursor:
             known = current(commit.client(client_id), commit.epoch)
             record = known or ClientRecord(client_id, commit.epoch, now_ms)
             if confirms is not None:
@@ -190,7 +190,7 @@ class Vectors:
                 commit.put_client(record)
             return IssuedCursor(cursor, record)
 
-        return self._store.submit(self._gateway_id, work)
+        return self._store.submit(self._gateway_id, create)
 
 
 def find_vector(sent_cursors: SentCursors | None, cursor: int) -> CursorVector | None:

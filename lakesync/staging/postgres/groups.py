@@ -35,19 +35,19 @@ _MAX_GROUP = 32
 """The most jobs in one transaction."""
 
 
-class Job(NamedTuple):
+class QueuedJob(NamedTuple):
     """A function that runs in a commit, and the future of its result."""
 
-    work: Callable[[PostgresCommit], Any]
+    function: Callable[[PostgresCommit], Any]
     """The function that was submitted."""
     future: Future[Any]
     """Completed with the function's result or error, once the transaction has ended."""
 
 
-class Read(NamedTuple):
+class QueuedRead(NamedTuple):
     """A function that reads a snapshot, and the future of its result."""
 
-    work: Callable[[PostgresView], Any]
+    function: Callable[[PostgresView], Any]
     """The function that was passed to `read`."""
     future: Future[Any]
     """Completed with the function's result or error."""
@@ -75,12 +75,12 @@ class Groups:
         self._configs = configs
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
         self._lock = threading.Lock()
-        self._waiting: dict[str, deque[Job]] = {}
-        self._reads: Turns[Read] = Turns()
+        self._waiting: dict[str, deque[QueuedJob]] = {}
+        self._reads: Turns[QueuedRead] = Turns()
         self._closed = False
 
-    def submit(self, gateway: str, work: Callable[[PostgresCommit], T]) -> Future[T]:
-        """Run `work` in one of the gateway's next transactions; see `TransactionStore.submit`."""
+    def submit(self, gateway: str, job: Callable[[PostgresCommit], T]) -> Future[T]:
+        """Run `job` in one of the gateway's next transactions; see `TransactionStore.submit`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -88,18 +88,18 @@ class Groups:
                 return future
             waiting = self._waiting.get(gateway)
             if waiting is not None:
-                waiting.append(Job(work, future))
+                waiting.append(QueuedJob(job, future))
             else:
-                self._waiting[gateway] = deque([Job(work, future)])
+                self._waiting[gateway] = deque([QueuedJob(job, future)])
                 self._threads.submit(self._drain, gateway)
         return future
 
-    def read(self, gateway: str, work: Callable[[PostgresView], T]) -> Future[T]:
-        """Run `work` over a read-only snapshot; see `TransactionStore.read`."""
+    def read(self, gateway: str, job: Callable[[PostgresView], T]) -> Future[T]:
+        """Run `job` over a read-only snapshot; see `TransactionStore.read`."""
         future: Future[T] = Future()
         with self._lock:
             if not self._closed:
-                self._reads.put(gateway, Read(work, future, gateway))
+                self._reads.put(gateway, QueuedRead(job, future, gateway))
                 self._threads.submit(self._read_next)
                 return future
         future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
@@ -114,12 +114,12 @@ class Groups:
     def _read_next(self) -> None:
         """Run the next read; gateways take turns."""
         with self._lock:
-            work, future, gateway = self._reads.take()
+            job, future, gateway = self._reads.take()
         if not future.set_running_or_notify_cancel():
             return
         try:
             with self._database.reading() as connection:
-                result = work(PostgresView(connection, load_head(connection, gateway, self._configs, lock=False)))
+                result = job(PostgresView(connection, load_head(connection, gateway, self._configs, lock=False)))
         except BaseException as error:
             future.set_exception(error)
         else:
@@ -135,7 +135,7 @@ class Groups:
             if self._requeue(gateway):
                 return
 
-    def _run_group(self, gateway: str, group: list[Job]) -> None:
+    def _run_group(self, gateway: str, group: list[QueuedJob]) -> None:
         """Run a group of jobs, complete their futures, and deliver the notices of the transaction.
 
         It raises nothing: after an error, later jobs of the gateway would wait forever, because `submit` starts no
@@ -166,7 +166,7 @@ class Groups:
                 self._threads.submit(self._drain, gateway)
             return not self._closed
 
-    def _next(self, gateway: str) -> list[Job]:
+    def _next(self, gateway: str) -> list[QueuedJob]:
         """Return a gateway's next group of jobs; if there are none, record that no thread works for the gateway."""
         with self._lock:
             waiting = self._waiting[gateway]
@@ -174,7 +174,7 @@ class Groups:
                 del self._waiting[gateway]
             return [waiting.popleft() for _ in range(min(len(waiting), _MAX_GROUP))]
 
-    def _run(self, gateway: str, jobs: list[Job], notices: list[Notice]) -> list[Outcome]:
+    def _run(self, gateway: str, jobs: list[QueuedJob], notices: list[Notice]) -> list[Outcome]:
         """Run jobs in one transaction. A job that raises is rolled back alone.
 
         Args:
@@ -205,7 +205,7 @@ class Groups:
         crash_point("staging.after_commit")
         return outcomes
 
-    def _attempt(self, journal: Journal, job: Job) -> Outcome:
+    def _attempt(self, journal: Journal, job: QueuedJob) -> Outcome:
         """Run one job within a savepoint.
 
         Args:
@@ -218,22 +218,22 @@ class Groups:
         head, announcement = journal.head, journal.announcement
         journal.announcement = Announcement()
         connection = journal.connection
-        connection.execute("SAVEPOINT work")
+        connection.execute("SAVEPOINT job")
         try:
-            result = job.work(PostgresCommit(journal))
+            result = job.function(PostgresCommit(journal))
         except BaseException as exc:
             if isinstance(exc, psycopg.Error) and connection.closed:
                 raise  # the transaction is lost, so there is nothing to roll back
             journal.head = head
             journal.announcement = announcement
-            connection.execute("ROLLBACK TO work")
-            connection.execute("RELEASE work")
+            connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
             if not isinstance(exc, psycopg.Error):
                 return Outcome(job.future, error=exc)
             error = unavailable(self._database.address, "a job", exc)
             error.__cause__ = exc
             return Outcome(job.future, error=error)
-        connection.execute("RELEASE work")
+        connection.execute("RELEASE job")
         announcement.add(journal.announcement)
         journal.announcement = announcement
         return Outcome(job.future, result)

@@ -40,11 +40,11 @@ class _ReplacementSchema:
     def ensure_gateway(self, gateway: str) -> None:
         ensure_gateway(self._connection, gateway, self._wall(), self._shard)
 
-    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
-        """Run `work` in the transaction, and store the gateway's head after it."""
+    def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
+        """Run `job` in the transaction, and store the gateway's head after it."""
         head = load_head(self._connection, gateway, self._configs, lock=True)
         journal = Journal(self._connection, head, self._wall)
-        result = work(PostgresCommit(journal))
+        result = job(PostgresCommit(journal))
         save_head(self._connection, journal.head)
         return result
 

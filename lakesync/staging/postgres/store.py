@@ -109,18 +109,18 @@ class PostgresStore(ErasingStore, CutPointStore):
         with self._database.writing() as connection:
             ensure_gateway(connection, gateway, self._wall(), self._shard)
 
-    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future completes when Postgres has committed. See `StagingStore.submit`.
+    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
+        """Run `job` in a commit; the future completes when Postgres has committed. See `StagingStore.submit`.
 
         Args:
             gateway: the gateway's id.
-            work: the function to run, given the transaction.
+            job: the function to run, given the transaction.
         """
-        return self._groups.submit(gateway, work)
+        return self._groups.submit(gateway, job)
 
-    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a snapshot; see `StagingStore.read`."""
-        return self._groups.read(gateway, work)
+    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
+        """Run `job` over a snapshot; see `StagingStore.read`."""
+        return self._groups.read(gateway, job)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` for new visible commits of every process; return a function that removes it."""

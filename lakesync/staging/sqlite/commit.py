@@ -21,7 +21,7 @@ from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
 from lakesync.wire.log import PackedDeltas
 
-_ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
+_QUERIES_OF_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 """Beginnings of queries that every push makes. Their results do not depend on writes of pushes, which wait in memory
 until their transaction commits. So these results are cached until a job writes to the file itself."""
 
@@ -130,12 +130,12 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
         """Run a statement, and return its rows.
 
         Writes of pushes wait in memory, where SQL does not see them. So before a statement, they are written to the
-        file (`Journal.direct`), except for the cached queries that every push makes.
+        file (`Journal.prepare_sql`), except for the cached queries that every push makes.
         """
-        if statement.startswith(_ASKED_BY_EVERY_PUSH):
-            ask = super()._query
-            return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))
-        self._journal.direct()
+        if statement.startswith(_QUERIES_OF_EVERY_PUSH):
+            run_query = super()._query
+            return self._journal.cached_rows((statement, self.gateway, *values), lambda: run_query(statement, *values))
+        self._journal.prepare_sql()
         return super()._query(statement, *values)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:

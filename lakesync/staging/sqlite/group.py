@@ -27,11 +27,11 @@ _GROUP_SECONDS = 0.05
 waits for all others."""
 
 
-class Job(NamedTuple):
-    """A function that reads or changes the store, to be run by the owner thread."""
+class QueuedJob(NamedTuple):
+    """A job that waits for the owner thread, and the future of its result."""
 
-    run: Callable[[bool], Any]
-    """The function; its argument says whether it runs alone in its transaction."""
+    function: Callable[[bool], Any]
+    """The job. Its argument says whether it runs alone in its transaction; False for a job that only reads."""
     future: Future[Any]
     """Completed with the function's result or error; for a job that writes, when its transaction is durable."""
     writes: bool
@@ -61,7 +61,7 @@ class GroupCommit:
         self.announcement = Announcement()
         """The notices of the current group, delivered once it is committed and its futures are completed."""
 
-    def run(self, writing: Turns[Job], reading: Turns[Job], receive: Callable[[], None]) -> None:
+    def run(self, writing: Turns[QueuedJob], reading: Turns[QueuedJob], receive: Callable[[], None]) -> None:
         """Run a group of writing jobs, and then reading jobs for a limited time.
 
         Args:
@@ -72,24 +72,24 @@ class GroupCommit:
         """
         if writing and (alone := self._run_group(writing, receive)) is not None:
             self._run_alone(alone)
-        until = monotonic() + _GROUP_SECONDS
-        while reading and monotonic() < until:
+        deadline = monotonic() + _GROUP_SECONDS
+        while reading and monotonic() < deadline:
             job = reading.take()
             if job.future.set_running_or_notify_cancel():
                 self._read(job)
 
-    def _read(self, job: Job) -> None:
+    def _read(self, job: QueuedJob) -> None:
         """Run a read, and complete its future."""
         try:
-            self._behind.ensure()
-            outcome = Outcome(job.future, job.run(False))
+            self._behind.recover_if_lost()
+            outcome = Outcome(job.future, job.function(False))
         except BaseException as exc:
-            outcome = Outcome(job.future, error=self._shown(exc))
+            outcome = Outcome(job.future, error=self._error_for_caller(exc))
         outcome.complete()
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    def _run_group(self, writing: Turns[Job], receive: Callable[[], None]) -> Job | None:
+    def _run_group(self, writing: Turns[QueuedJob], receive: Callable[[], None]) -> QueuedJob | None:
         """Run one group of jobs.
 
         Args:
@@ -99,9 +99,9 @@ class GroupCommit:
         Returns:
             A job that ended the group because it must run alone, after it; None if there is none.
         """
-        until = monotonic() + _GROUP_SECONDS
+        deadline = monotonic() + _GROUP_SECONDS
         done: list[Outcome] = []
-        alone: Job | None = None
+        alone: QueuedJob | None = None
         job = _next_of(writing)
         try:
             self._begin()
@@ -111,20 +111,20 @@ class GroupCommit:
                 except MustRunAloneError:
                     alone = job
                 receive()
-                job = _next_of(writing) if alone is None and monotonic() < until else None
+                job = _next_of(writing) if alone is None and monotonic() < deadline else None
             self._commit()
         except Exception as exc:
-            lost = [outcome.future for outcome in done]
+            failed = [outcome.future for outcome in done]
             if job is not None:
-                lost.append(job.future)
-            self._fail(lost, exc)
+                failed.append(job.future)
+            self._fail(failed, exc)
             return alone
         for outcome in done:
             outcome.complete()
         self._notices.deliver(self.announcement.take())
         return alone
 
-    def _run_alone(self, job: Job) -> None:
+    def _run_alone(self, job: QueuedJob) -> None:
         """Run a job in a transaction of its own, with all rows written to `state.db` before and after it.
 
         So a replay of the log never crosses the job, whose changes the log does not contain.
@@ -140,17 +140,19 @@ class GroupCommit:
         try:
             self._behind.write()
         except Exception as exc:
-            job.future.set_exception(self._shown(exc, "the change is committed, and seen once its rows are written"))
+            job.future.set_exception(
+                self._error_for_caller(exc, "the change is committed, and seen once its rows are written")
+            )
         else:
             outcome.complete()
         self._notices.deliver(self.announcement.take())
 
     def _begin(self, *, alone: bool = False) -> None:
         """Begin a transaction; rows that were lost by an error are rebuilt first."""
-        self._behind.ensure()
+        self._behind.recover_if_lost()
         self._journal.begin(alone=alone)
 
-    def _attempt(self, job: Job, *, alone: bool) -> Outcome:
+    def _attempt(self, job: QueuedJob, *, alone: bool) -> Outcome:
         """Run one job in the group.
 
         Args:
@@ -164,17 +166,17 @@ class GroupCommit:
             MustRunAloneError: the job was rolled back and must run again, alone.
             sqlite3.Error: the job could not be rolled back alone, so the whole group must be.
         """
-        mark = self._journal.mark()
+        mark = self._journal.begin_job()
         try:
-            result = job.run(alone)
-            self._state.end_work()
+            result = job.function(alone)
+            self._state.end_job()
         except BaseException as exc:
-            self._state.drop_work()
-            self._journal.take_back(mark)
+            self._state.drop_job()
+            self._journal.roll_back_job(mark)
             if isinstance(exc, MustRunAloneError):
                 raise
             self._check_transactions()
-            return Outcome(job.future, error=self._shown(exc))
+            return Outcome(job.future, error=self._error_for_caller(exc))
         return Outcome(job.future, result)
 
     def _commit(self) -> None:
@@ -184,12 +186,13 @@ class GroupCommit:
         """
         self._check_transactions()
         crash_point("staging.before_commit")
-        self._behind.note(self._journal.commit(self._behind.write_beside if self._behind.may_go_on else None))
+        behind = self._behind
+        behind.note_commit(self._journal.commit(behind.write_during_commit if behind.can_write_during_commit else None))
         crash_point("staging.after_commit")
         try:
             self._state.publish()
         except sqlite3.Error as exc:
-            self._behind.lose(exc)
+            self._behind.discard_memory(exc)
 
     def _check_transactions(self) -> None:
         """Check that the transactions of both files are open: SQLite ends one by itself if the disk is full.
@@ -207,24 +210,24 @@ class GroupCommit:
 
         Args:
             futures: the futures of all jobs of the group.
-            exc: the error, which `_shown` converts for the callers.
+            exc: the error, which `_error_for_caller` converts.
         """
         self.announcement.take()
         self._journal.rollback()
         if self._state.intact:
             try:
                 self._state.drop_group()
-            except sqlite3.Error as also:
-                self._behind.lose(also)
+            except sqlite3.Error as rollback_error:
+                self._behind.discard_memory(rollback_error)
         for future in futures:
-            future.set_exception(self._shown(exc))
+            future.set_exception(self._error_for_caller(exc))
 
-    def _shown(self, exc: BaseException, happened: str = "nothing was committed") -> BaseException:
+    def _error_for_caller(self, exc: BaseException, effect: str = "nothing was committed") -> BaseException:
         """Return the error that the caller of a job gets.
 
         Args:
-            exc: the error.
-            happened: whether anything was committed, for the message.
+            exc: the error that was raised.
+            effect: says in the message whether anything was committed.
 
         Returns:
             StagingUnavailableError for an error of SQLite or of the disk; `exc` itself for any other error.
@@ -232,14 +235,14 @@ class GroupCommit:
         if not isinstance(exc, sqlite3.Error | OSError):
             return exc
         error = StagingUnavailableError(
-            f"the staging folder {self._journal.path.parent} cannot be used ({exc}): {happened}, "
+            f"the staging folder {self._journal.path.parent} cannot be used ({exc}): {effect}, "
             "look at the disk and its free space, then repeat"
         )
         error.__cause__ = exc
         return error
 
 
-def _next_of(jobs: Turns[Job]) -> Job | None:
+def _next_of(jobs: Turns[QueuedJob]) -> QueuedJob | None:
     """Remove and return the next job whose future was not cancelled; None if there is none."""
     while jobs:
         job = jobs.take()

@@ -36,41 +36,41 @@ K = TypeVar("K")
 class Undo:
     """A stack of functions that undo changes in memory, run last first.
 
-    It does for the values in memory what a rollback does in the file. A *mark* is the height of the stack at a moment,
-    to which it can be undone.
+    It does for the values in memory what a rollback does in the file. An *undo mark* is the height of the stack at a
+    moment, to which it can be undone.
     """
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
 
     def mark(self) -> int:
-        """Return the current number of functions; `take_back` with this number undoes what is added later."""
+        """Return the current number of functions; `undo_to` with this number undoes what is added later."""
         return len(self._steps)
 
     def add(self, step: Callable[[], object]) -> None:
         """Add a function that undoes the current change."""
         self._steps.append(step)
 
-    def update(self, held: dict[K, V], new: Mapping[K, V]) -> None:
+    def update(self, target: dict[K, V], new: Mapping[K, V]) -> None:
         """Update a dictionary, and add a function that undoes the update.
 
         Args:
-            held: the dictionary; none of its values is None.
+            target: the dictionary; none of its values is None.
             new: the new values by key; it must not be changed afterwards.
         """
-        before = list(map(held.get, new))
-        held.update(new)
+        before = list(map(target.get, new))
+        target.update(new)
 
         def restore() -> None:
             for key, value in zip(new, before, strict=True):
                 if value is None:
-                    del held[key]
+                    del target[key]
                 else:
-                    held[key] = value
+                    target[key] = value
 
         self._steps.append(restore)
 
-    def take_back(self, mark: int) -> None:
+    def undo_to(self, mark: int) -> None:
         """Undo everything since `mark` returned this number."""
         while len(self._steps) > mark:
             self._steps.pop()()
@@ -80,7 +80,7 @@ class Undo:
         self._steps.clear()
 
 
-_REMEMBERED = 4096
+_MAX_CACHED = 4096
 """The most entries in each of the journal's caches."""
 
 
@@ -94,11 +94,11 @@ class _Group:
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
         self.undo = Undo()
-        self.work = 0
-        """The undo mark at which the current job began."""
-        self.direct = False
+        self.job_mark = 0
+        """The undo mark at the beginning of the current job."""
+        self.has_savepoint = False
         """Whether the current job has a savepoint in the file."""
-        self.moved: set[str] = set()
+        self.changed_gateways: set[str] = set()
         """The gateways whose heads changed."""
         self.forget_waiting()
 
@@ -145,8 +145,8 @@ class Journal(JournalFile):
         # caches of what the file contains
         self._writers: dict[Client, tuple[int, int]] = {}
         self._clients: dict[Client, ClientRecord] = {}
-        self._answers: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-        """The rows of cached queries; see `remembered`."""
+        self._cached_rows: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        """The rows of cached queries; see `cached_rows`."""
 
     def close(self) -> None:
         """Close the file."""
@@ -178,7 +178,7 @@ class Journal(JournalFile):
         """
         group = self._group
         self._write()
-        for gateway in group.moved:
+        for gateway in group.changed_gateways:
             self.write_head(self.heads[gateway])
         if meanwhile is None:
             self.sql.execute("COMMIT")
@@ -190,35 +190,39 @@ class Journal(JournalFile):
                 wait([committed])
             committed.result()
         self._group = _Group(alone=False)
-        return group.moved
+        return group.changed_gateways
 
     def rollback(self) -> None:
         """Roll back the group, in the file and in memory."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
         self._forget()
-        self._group.undo.take_back(0)
+        self._group.undo.undo_to(0)
         self._group = _Group(alone=False)
 
-    def mark(self) -> int:
-        """Begin a job inside the group, and return its mark, for `take_back`."""
+    def begin_job(self) -> int:
+        """Begin a job inside the group, and return its undo mark, for `roll_back_job`."""
         group = self._group
-        if group.direct:
-            self.sql.execute("RELEASE work")
-            group.direct = False
-        group.work = group.undo.mark()
-        return group.work
+        if group.has_savepoint:
+            self.sql.execute("RELEASE job")
+            group.has_savepoint = False
+        group.job_mark = group.undo.mark()
+        return group.job_mark
 
-    def take_back(self, mark: int) -> None:
-        """Undo what the current job did since `mark` returned this number."""
+    def roll_back_job(self, mark: int) -> None:
+        """Roll back the current job, in the file and in memory.
+
+        Args:
+            mark: what `begin_job` returned for it.
+        """
         group = self._group
-        if group.direct:
-            self.sql.execute("ROLLBACK TO work")
+        if group.has_savepoint:
+            self.sql.execute("ROLLBACK TO job")
             self._forget()
             group.forget_waiting()
-        group.undo.take_back(mark)
+        group.undo.undo_to(mark)
 
-    def direct(self) -> None:
+    def prepare_sql(self) -> None:
         """Prepare the file for SQL statements of the current job: write what waits in memory to it.
 
         The caches are cleared, because the statements may change what they have. If the job shares the transaction, it
@@ -229,12 +233,12 @@ class Journal(JournalFile):
                 written before the savepoint, so the job could not be rolled back alone.
         """
         group = self._group
-        if not (group.alone or group.direct):
-            if group.waits and group.undo.mark() > group.work:
+        if not (group.alone or group.has_savepoint):
+            if group.waits and group.undo.mark() > group.job_mark:
                 raise MustRunAloneError
             self._write()
-            self.sql.execute("SAVEPOINT work")
-            group.direct = True
+            self.sql.execute("SAVEPOINT job")
+            group.has_savepoint = True
         self._write()
         self._forget()
 
@@ -242,21 +246,23 @@ class Journal(JournalFile):
         """Clear the caches, because the file may have other contents."""
         self._writers.clear()
         self._clients.clear()
-        self._answers.clear()
+        self._cached_rows.clear()
 
-    def remembered(self, question: tuple[Any, ...], ask: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    def cached_rows(
+        self, cache_key: tuple[Any, ...], run_query: Callable[[], list[tuple[Any, ...]]]
+    ) -> list[tuple[Any, ...]]:
         """Return the rows of a query, cached until a job writes to the file itself.
 
         Args:
-            question: the key in the cache: statement and values.
-            ask: runs the query; called if the result is not cached.
+            cache_key: the statement and the values of its parameters.
+            run_query: runs the query; called if the result is not cached.
         """
-        known = self._answers.get(question)
+        known = self._cached_rows.get(cache_key)
         if known is None:
-            known = ask()
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            self._answers[question] = known
+            known = run_query()
+            if len(self._cached_rows) >= _MAX_CACHED:
+                self._cached_rows.clear()
+            self._cached_rows[cache_key] = known
         return known
 
     def _write(self) -> None:
@@ -265,10 +271,10 @@ class Journal(JournalFile):
         if group.entries:
             self.write_entries(group.entries)
         if group.writers:
-            _remember(self._writers, group.writers)
+            _cache(self._writers, group.writers)
             self.write_writers(group.writers)
         if group.clients:
-            _remember(self._clients, group.clients)
+            _cache(self._clients, group.clients)
             self.write_clients(group.clients)
         group.forget_waiting()
 
@@ -288,13 +294,13 @@ class Journal(JournalFile):
     def set_head(self, head: Head) -> None:
         """Replace a gateway's head; it is written when the group commits."""
         self._group.undo.update(self.heads, {head.gateway: head})
-        self._group.moved.add(head.gateway)
+        self._group.changed_gateways.add(head.gateway)
 
     def ensure_gateway(self, gateway: str) -> None:
         """Create a gateway, unless it exists. Its epoch is the wall time, so that a rebuilt store has another one."""
         if gateway in self.heads:
             return
-        self.direct()
+        self.prepare_sql()
         epoch = max(1, self.wall())
         self.write_gateway(gateway, epoch)
         self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
@@ -309,9 +315,9 @@ class Journal(JournalFile):
             schema: the schema; None if it is retired.
 
         Raises:
-            MustRunAloneError: as `direct`.
+            MustRunAloneError: as `prepare_sql`.
         """
-        self.direct()
+        self.prepare_sql()
         self.write_schema(gateway, table, version, schema)
 
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
@@ -322,9 +328,9 @@ class Journal(JournalFile):
             config: the configuration.
 
         Raises:
-            MustRunAloneError: as `direct`.
+            MustRunAloneError: as `prepare_sql`.
         """
-        self.direct()
+        self.prepare_sql()
         self.write_config(gateway, config)
         self.set_head(msgspec.structs.replace(self.head(gateway), config=config))
 
@@ -342,7 +348,7 @@ class Journal(JournalFile):
         if known is None:
             known = self.stored_client(gateway, client_id)
             if known is not None:
-                _remember(self._clients, {place: known})
+                _cache(self._clients, {place: known})
         return known
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
@@ -355,11 +361,11 @@ class Journal(JournalFile):
         self._group.undo.update(self._group.clients, {(gateway, record.client_id): record})
 
     def writer(self, gateway: str, client_id: str) -> tuple[int, int]:
-        """Return what makes it fast to recognise a client's repeated deltas.
+        """Return two numbers that bound the search for a client's repeated deltas in the log.
 
         Returns:
             The client's highest accepted hlc, -1 for none; and the greatest difference of hlcs within one of its
-            pushes, which bounds how far the log must be searched for an hlc.
+            pushes. A push with a delta at some hlc has its highest hlc at most this far above.
         """
         place = (gateway, client_id)
         known = self._group.writers.get(place) or self._writers.get(place)
@@ -367,7 +373,7 @@ class Journal(JournalFile):
             known = self.stored_writer(gateway, client_id)
             if known is None:
                 return (-1, 0)
-            _remember(self._writers, {place: known})
+            _cache(self._writers, {place: known})
         return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
@@ -398,17 +404,17 @@ class Journal(JournalFile):
         group, head = self._group, self.head(gateway)
         entry = next_entry(head, client_id, deltas, arrival, claims)
         highest, widest = self.writer(gateway, client_id)
-        numbers = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
+        writer = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
         self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
         group.undo.add(lambda: group.entries and group.entries.pop())
-        group.undo.update(group.writers, {(gateway, client_id): numbers})
+        group.undo.update(group.writers, {(gateway, client_id): writer})
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))
         return entry
 
 
-def _remember(known: dict[Client, V], new: Mapping[Client, V]) -> None:
-    """Add values to a cache; a cache that would exceed `_REMEMBERED` is cleared first."""
-    if len(known) + len(new) > _REMEMBERED:
+def _cache(known: dict[Client, V], new: Mapping[Client, V]) -> None:
+    """Add values to a cache; a cache that would exceed `_MAX_CACHED` is cleared first."""
+    if len(known) + len(new) > _MAX_CACHED:
         known.clear()
     known.update(new)

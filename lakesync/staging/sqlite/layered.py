@@ -20,13 +20,13 @@ from lakesync.model.types import RowKey
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.layer import Layer
-from lakesync.staging.sqlite.row_file import home_of
+from lakesync.staging.sqlite.row_file import grouping_key
 from lakesync.staging.sqlite.state_file import StateFile
 
-_BIT = 128
+_ROWS_PER_PART = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
-_GROUP, _WORK = "of_group", "of_work"
-"""Names of the savepoints in which the current group, and its current job (`work`), write to the file."""
+_GROUP_SAVEPOINT, _JOB_SAVEPOINT = "of_group", "of_job"
+"""Names of the savepoints in which the current group, and its current job (`job`), write to the file."""
 
 
 class LayeredFile(StateFile):
@@ -35,49 +35,49 @@ class LayeredFile(StateFile):
     def _reset(self) -> None:
         """Clear all layers, when no transaction is open."""
         super()._reset()
-        self._work = Layer()
+        self._job_layer = Layer()
         """The writes of the current job."""
-        self._group = Layer()
+        self._group_layer = Layer()
         """The writes of earlier jobs of the current group."""
-        self._committed = Layer()
+        self._committed_layer = Layer()
         """The writes of committed groups since the last `freeze`."""
-        self._frozen: Layer | None = None
+        self._frozen_layer: Layer | None = None
         """The layer that is being written to the file; None if there is none."""
         self._writing: Iterator[None] = iter(())
         """Writes a part of the frozen layer at each step."""
-        self.left = 0
+        self.frozen_rows_left = 0
         """About how many rows of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
         """Savepoints of writes to the file by the current group, and by its current job."""
-        self.wrote_more = False
+        self.wrote_unfrozen = False
         """Whether more than the frozen layer was written since the last `freeze`."""
 
     # -- the journal's groups and jobs ---------------------------------------------------------------------------
 
-    def end_work(self) -> None:
+    def end_job(self) -> None:
         """Add the writes of the current job to its group."""
-        self._release(_WORK)
-        if self._work:
-            self._group = self._group.with_later(self._work)
-            self._work = Layer()
+        self._release(_JOB_SAVEPOINT)
+        if self._job_layer:
+            self._group_layer = self._group_layer.with_later(self._job_layer)
+            self._job_layer = Layer()
 
-    def drop_work(self) -> None:
+    def drop_job(self) -> None:
         """Roll back the writes of the current job."""
-        self._roll_back_to(_WORK)
-        self._work = Layer()
+        self._roll_back_to(_JOB_SAVEPOINT)
+        self._job_layer = Layer()
 
     def publish(self) -> None:
         """Add the writes of the group, which `log.db` has committed, to the committed ones."""
-        self.end_work()
-        self._release(_GROUP)
-        if self._group:
-            self._committed = self._committed.with_later(self._group)
-            self._group = Layer()
+        self.end_job()
+        self._release(_GROUP_SAVEPOINT)
+        if self._group_layer:
+            self._committed_layer = self._committed_layer.with_later(self._group_layer)
+            self._group_layer = Layer()
 
     def drop_group(self) -> None:
         """Roll back the writes of the group, which `log.db` has not committed."""
-        self._roll_back_to(_GROUP)
-        self._work, self._group = Layer(), Layer()
+        self._roll_back_to(_GROUP_SAVEPOINT)
+        self._job_layer, self._group_layer = Layer(), Layer()
 
     def _save(self, name: str) -> None:
         """Set a savepoint in the file's transaction, unless it is set."""
@@ -102,33 +102,33 @@ class LayeredFile(StateFile):
     # -- from memory to the file ---------------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> int:
+    def unfrozen_rows(self) -> int:
         """Number of rows in memory that are not written, without the frozen layer."""
-        return self._committed.count
+        return self._committed_layer.count
 
     @property
     def frozen(self) -> bool:
         """Whether a frozen layer is being written."""
-        return self._frozen is not None
+        return self._frozen_layer is not None
 
     @property
-    def guarded(self) -> bool:
+    def has_savepoints(self) -> bool:
         """Whether the current group has written to the file, in savepoints, so that the file must not be committed."""
         return bool(self._savepoints)
 
     def freeze(self) -> None:
-        """Freeze the layer of committed groups, so that `write_on` writes it."""
+        """Freeze the layer of committed groups, so that `write_part` writes it."""
         self._finish()
-        self.wrote_more = False
+        self.wrote_unfrozen = False
         self._freeze()
 
     def _freeze(self) -> None:
         """Make the layer of committed groups the frozen one, and begin to write it."""
-        self._frozen, self._committed = self._committed, Layer()
-        self.left = self._frozen.count
-        self._writing = self._written(self._frozen)
+        self._frozen_layer, self._committed_layer = self._committed_layer, Layer()
+        self.frozen_rows_left = self._frozen_layer.count
+        self._writing = self._written(self._frozen_layer)
 
-    def write_on(self) -> bool:
+    def write_part(self) -> bool:
         """Write a part of the frozen layer; return whether the layer is complete.
 
         Raises:
@@ -140,32 +140,32 @@ class LayeredFile(StateFile):
         except BaseException:  # the rest of the layer will not be written
             self._restarted = False
             raise
-        self._frozen = None
+        self._frozen_layer = None
         return True
 
     def write_all(self) -> None:
         """Write all layers to the file; those of the current group in savepoints."""
         self._finish()
-        if self._committed:
+        if self._committed_layer:
             self._freeze()
             self._finish()
-            self.wrote_more = True
-        for name, layer in ((_GROUP, self._group), (_WORK, self._work)):
+            self.wrote_unfrozen = True
+        for name, layer in ((_GROUP_SAVEPOINT, self._group_layer), (_JOB_SAVEPOINT, self._job_layer)):
             if layer:
-                self.wrote_more = True
-                self._save(_GROUP)
+                self.wrote_unfrozen = True
+                self._save(_GROUP_SAVEPOINT)
                 self._save(name)
                 for _ in self._written(layer):
                     pass
 
     def _write_all_entries(self) -> None:
         """Write all changes of entries to the file, so that SQL can read the feed; those of the group in savepoints."""
-        for layer in (self._frozen, self._committed):
+        for layer in (self._frozen_layer, self._committed_layer):
             if layer is not None and layer.has_entries:
                 self._write_entries(layer)
-        for name, layer in ((_GROUP, self._group), (_WORK, self._work)):
+        for name, layer in ((_GROUP_SAVEPOINT, self._group_layer), (_JOB_SAVEPOINT, self._job_layer)):
             if layer.has_entries:
-                self._save(_GROUP)
+                self._save(_GROUP_SAVEPOINT)
                 self._save(name)
                 self._write_entries(layer)
 
@@ -193,7 +193,7 @@ class LayeredFile(StateFile):
 
     def _finish(self) -> None:
         """Write the rest of the frozen layer."""
-        while not self.write_on():
+        while not self.write_part():
             pass
 
     def _written(self, layer: Layer) -> Iterator[None]:
@@ -206,11 +206,11 @@ class LayeredFile(StateFile):
         known: dict[str, dict[RowKey, int]] = {}
         for gateway, rows in layer.rows.items():
             of_rows = known[gateway] = {}
-            for part in bulk.parts(_by_home(rows), _BIT):
+            for part in bulk.parts(_in_grouping_order(rows), _ROWS_PER_PART):
                 of_rows |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
                 changes = layer.take_entries(gateway, part)
                 self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])
-                self.left -= len(part)
+                self.frozen_rows_left -= len(part)
                 yield
         self._write_entries(layer, known)  # the explicit moves: keys that rows have left, and clients' own keys
 
@@ -221,13 +221,13 @@ class LayeredFile(StateFile):
 
     def _unwritten(self, gateway: str) -> list[Mapping[RowKey, StoredRow]]:
         """Return the rows of each layer, newest first."""
-        layers = (self._work, self._group, self._committed, self._frozen)
+        layers = (self._job_layer, self._group_layer, self._committed_layer, self._frozen_layer)
         return [layer.rows[gateway] for layer in layers if layer is not None and gateway in layer.rows]
 
 
-def _by_home(rows: Mapping[RowKey, StoredRow]) -> list[StoredRow]:
-    """Sort rows by the bucket key beside whose rows they are stored (`home_of`); rows of one key stay in order."""
-    as_they_came = list(rows.values())
-    if len({row.keys for row in as_they_came}) == 1:
-        return as_they_came
-    return sorted(as_they_came, key=lambda row: home_of(row.keys))
+def _in_grouping_order(rows: Mapping[RowKey, StoredRow]) -> list[StoredRow]:
+    """Sort rows by the bucket key beside whose rows they are stored (`grouping_key`); rows of one key stay in order."""
+    in_order_of_arrival = list(rows.values())
+    if len({row.keys for row in in_order_of_arrival}) == 1:
+        return in_order_of_arrival
+    return sorted(in_order_of_arrival, key=lambda row: grouping_key(row.keys))

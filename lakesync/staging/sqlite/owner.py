@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.group_commit import Turns
-from lakesync.staging.sqlite.group import GroupCommit, Job
+from lakesync.staging.sqlite.group import GroupCommit, QueuedJob
 from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class Owner:
         self._group = group
         self._behind = behind
         self._allowed = allowed
-        self._queue: SimpleQueue[tuple[str, Job] | None] = SimpleQueue()
-        self._writing: Turns[Job] = Turns()
-        self._reading: Turns[Job] = Turns()
+        self._queue: SimpleQueue[tuple[str, QueuedJob] | None] = SimpleQueue()
+        self._writing: Turns[QueuedJob] = Turns()
+        self._reading: Turns[QueuedJob] = Turns()
         self._lock = threading.Lock()
         self._stopped = False
         """Whether `stop` was called; guarded by the lock."""
@@ -74,7 +74,7 @@ class Owner:
         future: Future[T] = Future()
         with self._lock:
             if not self._stopped:
-                self._queue.put((gateway, Job(run, future, writes)))
+                self._queue.put((gateway, QueuedJob(run, future, writes)))
                 return future
         future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
         return future
@@ -95,7 +95,7 @@ class Owner:
         """
         due = inf
         while True:
-            idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.any else inf
+            idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.has_pending else inf
             self._wait(min(due, idle))
             busy = self._busy
             self._group.run(self._writing, self._reading, self._receive)
@@ -104,11 +104,11 @@ class Owner:
             if self._ended:
                 self._behind.try_write()
                 return
-            if self._behind.any:
+            if self._behind.has_pending:
                 due = min(due, monotonic() + self._allowed.seconds)
-            quiet = not busy and self._behind.any
+            quiet = not busy and self._behind.has_pending
             if quiet or monotonic() >= due or self._behind.full:
-                due = inf if self._behind.try_write_on() else -inf
+                due = inf if self._behind.try_write_part() else -inf
 
     @property
     def _busy(self) -> bool:
@@ -131,7 +131,7 @@ class Owner:
             while not self._ended:
                 self._sort(self._queue.get_nowait())
 
-    def _sort(self, received: tuple[str, Job] | None) -> None:
+    def _sort(self, received: tuple[str, QueuedJob] | None) -> None:
         """Put a job into its queue; None is the signal of `stop`, which comes after all jobs."""
         if received is None:
             self._ended = True

@@ -21,8 +21,8 @@ class Pipeline(PipelineTables):
         self._journal = journal
 
     def writing(self) -> Pipeline:
-        """Prepare the file for a method that writes, and return this object; see `Journal.direct`."""
-        self._journal.direct()
+        """Prepare the file for a method that writes, and return this object; see `Journal.prepare_sql`."""
+        self._journal.prepare_sql()
         return self
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -1,8 +1,8 @@
 """Replays log rows that are missing in `state.db`, after a crash or when the file's transaction was lost.
 
 `log.db` has a log row for each push. `state.db` has the merged rows and feed entries that follow from them, and may be
-behind. `WriteBehind.ensure` calls `Recovery.recover` when the store is opened, and whenever the rows in memory were
-lost by an error.
+behind. `WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error has
+discarded the rows in memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recovery:
         reads.
 
         Returns:
-            The number of the last log row that the file durably contains, by gateway and shard.
+            The number of the last log row whose changes the file contained before the replay, by gateway and shard.
 
         Raises:
             IntegrityError: log bodies that are needed were trimmed.
@@ -111,7 +111,7 @@ class Recovery:
             if not stale:
                 progress[head.gateway, head.shard] = (head, entry.seq)
                 self._state.publish()
-                if self._state.waiting > _MAX_ROWS_IN_MEMORY:
+                if self._state.unfrozen_rows > _MAX_ROWS_IN_MEMORY:
                     self._state.write_all()
                     self._state.commit(progress.values())
         if stale:

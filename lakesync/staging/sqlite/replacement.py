@@ -51,10 +51,10 @@ class _ReplacementFolder(SqliteStore):
     def wall(self) -> Callable[[], int]:
         return self._wall
 
-    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
+    def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
         opened = self._open
         return opened.owner.submit(
-            lambda _: work(_RestoringCommit(opened.journal, opened.state, gateway, alone=True)), writes=True
+            lambda _: job(_RestoringCommit(opened.journal, opened.state, gateway, alone=True)), writes=True
         ).result()
 
 

@@ -2,7 +2,8 @@
 
 A row is stored in two tables. `row_state` has it encoded as it is sent to clients, so that a pull need not decode it.
 `row_body` has it with its merge state, so that a push can merge into it. A row that consists of one INSERT is in
-`row_state` only, because the INSERT contains everything; the column `born` has its arrival and bucket keys.
+`row_state` only, because the INSERT contains everything; the column `born` has the arrival of the INSERT and its bucket
+keys.
 
 Each row has a number, by which feed entries refer to it. A row that has feed entries but was not written yet has only
 its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that
@@ -26,34 +27,36 @@ from lakesync.wire.json import decode_deltas
 
 _LEASE = 64
 """How many row numbers are reserved at a time for rows under one bucket key."""
-_LEASES_KNOWN = 50_000
+_MAX_LEASES = 50_000
 """The most bucket keys with reserved numbers; with more, all reservations are dropped, and their numbers stay
 unused."""
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 """SQL: the numbers of some rows of a table."""
 
 
-def home_of(seen_under: Sequence[str]) -> str:
-    """Return the bucket key beside whose rows a new row is stored.
+def grouping_key(bucket_keys: Sequence[str]) -> str:
+    """Return one of a row's bucket keys. A new row is stored beside the other rows with the same grouping key.
 
     It is the longest key, which has the most conditions and so probably the fewest rows.
 
     Args:
-        seen_under: the row's bucket keys.
+        bucket_keys: the row's bucket keys.
 
     Returns:
         One of the keys; empty if there is none.
     """
-    return seen_under[0] if len(seen_under) == 1 else max(seen_under, key=len, default="")
+    return bucket_keys[0] if len(bucket_keys) == 1 else max(bucket_keys, key=len, default="")
 
 
 class RowNumbers:
-    """Finds the numbers of rows, and creates new ones. New numbers grow, apart from reserved ones."""
+    """Finds the numbers of rows, and creates new ones. `_LEASE` numbers at a time are reserved for a bucket key."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
         self._leases: dict[tuple[str, str], Iterator[int]] = {}
+        """The reserved numbers that are not used yet, by gateway and grouping key."""
         self._next = 0
+        """The lowest number that is neither used nor reserved; 0 before it is read from the file."""
 
     def find(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, int]:
         """Return the numbers of those rows that have one.
@@ -71,28 +74,28 @@ class RowNumbers:
             for name, row_id, number in bulk.search(self._sql, _FIND, (gateway, table), wanted)
         }
 
-    def new(self, gateway: str, seen_under: Sequence[str]) -> int:
-        """Return a number for a new row: the next one that is reserved for one of its bucket keys.
+    def new(self, gateway: str, bucket_keys: Sequence[str]) -> int:
+        """Return a number for a new row: the next one that is reserved for its grouping key.
 
         Args:
             gateway: the gateway's id.
-            seen_under: the row's bucket keys.
+            bucket_keys: the row's bucket keys.
         """
-        place = (gateway, home_of(seen_under))
-        number = next(self._leases.get(place, iter(())), None)
+        group = (gateway, grouping_key(bucket_keys))
+        number = next(self._leases.get(group, iter(())), None)
         if number is None:
-            number = self._lease(place)
+            number = self._lease(group)
         return number
 
-    def _lease(self, place: tuple[str, str]) -> int:
-        """Reserve `_LEASE` numbers for a gateway's bucket key, and return the first of them."""
+    def _lease(self, group: tuple[str, str]) -> int:
+        """Reserve `_LEASE` numbers for a gateway and grouping key, and return the first of them."""
         if self._next == 0:
             (highest,) = self._sql.execute("SELECT max(number) FROM row_state").fetchone()
             self._next = (highest or 0) + 1
         first, self._next = self._next, self._next + _LEASE
-        if len(self._leases) >= _LEASES_KNOWN:
+        if len(self._leases) >= _MAX_LEASES:
             self._leases.clear()
-        self._leases[place] = iter(range(first + 1, self._next))
+        self._leases[group] = iter(range(first + 1, self._next))
         return first
 
 
@@ -113,15 +116,20 @@ class RowCache:
     the old one, and the previous old one is dropped. A row that is read becomes young again.
     """
 
-    def __init__(self, stored_bytes: int) -> None:
-        self._allowed = stored_bytes // 2
+    def __init__(self, max_bytes: int) -> None:
+        """Create an empty cache.
+
+        Args:
+            max_bytes: about the most bytes that the cached rows take in the file.
+        """
+        self._max_young_bytes = max_bytes // 2
         self.clear()
 
     def clear(self) -> None:
         """Drop all rows."""
         self._young: dict[tuple[str, str, str], CachedRow] = {}
         self._old: dict[tuple[str, str, str], CachedRow] = {}
-        self._size = 0
+        self._young_bytes = 0
 
     def get(self, gateway: str, key: RowKey) -> CachedRow | None:
         """Return a cached row; None if it is not cached."""
@@ -134,44 +142,44 @@ class RowCache:
             self._add(place, found)
         return found
 
-    def put(self, gateway: str, held: CachedRow) -> None:
+    def put(self, gateway: str, cached: CachedRow) -> None:
         """Cache a row."""
-        place = (gateway, held.row.table, held.row.row_id)
+        place = (gateway, cached.row.table, cached.row.row_id)
         self._old.pop(place, None)
-        self._add(place, held)
+        self._add(place, cached)
 
-    def _add(self, place: tuple[str, str, str], held: CachedRow) -> None:
+    def _add(self, place: tuple[str, str, str], cached: CachedRow) -> None:
         """Add a row to the young generation, which becomes the old one first if it is full."""
-        if self._size > self._allowed:
-            self._old, self._young, self._size = self._young, {}, 0
-        self._young[place] = held
-        self._size += held.size
+        if self._young_bytes > self._max_young_bytes:
+            self._old, self._young, self._young_bytes = self._young, {}, 0
+        self._young[place] = cached
+        self._young_bytes += cached.size
 
 
 _CACHED_BYTES = 16 << 20
 """Size of cached rows, as stored; decoded they take several times as much memory."""
-_SENT = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
-"""SQL: the table of rows as they are sent to clients, with its columns. `spelled` is the row as `encode_full_row`
-returns it, and `born` the arrival and bucket keys of a row that consists of one INSERT."""
-_WIDE = 9
-"""Number of columns of `_SENT`."""
-_PUT_SENT = (
+_ROW_STATE = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
+"""SQL: the table of rows as they are sent to clients, with its columns. `encode_full_row` returns `spelled`, `deltas`,
+`writers` and `writers_floor`. `born` has arrival and bucket keys of a row that consists of one INSERT, else null."""
+_ROW_STATE_COLUMNS = 9
+"""Number of columns of `_ROW_STATE`."""
+_UPDATE_ROW_STATE = (
     "ON CONFLICT (number) DO UPDATE SET spelled = excluded.spelled, deltas = excluded.deltas,"
     " writers = excluded.writers, writers_floor = excluded.writers_floor, born = excluded.born"
 )
-_PUT_KEPT = "ON CONFLICT (number) DO UPDATE SET body = excluded.body"
-_KEPT = "body, born, iif(born IS NULL, NULL, spelled) FROM row_state LEFT JOIN row_body USING (number)"
+_UPDATE_ROW_BODY = "ON CONFLICT (number) DO UPDATE SET body = excluded.body"
+_READ_COLUMNS = "body, born, iif(born IS NULL, NULL, spelled) FROM row_state LEFT JOIN row_body USING (number)"
 """SQL: the arguments of `_read`: what is needed to decode a row in either of its two forms."""
-_GET = f"SELECT row_id, number, {_KEPT} WHERE gateway = ? AND table_name = ? AND row_id IN ({{}})"
+_GET = f"SELECT row_id, number, {_READ_COLUMNS} WHERE gateway = ? AND table_name = ? AND row_id IN ({{}})"
 """SQL: some rows of a table."""
 _SCAN = (
-    f"SELECT {_KEPT} WHERE gateway = ? AND (table_name, row_id) > (?, ?) AND (body IS NOT NULL OR born IS NOT NULL)"
-    " ORDER BY table_name, row_id LIMIT ?"
+    f"SELECT {_READ_COLUMNS} WHERE gateway = ? AND (table_name, row_id) > (?, ?)"
+    " AND (body IS NOT NULL OR born IS NOT NULL) ORDER BY table_name, row_id LIMIT ?"
 )
 """SQL: the next rows in key order, without those that have only a number."""
-_ABSENT_KEPT = 50_000
+_MAX_ABSENT = 50_000
 """The most keys that are remembered as absent in the file."""
-_decode_born = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
+_decode_insert_place = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -185,7 +193,7 @@ class RowFile:
         self._absent: set[tuple[str, RowKey]] = set()
         """Keys that were searched and are not in the file, so new rows are not searched again."""
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Clear the cache after a rollback. Keys that are known to be absent stay so: a rollback only removes rows."""
         self._cache.clear()
 
@@ -199,9 +207,9 @@ class RowFile:
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
         for key in keys:
-            held = self._cache.get(gateway, key)
-            if held is not None:
-                found[key] = held.row
+            cached = self._cache.get(gateway, key)
+            if cached is not None:
+                found[key] = cached.row
             else:
                 missing.setdefault(key[0], []).append(key[1])
         for table, row_ids in missing.items():
@@ -219,7 +227,7 @@ class RowFile:
 
     def _note_absent(self, places: Collection[tuple[str, RowKey]]) -> None:
         """Remember keys that are not in the file; a full memory is cleared first."""
-        if len(self._absent) + len(places) > _ABSENT_KEPT:
+        if len(self._absent) + len(places) > _MAX_ABSENT:
             self._absent.clear()
         self._absent.update(places)
 
@@ -250,18 +258,18 @@ class RowFile:
         sent: list[object] = []
         kept = []
         for row in rows:
-            number, live, born = known.get(row.key), row.fold().state.live, None
+            number, live, insert_place = known.get(row.key), row.fold().state.live, None
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
-                born = _encode((row.arrival, row.keys)) if _is_its_insert(row, live) else None
+                insert_place = _encode((row.arrival, row.keys)) if _is_its_insert(row, live) else None
             numbers.append(number)
-            sent += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), born)
-            if born is None:
+            sent += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), insert_place)
+            if insert_place is None:
                 body = encode_row(row, live)
                 kept.append((number, body))
                 self._cache.put(gateway, CachedRow(row, number, len(body)))
-        bulk.insert_flat(self._sql, _SENT, _WIDE, sent, _PUT_SENT)
-        bulk.insert(self._sql, "row_body", kept, _PUT_KEPT)
+        bulk.insert_flat(self._sql, _ROW_STATE, _ROW_STATE_COLUMNS, sent, _UPDATE_ROW_STATE)
+        bulk.insert(self._sql, "row_body", kept, _UPDATE_ROW_BODY)
         self._absent.difference_update(places)
         return numbers
 
@@ -275,26 +283,26 @@ class RowFile:
         found: dict[RowKey, int] = {}
         missing = []
         for key in keys:
-            held = self._cache.get(gateway, key)
-            if held is not None:
-                found[key] = held.number
+            cached = self._cache.get(gateway, key)
+            if cached is not None:
+                found[key] = cached.number
             else:
                 missing.append(key)
         return found | self._numbers.find(gateway, missing) if missing else found
 
     def make_numbers(
-        self, gateway: str, keys: Mapping[RowKey, None], seen_under: Callable[[RowKey], Sequence[str]]
+        self, gateway: str, keys: Mapping[RowKey, None], bucket_keys: Callable[[RowKey], Sequence[str]]
     ) -> dict[RowKey, int]:
         """Return the numbers of rows; create those that are missing.
 
         Args:
             gateway: the gateway's id.
             keys: the rows' keys, in the order in which new numbers are given.
-            seen_under: returns the bucket keys of a row, given its key.
+            bucket_keys: returns the bucket keys of a row, given its key.
         """
         found = self.numbers(gateway, keys)
         if len(found) < len(keys):
-            new = {key: self._numbers.new(gateway, seen_under(key)) for key in keys if key not in found}
+            new = {key: self._numbers.new(gateway, bucket_keys(key)) for key in keys if key not in found}
             self._absent.difference_update([(gateway, key) for key in new])
             rows = [(number, gateway, *key) for key, number in new.items()]
             bulk.insert(self._sql, "row_state (number, gateway, table_name, row_id)", rows)
@@ -316,12 +324,12 @@ def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
     return all(cell.at == row.arrival for cell in row.state.cells.values())
 
 
-def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> StoredRow | None:
+def _read(body: bytes | None, insert_place: bytes | None, encoded: bytes | None) -> StoredRow | None:
     """Decode a row of the file.
 
     Args:
         body: the row with its merge state; None if it is not stored so.
-        born: arrival and bucket keys of a row that consists of one INSERT; None for any other row.
+        insert_place: arrival and bucket keys of a row that consists of one INSERT; None for any other row.
         encoded: that INSERT, as it is sent; None for any other row.
 
     Returns:
@@ -329,8 +337,8 @@ def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> Stor
     """
     if body is not None:
         return decode_row(body)
-    if born is None or encoded is None:
+    if insert_place is None or encoded is None:
         return None
-    at, keys = _decode_born(born)
+    at, keys = _decode_insert_place(insert_place)
     (delta,) = decode_deltas(b"[%b]" % encoded)
     return StoredRow.of_insert((intern(delta.table), delta.row_id), delta, delta.client_id, at, keys)

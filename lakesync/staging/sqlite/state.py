@@ -4,7 +4,7 @@ The views and commits of the store (`sqlite.commit`) read and write through `Sta
 under one bucket key of the sync rules: when it joined the bucket, left it, and last changed in it.
 
 Commits write to a *layer* in memory. Reads of rows search the layers and then the file. Reads of entries need SQL, so
-they first write the layers' entries to the file's open transaction. `freeze` and `write_on` write rows and entries in
+they first write the layers' entries to the file's open transaction. `freeze` and `write_part` write rows and entries in
 parts, so that no push waits for long; `commit` ends the transaction. The file then contains the rows of one position in
 the log. Its entries may be those of a later position: a replay of the log from there changes them in the same way
 again.
@@ -58,7 +58,7 @@ class State(LayeredFile):
         Returns:
             The bucket keys of all rows and moves.
         """
-        return self._work.put(gateway, rows, moves)
+        return self._job_layer.put(gateway, rows, moves)
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after writing all layers to the file, which SQL then reads.
@@ -130,4 +130,8 @@ class State(LayeredFile):
 
     def _newest(self) -> list[dict[tuple[str, str], int]]:
         """Return, for each layer, the newest arrival under each (gateway, bucket key)."""
-        return [layer.newest for layer in (self._work, self._group, self._committed, self._frozen) if layer is not None]
+        return [
+            layer.newest
+            for layer in (self._job_layer, self._group_layer, self._committed_layer, self._frozen_layer)
+            if layer is not None
+        ]

@@ -104,7 +104,7 @@ class _Opened:
             recovery = Recovery(self.journal, self.state, replayer)
             self.behind = WriteBehind(self.journal, self.state, recovery, behind)
             self.group = GroupCommit(self.journal, self.state, self.behind, notices)
-            self.behind.ensure()
+            self.behind.recover_if_lost()
             self.pipeline = Pipeline(self.journal)
             self.owner = Owner(self.group, self.behind, f"staging {folder.name}", behind)
             self._files = opening.pop_all()
@@ -188,30 +188,30 @@ class SqliteStore(ErasingStore, CutPointStore):
         if gateway not in opened.journal.heads:
             self._write(lambda: opened.journal.ensure_gateway(gateway))
 
-    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future completes when the log contains it durably. See `StagingStore.submit`.
+    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
+        """Run `job` in a commit; the future completes when the log contains it durably. See `StagingStore.submit`.
 
         A function that calls `run_alone` or `put_rules` runs twice: first in a group, which it leaves by an error that
         rolls it back, and then alone.
 
         Args:
             gateway: the gateway's id.
-            work: the function to run, given the transaction.
+            job: the function to run, given the transaction.
         """
         opened = self._open
         return opened.owner.submit(
-            lambda alone: work(
+            lambda alone: job(
                 SqliteCommit(opened.journal, opened.state, gateway, alone=alone, announcement=opened.group.announcement)
             ),
             writes=True,
             gateway=gateway,
         )
 
-    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a consistent view, between two groups; see `StagingStore.read`."""
+    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
+        """Run `job` over a consistent view, between two groups; see `StagingStore.read`."""
         opened = self._open
         return opened.owner.submit(
-            lambda _: work(SqliteView(opened.journal, opened.state, gateway)), writes=False, gateway=gateway
+            lambda _: job(SqliteView(opened.journal, opened.state, gateway)), writes=False, gateway=gateway
         )
 
     def watch(self, listener: Listener) -> Callable[[], None]:

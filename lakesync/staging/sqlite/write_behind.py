@@ -1,6 +1,6 @@
 """Write-behind: decides when rows and entries in memory are written to `state.db`, and how much at a time.
 
-The store's owner thread calls it between transactions, and `GroupCommit` also while it waits for the disk. Committed
+The store's owner thread calls it between transactions, and `GroupCommit` also while it pending for the disk. Committed
 rows are in memory first; after a crash they are rebuilt from the log in `log.db`. The *frozen layer* is the part of
 them that is being written to the file. No commit changes it, so that it can be written in small parts, between which
 pushes are served. A *head* has a gateway's counters, among them the number of its last log row.
@@ -23,16 +23,19 @@ from lakesync.staging.sqlite.state import State
 
 _SECONDS_AT_A_TIME = 0.1
 """The most seconds that pushes wait for a part of the frozen layer to be written, unless the limits are exceeded."""
-_MANY = 0.75
+_GROWING_ABOVE = 0.75
 """The fraction of the allowed rows in memory above which the number of rows is expected to grow further."""
-_EARLY = 1.25
+_SPEED_FACTOR = 1.25
 """How many times as fast as necessary the frozen layer is written, so that it is done before the limits are reached."""
 
 _log = structlog.get_logger(__name__)
 
 
 class WriteBehindLimits(NamedTuple):
-    """How many committed changes may be missing in `state.db`. A restart has to replay about as many from the log."""
+    """How many committed changes may be missing in `state.db`. A restart has to replay about as many from the log.
+
+    `WriteBehind` also uses it for the changes that are missing at a moment.
+    """
 
     seconds: float = 10.0
     """Age of the oldest change."""
@@ -50,7 +53,7 @@ class WriteBehind:
         self._state = state
         self._recovery = recovery
         self._allowed = allowed
-        self._moved: set[str] = set()
+        self._changed_gateways: set[str] = set()
         """Ids of gateways with commits that neither the file nor the frozen layer contains."""
         self._frozen: dict[str, Head] = {}
         """By gateway that the frozen layer changes: the gateway's head when the layer was frozen."""
@@ -60,54 +63,56 @@ class WriteBehind:
         """Number of rows of the frozen layer."""
         self._frozen_at = 0.0
         """The monotonic time when the layer was frozen."""
-        self._waited = WriteBehindLimits(0, 0, 0)
-        """The result of `_waits` when `_left_after` was last called; it shows how fast changes come."""
-        self._held: dict[Shard, int] = {}
+        self._pending_before = WriteBehindLimits(0, 0, 0)
+        """What `_pending` returned at the last call of `_rows_to_leave`; the difference shows how fast changes come."""
+        self._applied: dict[Shard, int] = {}
         """By gateway and shard, the number of the last log row whose changes the file contains. A power cut may undo
         the newest of them."""
         self.durable: dict[Shard, int] = {}
         """By gateway and shard, the number of the last log row whose changes the file contains even after a power cut.
         Only log rows up to here may be trimmed."""
 
-    def note(self, gateways: Iterable[str]) -> None:
+    def note_commit(self, gateways: Iterable[str]) -> None:
         """Record that a transaction with changes of these gateways was committed."""
-        self._moved.update(gateways)
+        self._changed_gateways.update(gateways)
 
     @property
     def full(self) -> bool:
         """Whether more rows or bytes than allowed are only in memory, the frozen layer not counted."""
-        waits = self._waits()
-        return waits.rows > self._allowed.rows or waits.bytes > self._allowed.bytes
+        pending = self._pending()
+        return pending.rows > self._allowed.rows or pending.bytes > self._allowed.bytes
 
-    def _waits(self) -> WriteBehindLimits:
+    def _pending(self) -> WriteBehindLimits:
         """Return age, rows and bytes of the changes in memory that are not in the frozen layer."""
         size = self._journal.unpacked_bytes - self._frozen_bytes
-        return WriteBehindLimits(monotonic() - self._frozen_at, self._state.waiting, size)
+        return WriteBehindLimits(monotonic() - self._frozen_at, self._state.unfrozen_rows, size)
 
     @property
-    def any(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether the log contains anything that `state.db` does not."""
-        return bool(self._moved or self._frozen) or not self._state.intact
+        return bool(self._changed_gateways or self._frozen) or not self._state.intact
 
-    def ensure(self) -> None:
-        """Rebuild the rows in memory from the log if they were lost: SQLite may end a transaction by itself.
+    def recover_if_lost(self) -> None:
+        """Rebuild the rows in memory from the log, if they were discarded or SQLite ended its transaction by itself.
+
+        The store calls it when it opens, and before each use of the rows.
 
         Raises:
             IntegrityError: log bodies that are needed were trimmed.
             sqlite3.Error: a database cannot be read or written.
         """
         if not self._state.intact:
-            self._held = self._recovery.recover()
+            self._applied = self._recovery.recover()
             self.durable = {}  # what the file contains may be only in the system's page cache
             self._frozen = {}
-            self._moved = {
+            self._changed_gateways = {
                 head.gateway
                 for head in self._journal.heads.values()
-                if head.last_seq > self._held.get((head.gateway, head.shard), 0)
+                if head.last_seq > self._applied.get((head.gateway, head.shard), 0)
             }
 
-    def lose(self, exc: Exception) -> None:
-        """Discard the rows in memory after an error; `ensure` rebuilds them from the log.
+    def discard_memory(self, exc: Exception) -> None:
+        """Discard the rows in memory after an error. Before their next use, `recover_if_lost` rebuilds them.
 
         Args:
             exc: the error, which is logged.
@@ -116,12 +121,12 @@ class WriteBehind:
         self._state.rollback()
 
     @contextmanager
-    def _or_lost(self) -> Iterator[None]:
+    def _discarding_on_error(self) -> Iterator[None]:
         """Discard the rows in memory if the `with` block raises."""
         try:
             yield
         except Exception as exc:
-            self.lose(exc)
+            self.discard_memory(exc)
             raise
 
     def write(self) -> None:
@@ -130,105 +135,106 @@ class WriteBehind:
         Raises:
             sqlite3.Error: the file cannot be written; rows are rebuilt from the log before their next use.
         """
-        self.ensure()
-        with self._or_lost():
+        self.recover_if_lost()
+        with self._discarding_on_error():
             self._write_all()
             self._state.sync_wal()
-        self.durable.update(self._held)
+        self.durable.update(self._applied)
 
     def try_write(self) -> None:
         """Call `write`; an error is only logged, because the log contains everything."""
         self._try(self.write)
 
-    def try_write_on(self) -> bool:
+    def try_write_part(self) -> bool:
         """Write some rows from memory to the file.
 
         Returns:
             False while the frozen layer has more; True if it is written, or after an error, which is only logged.
         """
-        return self._try(self._write_on) is not False
+        return self._try(self._write_part) is not False
 
     @property
-    def may_go_on(self) -> bool:
-        """Whether `write_beside` may write: there is a frozen layer, and the current group has not used the file.
+    def can_write_during_commit(self) -> bool:
+        """Whether `write_during_commit` may be called: there is a frozen layer, and the group has not used the file.
 
         If the group has used the file, its writes are in savepoints, which other writes must not join.
         """
-        return self._state.frozen and self._state.intact and not self._state.guarded
+        return self._state.frozen and self._state.intact and not self._state.has_savepoints
 
-    def write_beside(self, over: Callable[[], bool]) -> None:
-        """Write parts of the frozen layer while a commit of `log.db` waits for the disk. Errors are only logged.
+    def write_during_commit(self, commit_ended: Callable[[], bool]) -> None:
+        """Write parts of the frozen layer while a commit of `log.db` pending for the disk. Errors are only logged.
 
-        The parts are committed to `state.db` later, by `try_write_on` or `write`.
+        The parts are committed to `state.db` later, by `try_write_part` or `write`.
 
         Args:
-            over: returns whether the commit of `log.db` has ended, so that writing must stop.
+            commit_ended: returns whether the commit of `log.db` has ended, so that writing must stop.
         """
 
         def write() -> None:
-            with self._or_lost():
-                while not over() and not self._state.write_on():
+            with self._discarding_on_error():
+                while not commit_ended() and not self._state.write_part():
                     pass
 
         self._try(write)
 
-    def _write_on(self) -> bool:
+    def _write_part(self) -> bool:
         """Write a part of the frozen layer; if there is none, freeze the committed rows first.
 
         Returns:
             Whether all of the frozen layer is written and committed.
         """
-        self.ensure()
-        with self._or_lost():
+        self.recover_if_lost()
+        with self._discarding_on_error():
             if not self._frozen:
-                self._frozen, self._moved = self._heads(), set()
+                self._frozen, self._changed_gateways = self._heads(), set()
                 self._frozen_bytes, self._frozen_at = self._journal.unpacked_bytes, monotonic()
-                self._frozen_rows = self._state.waiting
+                self._frozen_rows = self._state.unfrozen_rows
                 self._state.freeze()
-                self._waited = self._waits()
-            until, pause = self._left_after(), monotonic() + _SECONDS_AT_A_TIME
-            while not self._state.write_on():
-                if self._state.left <= until or (monotonic() > pause and not self.full):
+                self._pending_before = self._pending()
+            rows_to_leave, deadline = self._rows_to_leave(), monotonic() + _SECONDS_AT_A_TIME
+            while not self._state.write_part():
+                if self._state.frozen_rows_left <= rows_to_leave or (monotonic() > deadline and not self.full):
                     return False  # enough for now: jobs run before the next part
-            if self._state.wrote_more:  # a read has written newer rows too, so the file must be committed with these
+            if (
+                self._state.wrote_unfrozen
+            ):  # a read has written newer rows too, so the file must be committed with these
                 self._write_all()
             else:
-                self._hold(self._frozen)
+                self._commit_up_to(self._frozen)
         return True
 
-    def _left_after(self) -> float:
+    def _rows_to_leave(self) -> float:
         """Return how many rows of the frozen layer may be left after this part.
 
         It is computed from the rate at which changes came since the last part, so that the frozen layer is written
         before the changes that wait behind it reach a limit. For example, if the changes since the last part used a
-        tenth of the room that was left below a limit, then an eighth of the layer (`_EARLY` times a tenth) is written
-        now. The limit that would be reached first decides.
+        tenth of the room that was left below a limit, then an eighth of the layer (1.25 times a tenth) is written now.
+        The limit that would be reached first decides.
 
         The number of rows is ignored while the same rows are overwritten again and again: all of them are soon in
         memory, and their number stops growing. That is assumed while the rows are far from their limit.
         """
-        waited, self._waited = self._waited, self._waits()
+        before, now = self._pending_before, self._pending()
+        self._pending_before = now
         # for age, rows and bytes: what came since the last part, in proportion to what may still come
-        came = [
-            (now - before) / max(most - now, 1e-9)
-            for now, before, most in zip(self._waited, waited, self._allowed, strict=True)
-        ]
-        most = self._allowed.rows
-        if self._frozen_rows < most and self._waited.rows < _MANY * most:
-            came[1] = 0.0
-        return self._state.left * (1 - _EARLY * max(came))
+        seconds, rows, size = (
+            (new - old) / max(most - new, 1e-9) for new, old, most in zip(now, before, self._allowed, strict=True)
+        )
+        if self._frozen_rows < self._allowed.rows and now.rows < _GROWING_ABOVE * self._allowed.rows:
+            rows = 0.0
+        return self._state.frozen_rows_left * (1 - _SPEED_FACTOR * max(seconds, rows, size))
 
     def _write_all(self) -> None:
         """Write all layers to the file, and commit it."""
         self._state.write_all()
-        heads, self._moved = self._heads(), set()
-        self._hold(heads)
+        heads, self._changed_gateways = self._heads(), set()
+        self._commit_up_to(heads)
 
     def _heads(self) -> dict[str, Head]:
         """Return the current heads of the gateways with changes that the file does not contain."""
-        return {gateway: self._journal.heads[gateway] for gateway in {*self._moved, *self._frozen}}
+        return {gateway: self._journal.heads[gateway] for gateway in {*self._changed_gateways, *self._frozen}}
 
-    def _hold(self, heads: dict[str, Head]) -> None:
+    def _commit_up_to(self, heads: dict[str, Head]) -> None:
         """Commit the file, and note that it contains the changes up to these heads.
 
         Args:
@@ -236,7 +242,7 @@ class WriteBehind:
         """
         crash_point("staging.before_write_behind")
         self._state.commit((head, head.last_seq) for head in heads.values())
-        self._held.update({(head.gateway, head.shard): head.last_seq for head in heads.values()})
+        self._applied.update({(head.gateway, head.shard): head.last_seq for head in heads.values()})
         self._frozen = {}
         crash_point("staging.after_write_behind")
 

@@ -54,35 +54,35 @@ class Commit(View, PushCommit, ConfigCommit, ActionCommit, FlushJobCommit, Share
 class TransactionStore(Protocol):
     """Runs functions in transactions of one gateway."""
 
-    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a transaction. The functions of one gateway run in order of submission.
+    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
+        """Run `job` in a transaction. The functions of one gateway run in order of submission.
 
         Several functions may share one commit (group commit). A function may run again from its start if it was rolled
         back, so it must change nothing but its commit.
 
         Args:
             gateway: the gateway's id.
-            work: a function that is given the open transaction. It runs in a thread of the store and must not wait for
+            job: a function that is given the open transaction. It runs in a thread of the store and must not wait for
                 other submitted functions.
 
         Returns:
-            A future of what `work` returns or raises. It completes when the transaction is durable.
+            A future of what `job` returns or raises. It completes when the transaction is durable.
 
         Raises (in the future):
             NotFoundError: there is no such gateway.
-            StagingUnavailableError: the commit failed, or its outcome is unknown; `work` can be submitted again.
+            StagingUnavailableError: the commit failed, or its outcome is unknown; `job` can be submitted again.
         """
 
-    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a consistent read, which contains everything that was acknowledged before the call.
+    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
+        """Run `job` over a consistent read, which contains everything that was acknowledged before the call.
 
         Args:
             gateway: the gateway's id.
-            work: a function that is given the read. It runs in a thread of the store and must not wait for other
+            job: a function that is given the read. It runs in a thread of the store and must not wait for other
                 submitted functions.
 
         Returns:
-            A future of what `work` returns or raises.
+            A future of what `job` returns or raises.
 
         Raises (in the future):
             NotFoundError: there is no such gateway.

@@ -81,10 +81,10 @@ def test_a_new_row_is_stored_encoded_until_it_changes(store, tmp_path):
 
 def test_a_row_of_which_only_the_number_was_committed_is_written_after_a_restart(store, tmp_path):
     push(store, Feed(), make_delta("c", 1, "r1", x=1))
-    assert not store._read(store._open.behind.try_write_on)  # a part of it: r1 is set apart
+    assert not store._read(store._open.behind.try_write_part)  # a part of it: r1 is set apart
     push(store, Feed(), make_delta("c", 2, "r2", x=2))
     expected = read(store, contents)
-    while not store._read(store._open.behind.try_write_on):
+    while not store._read(store._open.behind.try_write_part):
         pass
     numbers = in_file(store, "SELECT row_id, number FROM row_state ORDER BY row_id")
     assert in_file(store, "SELECT row_id FROM row_state WHERE spelled IS NULL") == [("r2",)]

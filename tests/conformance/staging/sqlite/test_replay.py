@@ -144,7 +144,7 @@ def test_entries_written_before_their_rows_are_replayed_identically(tmp_path):
     step = Clients(engine.gateway("g"), clock).play
 
     def write_a_bit() -> bool:
-        return opened.owner.submit(lambda _: opened.behind.try_write_on(), writes=False).result()
+        return opened.owner.submit(lambda _: opened.behind.try_write_part(), writes=False).result()
 
     step("rules", "c1", [])
     step("push", "c1", [("r1", 3, {"team": "a"}), ("r2", 3, {"team": "a"}), ("r3", 3, {"team": "b"})])
@@ -177,7 +177,7 @@ def test_a_read_of_another_gateway_does_not_disturb_the_write_behind(tmp_path):
     Clients(engine.gateway("g"), clock).play("push", "c1", [("r1", 3, {"team": "a"})])
     written = []
     while not all(written[-2:]) or len(written) < 2:
-        written.append(opened.owner.submit(lambda _: opened.behind.try_write_on(), writes=False).result())
+        written.append(opened.owner.submit(lambda _: opened.behind.try_write_part(), writes=False).result())
         engine.gateway("h")
         assert engine.store.read("h", lambda view: view.rows([("todos", "r1")])).result() == {}
     assert False in written, "written at once: nothing was read in between"

@@ -34,14 +34,14 @@ def store(tmp_path, monkeypatch):
     """A store that is about to write the first bit of 700 rows, and waits for the test to `go_on`."""
     here, turn = opened(tmp_path / "staging"), threading.Event()
     state, journal = here._open.state, here._open.journal.sql
-    write_on = state.write_on
+    write_part = state.write_part
 
     def in_turn():
         if not journal.in_transaction:
             assert turn.wait(10)
-        return write_on()
+        return write_part()
 
-    monkeypatch.setattr(state, "write_on", in_turn)
+    monkeypatch.setattr(state, "write_part", in_turn)
     monkeypatch.setattr(behind, "_SECONDS_AT_A_TIME", 0.0)
     here.go_on = turn.set
     for number in range(7):
