@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.engine.client_position import ClientPosition
+from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.subscriptions import Subscriber
 from lakesync.model.hlc import wall_of
@@ -232,7 +232,7 @@ class ClientTracker:
         """Return the check of one client. It continues from the client's latest result, if that is still valid."""
         _, name, seen, sent = found
         before = seen.checked.unsent if seen.checked is not None and seen.checked.sent == sent else None
-        return LagCheck(LagQuery(name, self.position(gateway, name, connected.get(name)), before), sent)
+        return LagCheck(LagQuery(name, self.tracked_cursor(gateway, name, connected.get(name)), before), sent)
 
     def record_check(
         self,
@@ -303,7 +303,7 @@ class ClientTracker:
         if gateway in self._by_gateway:
             self._by_gateway[gateway] = self._by_gateway.pop(gateway)
 
-    def position(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> ClientPosition:
+    def tracked_cursor(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> TrackedCursor:
         """Return how far a client was sent changes, as the engine needs it to compute what the client lacks.
 
         Args:
@@ -313,8 +313,8 @@ class ClientTracker:
         """
         seen = self._seen.get((gateway, client_id))
         if seen is None or seen.since is None:
-            return ClientPosition()
-        return ClientPosition(
+            return TrackedCursor()
+        return TrackedCursor(
             seen.since if seen.repeats else seen.cursor,
             seen.since,
             knows_resync=seen.knows_resync,

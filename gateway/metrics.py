@@ -300,5 +300,5 @@ def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gatew
     found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
     work: dict[str, list[int]] = {}
     for job in queue.failed(gateway) if queue is not None else ():
-        work.setdefault(job.work.table, []).append(wall_of(job.context.arrival))
+        work.setdefault(job.flushed.table, []).append(wall_of(job.context.arrival))
     return [*found, *(DeadLetters("work", table, gateway, len(since), min(since)) for table, since in work.items())]

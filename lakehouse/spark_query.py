@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from lakesync.analysis.statement import TableReference
 
 LOG_POSITION = ["gateway", "shard", "epoch", "seq", "ordinal"]
-"""Columns that identify a delta by its position in staging's log."""
+"""Columns that identify a delta by its position in staging's log: the log, the push's number in it, and the delta's
+position in its push."""
 _ERROR_EXIT_CODE = 3
 """Exit code if the response is an error."""
 
@@ -153,8 +154,8 @@ class _Views:
         Raises:
             NotFoundError: there is neither a table nor a delta.
         """
-        bases = [self._base(plan, base) for base in plan.parts.bases]
-        new = self._new(plan)
+        bases = [self._base(plan, base) for base in plan.parts.bases]  # snapshots of the table, each with some gateways
+        new = self._newer_deltas(plan)
         count = new.count() if new is not None else 0
         if plan.table is None and not count:
             raise self._planner.missing(wanted)
@@ -166,7 +167,7 @@ class _Views:
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):
             cells = merged_frames(increment, base, (), division) if count or base is None else base
-            kinds = self._kinds(cells, plan)
+            kinds = self._inferred_types(cells, plan)
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *kinds]
             untyped = {name: kind for name, kind in kinds.items() if statement.reads(name)}
         result = [*KEYS, *plan.typed, *untyped]
@@ -184,7 +185,7 @@ class _Views:
         rows = at_snapshot(self._spark, name, base.snapshot)
         return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
 
-    def _kinds(self, rows: DataFrame, plan: StatePlan) -> dict[str, str]:
+    def _inferred_types(self, rows: DataFrame, plan: StatePlan) -> dict[str, str]:
         """Return column → inferred type, for the untyped columns. The lake has their values only in `_cells`."""
         cells = rows.select(sf.explode("_cells").alias("name", "cell"))
         texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
@@ -194,7 +195,7 @@ class _Views:
         }
         return {name: found[name] for name in plan.untyped(found)}
 
-    def _new(self, plan: StatePlan) -> DataFrame | None:
+    def _newer_deltas(self, plan: StatePlan) -> DataFrame | None:
         """Return the deltas that are merged onto the base snapshots; None if no delta is newer than these."""
         if plan.parts.merged_up_to is None:
             return None

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from gateway.dependencies import AdminCaller, Caller, Services, ServicesDependency
 from gateway.openapi_schemas import CALLER_ERRORS, ApiModel, Hlc, error_responses, example
 from lakesync.analysis.marks import report_in
-from lakesync.flush import FlushQueue, Job
+from lakesync.flush import FlushJob, FlushQueue
 from lakesync.model.errors import AdapterError, NotFoundError
 from lakesync.staging.records import Backlog
 
@@ -189,7 +189,7 @@ async def drop_job(caller: AdminCaller, services: ServicesDependency, job: JobId
 
 
 async def _change_job(
-    services: Services, caller: Caller, job_id: str, change: Callable[[FlushQueue, Job], None]
+    services: Services, caller: Caller, job_id: str, change: Callable[[FlushQueue, FlushJob], None]
 ) -> None:
     """Apply a change to a dead letter of the caller's gateway.
 
@@ -204,15 +204,15 @@ async def _change_job(
     await run_in_threadpool(change, queue, found)
 
 
-def _dead_letter(job: Job) -> DeadLetter:
+def _dead_letter(job: FlushJob) -> DeadLetter:
     """Convert a flush job that was set aside to the response's dead letter."""
     return DeadLetter(
         job_id=job.job_id,
-        table=job.work.table,
+        table=job.flushed.table,
         batch_id=job.context.batch_id,
         arrival_hlc=job.context.arrival,
-        delta_count=job.work.delta_count,
-        row_ids=tuple(job.work.row_ids),
+        delta_count=job.flushed.delta_count,
+        row_ids=tuple(job.flushed.row_ids),
         attempts=job.attempts,
         failure=job.failure,
     )

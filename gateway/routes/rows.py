@@ -193,8 +193,8 @@ async def explain_row(
     gateway = caller.gateway
     await refresh_client(services, gateway.gateway_id, client_id)
     connected = services.connected_clients(gateway.gateway_id)
-    position = services.clients.position(gateway.gateway_id, client_id, connected.get(client_id))
-    found = await result_of(gateway.submit_explain(client_id, table, row_id, claims, position))
+    tracked = services.clients.tracked_cursor(gateway.gateway_id, client_id, connected.get(client_id))
+    found = await result_of(gateway.submit_explain(client_id, table, row_id, claims, tracked))
     rejected = gateway.rejections.latest(gateway.gateway_id, table, row_id, found.row.arrival_hlc or 0)
     status = services.clients.status(gateway.gateway_id, client_id, connected)
     return json_response(_with_status(found, rejected, status))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from lakesync.adapters.base import DatabaseAdapter
 
-_MAX_LETTERS = 1_000
+_MAX_DEAD_LETTERS = 1_000
 """Number of dead letters that are counted, at most."""
 _MIN_DELTAS_PER_PART = 50_000
 """Deltas in one part of a load, at least."""
@@ -145,7 +145,7 @@ def follow(
     with closing(follower.open()) as adapter:
         if not isinstance(adapter, TableIsolation):
             return report
-        letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_LETTERS))
+        letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_DEAD_LETTERS))
         return replace(report, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
 
 
@@ -217,20 +217,20 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
     """Write the deltas that an adapter lacks, or the rest of its load in progress.
 
     A task runs even without deltas if it has other work: a suspended table's retry is due, or the schemas have new
-    columns, for which the destination tables are rewritten. A load that was announced but has not begun, because the
+    columns, for which the destination tables are rewritten. A load that was announced but has not start, because the
     process died in between, is withdrawn.
     """
     with closing(follower.open()) as adapter:
-        begun = read_follower_progress(adapter, follower.name, follower.selection)
-        load = load_to_resume(adapter, begun, follower.schemas)
-        has_current_columns = columns_of_tables(adapter, follower.schemas) == begun.row_columns
+        start = read_follower_progress(adapter, follower.name, follower.selection)
+        load = load_to_resume(adapter, start, follower.schemas)
+        has_current_columns = columns_of_tables(adapter, follower.schemas) == start.row_columns
         is_load_announced = is_announced(adapter, follower.name)
         suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
         writers = max_writers(adapter)
     is_retry_due = any(each.retry_ms <= wall_clock() for each in suspended)
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
-        return FollowReport(deltas=0, transactions=0, tasks=0, progress=begun, wanted={})
+        return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted={})
     gateways = follower.selection.gateways
     newest = latest_by_stream(spark, snapshot, names)
     wanted = {
@@ -239,19 +239,19 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
         if not gateways or name.partition("/")[0] in gateways
     }
     until = load.until if load is not None else wanted
-    after = {name: begun.streams.get(name, -1) for name in until if begun.streams.get(name, -1) < until[name]}
+    after = {name: start.streams.get(name, -1) for name in until if start.streams.get(name, -1) < until[name]}
     if not after and has_current_columns and not is_load_announced and not is_retry_due:
-        return FollowReport(deltas=0, transactions=0, tasks=0, progress=begun, wanted=wanted)
+        return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted=wanted)
     ranges = _plan_ranges(spark, snapshot, names, after, until)
     if load is None:
         parts = _task_count(spark, ranges, after, writers)
         if parts > 1:
             ends = {name: until[name] for name in after}
-            load = _begin(spark, follower, begun, ends, parts, has_current_columns=has_current_columns)
+            load = _begin(spark, follower, start, ends, parts, has_current_columns=has_current_columns)
     whole = FollowTask(follower, ranges, after, until)
     tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
     written = [part for each in on_executors(spark, tasks, FollowedPart) for part in each]
-    reached = written[-1].progress if written and load is None else begun
+    reached = written[-1].progress if written and load is None else start
     if load is not None or is_load_announced:
         with closing(follower.open()) as adapter:
             if load is not None:
@@ -259,7 +259,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
             else:
                 withdraw_load(adapter, follower.name)
     days = _sum_by_day([part.days for part in written])
-    return FollowReport(reached.deltas - begun.deltas, len(written), len(tasks), reached, wanted, days)
+    return FollowReport(reached.deltas - start.deltas, len(written), len(tasks), reached, wanted, days)
 
 
 def _sum_by_day(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -291,7 +291,7 @@ def _task_count(spark: SparkSession, ranges: Sequence[ArrivalRange], after: Mapp
 def _begin(
     spark: SparkSession,
     follower: Follower,
-    begun: FollowerProgress,
+    start: FollowerProgress,
     until: Mapping[str, int],
     parts: int,
     *,
@@ -302,14 +302,16 @@ def _begin(
     If the adapter has data and its destination tables lack columns of the schemas, one task rewrites the tables first.
     The parts of a load do not, because each part has a new mark, which does not show that the adapter has data.
     """
-    if begun.deltas and not has_current_columns:
+    if start.deltas and not has_current_columns:
         on_executors(spark, [FollowTask(follower, ranges=[], after={}, until={})], FollowedPart)
     with closing(follower.open()) as adapter:
         return begin_load(adapter, follower.name, follower.selection, until, parts, follower.schemas)
 
 
 def by_stream(arrivals: Mapping[str, int]) -> Column:
-    """Return a column with the arrival of each row's stream; null if the stream is missing. `backends` uses it in SQL.
+    """Return a column with the arrival of each history row's stream; null if the stream is missing.
+
+    `backends.comparison` and `backends.moves` compare it with the arrivals of rows.
 
     Args:
         arrivals: stream (`GATEWAY/SHARD`) → arrival.

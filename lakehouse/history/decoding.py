@@ -36,10 +36,12 @@ DELTAS_SCHEMA = (
     "table_name string, row_id string, op string, client_id string, hlc bigint, delta_id string, width int, "
     "columns map<string, string>"
 )
-"""The columns of `deltas` in Spark's types."""
+"""The columns of `deltas` in Spark's types. `seq` is the push's number in the log, `ordinal` the delta's position in
+its push, `width` the delta's number of columns, and `day` the UTC day of its arrival."""
 
 BYTES_PER_BATCH = 640 << 10
-"""Bytes of unpacked bodies in one batch: about 2,000 deltas, which fit into the processor's cache."""
+"""Bytes of unpacked bodies that are decoded into one Arrow batch: about 2,000 deltas, which fit into the processor's
+cache."""
 
 _DAY_MS = 86_400_000
 
@@ -72,8 +74,8 @@ def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> It
     Raises:
         ValidationError: a body is damaged, or was trimmed.
     """
-    for entries in _portions(rows):
-        yield _decoded(entries, log_range, batch_id)
+    for pushes in _batches(rows):
+        yield _decoded(pushes, log_range, batch_id)
 
 
 def day_of(arrival: int) -> date:
@@ -91,27 +93,27 @@ class _Push(NamedTuple):
     """The unpacked body: the deltas as JSON."""
 
 
-def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
+def _batches(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
     """Group rows of the log into batches of about `BYTES_PER_BATCH`."""
-    entries: list[_Push] = []
+    pushes: list[_Push] = []
     size = 0
     for seq, arrival, body in rows:
-        entries.append(_Push(seq, arrival, unpack_body(body or b"")))
-        size += len(entries[-1].body)
+        pushes.append(_Push(seq, arrival, unpack_body(body or b"")))
+        size += len(pushes[-1].body)
         if size >= BYTES_PER_BATCH:
-            yield entries
-            entries, size = [], 0
-    if entries:
-        yield entries
+            yield pushes
+            pushes, size = [], 0
+    if pushes:
+        yield pushes
 
 
-def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
+def _decoded(pushes: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
     """Decode some pushes into one batch of rows of `deltas`."""
-    pushes = [decode_deltas(entry.body) for entry in entries]
-    counts = np.fromiter(map(len, pushes), np.int64, len(pushes))
+    deltas = [decode_deltas(push.body) for push in pushes]
+    counts = np.fromiter(map(len, deltas), np.int64, len(deltas))
     number = int(counts.sum())
-    seqs = np.fromiter((entry.seq for entry in entries), np.int64, len(entries))
-    arrivals = np.fromiter((entry.arrival for entry in entries), np.int64, len(entries))
+    seqs = np.fromiter((push.seq for push in pushes), np.int64, len(pushes))
+    arrivals = np.fromiter((push.arrival for push in pushes), np.int64, len(pushes))
     ordinals = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
     days = (arrivals >> hlc.COUNTER_BITS) // _DAY_MS
     return pa.record_batch(
@@ -124,20 +126,22 @@ def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa
             pa.array(ordinals, pa.int32()),
             pa.array(np.repeat(arrivals, counts)),
             pa.array(np.repeat(days, counts), pa.int32()).cast(pa.date32()),
-            *delta_columns(list(chain.from_iterable(pushes))),
+            *delta_columns(list(chain.from_iterable(deltas))),
         ],
         schema=DELTAS_ARROW,
     )
 
 
 DELTAS_PER_TASK = 250_000
+"""About the most deltas that one task decodes and writes."""
 STORED_BYTES_PER_TASK = 16 << 20
-"""Deltas and stored bytes that one task decodes and writes at most, approximately."""
+"""About the most stored bytes of the log that one task decodes and writes."""
 
 ORDERED_BYTES = 32 << 20
 """Bytes of decoded rows that a task sorts by table at once, so that a row group of the file has few tables."""
 
 _ROWS_PER_BATCH = 16_384
+"""The most rows in one Arrow batch that a task yields to Spark."""
 
 
 class _Slice(NamedTuple):
@@ -167,9 +171,9 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
 def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
     """Divide a batch into ranges with about equal numbers of pushes."""
     pushes = batch.to_seq - batch.from_seq + 1
-    most = max(-(-batch.deltas // DELTAS_PER_TASK), -(-batch.bytes // STORED_BYTES_PER_TASK), 1)
-    most += most % 2 if most > 1 else 0  # two cores finish an even number together
-    ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, most) + 1).astype(int).tolist()
+    tasks = max(-(-batch.deltas // DELTAS_PER_TASK), -(-batch.bytes // STORED_BYTES_PER_TASK), 1)
+    tasks += tasks % 2 if tasks > 1 else 0  # two cores finish an even number together
+    ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, tasks) + 1).astype(int).tolist()
     return [
         _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, after - 1), batch.batch_id)
         for first, after in pairwise(ends)

@@ -1,9 +1,10 @@
 """Computes a polled table's current rows, and compares what a poll reads with them.
 
 The lake's table `known` has the rows as they were after a certain page. Later pages are in the table `landing`. A page
-has versions of rows, deletes, and claims to have all rows with a value in a column. A poll compares with the current
-rows if it reads a census, a list of all ids, or all rows of a table that has no cursor. Spark tasks call this module:
-to update `known`, and to compare.
+has new versions of rows, ids of deleted rows, and *claims*. A claim says that the page has all rows with a certain
+value in a column, so that other rows with this value are deleted. A poll compares with the current rows if it reads a
+*census* (a list of all ids), or all rows of a table that has no cursor. Spark tasks call this module: to update
+`known`, and to compare.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class KnownRows(NamedTuple):
     """A table's current rows after its landings up to a page."""
 
     landed: LandedTable
-    upto: int
+    """The table's files in `known` and `landing`."""
+    last_page: int
     """The last page that counts."""
 
     def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
@@ -77,7 +79,7 @@ class KnownRows(NamedTuple):
 
     def _pages(self, bucket: int | None) -> Iterator[pa.Table]:
         """Yield the landed rows since `known` of a bucket, or with None of all buckets. A claim has no row id."""
-        for rows in self.landed.pages(self.landed.since, self.upto):
+        for rows in self.landed.pages(self.landed.since, self.last_page):
             if bucket is None:
                 yield rows
                 continue
@@ -102,15 +104,15 @@ def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
     at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
     keys = ClaimKeys([census.column] if census.column is not None else [])
     known, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
-    for some in rows.rows():
-        known += some.num_rows
+    for batch in rows.rows():
+        known += batch.num_rows
         if census.column is None:
-            values = some["row_id"].combine_chunks()
+            values = batch["row_id"].combine_chunks()
             known_ids.append(values)
         else:
-            texts = some["columns"].to_pylist()
+            texts = batch["columns"].to_pylist()
             values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
-        missing = some.filter(pc.invert(pc.is_in(values, value_set=at_source)))
+        missing = batch.filter(pc.invert(pc.is_in(values, value_set=at_source)))
         absent += [
             SourceRow(row_id, msgspec.json.decode(columns))
             for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
@@ -132,8 +134,8 @@ class RowDigests:
         """
         self._digests = {
             _digest(row_id, columns.encode())
-            for some in rows.rows()
-            for row_id, columns in zip(some["row_id"].to_pylist(), some["columns"].to_pylist(), strict=True)
+            for batch in rows.rows()
+            for row_id, columns in zip(batch["row_id"].to_pylist(), batch["columns"].to_pylist(), strict=True)
         }
 
     def changed(self, page: Page) -> Page:

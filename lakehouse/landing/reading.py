@@ -244,7 +244,7 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
                 yield pa.record_batch([*same, *batch.columns], names=_KNOWN_NAMES)
 
     written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
-    batch = ("known", *constants, str(known.upto))
+    batch = ("known", *constants, str(known.last_page))
     commit_rows(tables, name, written, tables.condition(table_name=table), snapshot, batch)
 
 

@@ -75,12 +75,13 @@ class Redactable(Protocol):
         """Erase covered deltas and rebuild their rows, durably.
 
         Can be repeated, also after a crash: rows are rebuilt even if their deltas are already empty. A row that is no
-        longer visible is removed with its `props`; with soft delete, it is written again if it has content left. The
-        caller ensures that no process writes covered deltas meanwhile.
+        longer visible is removed from its destination table, together with its column `props`, which the user may
+        write. If the table has soft delete (deleted rows stay, marked as deleted), it is written again if it has
+        content left. The caller ensures that no process writes covered deltas meanwhile.
 
         Args:
             requests: what to erase.
-            schemas: the destination tables of this adapter.
+            schemas: schemas of the adapter's destination tables, whose rows are rebuilt; empty for none.
             transform: changes row contents before they are written.
             also: further rows to rebuild.
 
@@ -111,7 +112,7 @@ def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.C
     """Return a mask of the deltas that any request covers.
 
     Args:
-        deltas: a table as in `ArrowAdapter`.
+        deltas: a table of deltas, with the columns of `adapters.arrow.DELTA_COLUMNS`.
         requests: what to erase.
     """
     import pyarrow as pa
@@ -133,10 +134,10 @@ def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.C
 
 
 def redact_table(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> tuple[pa.Table, RedactionResult]:
-    """Return all deltas with the covered ones emptied, and what was erased. `columns` becomes text.
+    """Return all deltas with the covered ones emptied, and what was erased. `columns` becomes JSON text.
 
     Args:
-        deltas: a table in either form.
+        deltas: a table of deltas, with `columns` as maps or as JSON text.
         requests: what to erase.
     """
     import pyarrow as pa

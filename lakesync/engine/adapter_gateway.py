@@ -206,6 +206,6 @@ def _restore_job(
         now_ms: server wall time in milliseconds since 1970.
     """
     push = SyncPush(client_id, tuple(deltas))
-    # `admitted`: they were accepted once, so they are not checked
-    request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
+    # `already_accepted`: they were accepted once, so they are not checked
+    request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, already_accepted=True)
     return lambda commit: commit_push(commit, request, rules, _LIMITS, _NAMES)

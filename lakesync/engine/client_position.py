@@ -21,8 +21,11 @@ from lakesync.staging.records import ClientRecord
 from lakesync.staging.store.feed import ClientView
 
 
-class ClientPosition(NamedTuple):
-    """What the process that a client is connected to knows of its cursor. The client's stored record may be older."""
+class TrackedCursor(NamedTuple):
+    """What this process of the gateway knows of a client's cursor; the client's stored record may be older.
+
+    The gateway's `ClientTracker` makes it, from the client's requests to this process and its connection.
+    """
 
     cursor: int | None = None
     """The latest cursor that the client was sent; None uses the record's."""
@@ -39,20 +42,20 @@ class ClientPosition(NamedTuple):
 
 
 def claims_of(
-    record: ClientRecord | None, client_id: str, position: ClientPosition, given: Claims | None = None
+    record: ClientRecord | None, client_id: str, tracked: TrackedCursor, given: Claims | None = None
 ) -> tuple[ClaimsSource, Claims]:
     """Return the claims to use for a client, and where they are from: the first of several that are known.
 
     Args:
         record: the client's stored record; None if it has none.
         client_id: the client's id, which becomes the claim `sub`.
-        position: what this process knows of the client.
+        tracked: what this process knows of the client.
         given: claims of the request, which override all others; None if the request has none.
     """
     candidates: list[tuple[ClaimsSource, Claims | None]] = [
         ("request", given),
         ("record", record.scopes[-1].claims if record is not None and record.scopes else None),
-        ("pull", position.claims),
+        ("pull", tracked.claims),
         ("client id", {}),
     ]
     source, claims = next((name, each) for name, each in candidates if each is not None)
@@ -65,7 +68,7 @@ def position_of(
     client_id: str,
     access: Access,
     rules: RulesCache,
-    position: ClientPosition,
+    tracked: TrackedCursor,
 ) -> Position:
     """Return the feed position of a client, assuming that it has received everything sent to it.
 
@@ -75,25 +78,25 @@ def position_of(
         client_id: the client's id.
         access: the claims and bucket keys that decide what the client may see.
         rules: the gateway's cache of compiled sync rules.
-        position: what this process knows of the client.
+        tracked: what this process knows of the client.
     """
-    cursor = position.cursor
-    if position.state is not None:
+    cursor = tracked.cursor
+    if tracked.state is not None:
         # its WebSocket delivers in order, so it has everything up to the cursor of the connection's state
-        state = refreshed(view, position.state, rules)
+        state = refreshed(view, tracked.state, rules)
         if not state.has_more and state.access is not None and state.access.keys == access.keys:
             return subscriber_position(state, state.access, view.arrival)
         cursor = state.cursor
-    last = known.last if known is not None else 0
-    if cursor is None or (last > cursor and not position.keeps_cursor):
+    last = known.last_sent_cursor if known is not None else 0
+    if cursor is None or (last > cursor and not tracked.keeps_cursor):
         cursor = last  # another process may have sent it more
-    if cursor == 0 and known is not None and known.wrote:
+    if cursor == 0 and known is not None and known.has_pushed:
         cursor = NEVER_PULLED  # the cursor in the response to its push
-    return position_at(view, known, client_id, cursor, access, position)
+    return position_at(view, known, client_id, cursor, access, tracked)
 
 
 def position_at(
-    view: ClientView, known: ClientRecord | None, client_id: str, cursor: int, access: Access, position: ClientPosition
+    view: ClientView, known: ClientRecord | None, client_id: str, cursor: int, access: Access, tracked: TrackedCursor
 ) -> Position:
     """Return the feed position of a pull that the client would make from `cursor`.
 
@@ -103,13 +106,13 @@ def position_at(
         client_id: the client's id.
         cursor: the cursor; one that cannot be served makes the client start again.
         access: the claims and bucket keys that decide what the client may see.
-        position: what this process knows of the client.
+        tracked: what this process knows of the client.
     """
     with_sent = known if known is None else with_broadcasts(known, view.arrival)
-    at = locate(with_sent, resolve(known, cursor), view.arrival, access)
-    if at is None:
+    position = locate(with_sent, resolve(known, cursor), view.arrival, access)
+    if position is None:
         known = known or unknown_client(client_id, view.epoch, access.keys)
-        at = restart_position(known, view.arrival, access)
-    if position.knows_resync:
-        return for_full_pull(at)
-    return at._replace(may_hold_unknown_rows=known is not None and known.may_hold_unknown_rows)
+        position = restart_position(known, view.arrival, access)
+    if tracked.knows_resync:
+        return for_full_pull(position)
+    return position._replace(may_hold_unknown_rows=known is not None and known.may_hold_unknown_rows)

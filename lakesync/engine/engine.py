@@ -80,7 +80,7 @@ class Engine:
         """The connector types, and the keys that encrypt their secrets."""
         self._write_scopes = dict(write_scopes or {})
         # the queue of table updates is in the staging store, unless the outlet has one of its own
-        self._outlet = outlet.kept_by(store) if outlet is not None else None
+        self._outlet = outlet.with_queue_in(store) if outlet is not None else None
         self._sources = dict(sources or {})
         self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
         self._rejections = RejectionLog(wall)

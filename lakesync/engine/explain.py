@@ -12,7 +12,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.client_position import ClientPosition, claims_of, position_at, position_of
+from lakesync.engine.client_position import TrackedCursor, claims_of, position_at, position_of
 from lakesync.engine.explanation import (
     ExplainedBucket,
     ExplainedClient,
@@ -45,7 +45,7 @@ def explain(
     row_id: str,
     claims: Claims | None,
     rules: RulesCache,
-    position: ClientPosition = ClientPosition(),  # noqa: B008 immutable
+    tracked: TrackedCursor = TrackedCursor(),  # noqa: B008 immutable
 ) -> Explanation:
     """Explain why a client has a row or lacks it.
 
@@ -56,44 +56,44 @@ def explain(
         row_id: the row's id.
         claims: the client's claims; None uses those of its last pull, or its client id alone.
         rules: the gateway's cache of compiled sync rules.
-        position: what this process knows of the client; its WebSocket may be ahead of the stored record.
+        tracked: what this process knows of the client; its WebSocket may be ahead of the stored record.
 
     Returns:
         The explanation, also for a row or client that the gateway does not know.
     """
     record = view.client(client_id)
-    source, effective_claims = claims_of(record, client_id, position, claims)
+    source, effective_claims = claims_of(record, client_id, tracked, claims)
     access = rules.access(view, effective_claims)
     key = (table, row_id)
     row = view.rows([key]).get(key)
     buckets = tuple(_bucket(bucket, table, row, effective_claims) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
     valid_record = current(record, view.epoch, access.keys)
-    at = position_of(view, valid_record, client_id, access, rules, position)
-    pending_ops = next_pull(view, key, client_id, at, access)
+    position = position_of(view, valid_record, client_id, access, rules, tracked)
+    pending_ops = next_pull(view, key, client_id, position, access)
     verdict = _verdict(row, pending_ops, shown=shown)
     client = ExplainedClient(
         client_id=client_id,
         known=record is not None,
         current=record is not None and record.epoch == view.epoch,
         last_seen_ms=record.last_seen_ms if record is not None else None,
-        sent_hlc=record.last if record is not None else None,
+        sent_hlc=record.last_sent_cursor if record is not None else None,
         newest_hlc=view.arrival,
-        mid_pages=at.after not in (0, at.base),  # neither at the start nor at a complete cursor
-        followed_elsewhere=record is not None and record.followed and position.cursor is None,
+        mid_pages=position.read_up_to not in (0, position.base),  # neither at the start nor at a complete cursor
+        followed_elsewhere=record is not None and record.gets_broadcasts and tracked.cursor is None,
         claims=effective_claims,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
     )
     explained = _row(row, rules, view.config, client_id)
     erased = max((each.requested_ms for each in view.erasures() if (each.table, each.row_id) == key), default=None)
-    unconfirmed = () if pending_ops else _unconfirmed(view, key, client_id, valid_record, access, position)
+    unconfirmed = () if pending_ops else _unconfirmed(view, key, client_id, valid_record, access, tracked)
     explanation = Explanation(verdict, (), explained, client, buckets, pending_ops, unconfirmed, erased)
     return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
 
 
 def _unconfirmed(
-    view: ClientView, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, position: ClientPosition
+    view: ClientView, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, tracked: TrackedCursor
 ) -> tuple[Op, ...]:
     """Return the operations on the row that were sent, and that no later request of the client confirms yet.
 
@@ -105,12 +105,12 @@ def _unconfirmed(
         client_id: the client's id.
         record: the client's record in this epoch; None if it has none.
         access: the claims and bucket keys that decide what the client may see.
-        position: what this process knows of the client. A connected client confirms everything that it was sent.
+        tracked: what this process knows of the client. A connected client confirms everything that it was sent.
     """
-    if record is None or position.state is not None:
+    if record is None or tracked.state is not None:
         return ()
-    confirmed = record.seen if position.confirmed is None else position.confirmed
-    return next_pull(view, key, client_id, position_at(view, record, client_id, confirmed, access, position), access)
+    confirmed = record.confirmed_cursor if tracked.confirmed is None else tracked.confirmed
+    return next_pull(view, key, client_id, position_at(view, record, client_id, confirmed, access, tracked), access)
 
 
 class _OneRow:
@@ -145,17 +145,17 @@ class _OneRow:
         return
 
 
-def next_pull(view: FeedView, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
+def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, access: Access) -> tuple[Op, ...]:
     """Return the operations on one row that the client's next pull contains, in order; none if it has the row.
 
     Args:
         view: a consistent read of the gateway's store.
         key: the row's table and id.
         client_id: the client that pulls.
-        at: the feed position from which the client pulls.
+        position: the feed position from which the client pulls.
         access: the claims and bucket keys that decide what the client may see.
     """
-    page = pull_page(_OneRow(view, key), client_id, at, access, _NO_LIMIT)
+    page = pull_page(_OneRow(view, key), client_id, position, access, _NO_LIMIT)
     return tuple(delta.op for delta in page.deltas)
 
 

@@ -23,7 +23,7 @@ from lakesync.engine.actions import ActionGateway
 from lakesync.engine.active_rules import Reindexer
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checks import EngineLimits, check_limit, check_pull, check_push
-from lakesync.engine.client_position import ClientPosition
+from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
@@ -114,14 +114,14 @@ class SyncGateway(ActionGateway, AdapterGateway):
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
 
     def submit_push(
-        self, push: SyncPush, claims: Claims, *, seen: int | None = None, trusted: bool = False
+        self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None, trusted: bool = False
     ) -> Future[PushResult]:
         """Accept a client's deltas, all or none. A repeated push is accepted and changes nothing.
 
         Args:
             push: the decoded request.
             claims: the verified claims of the client's token.
-            seen: the newest cursor that the client certainly has when it gets the response. It is the one in the
+            known_cursor: the newest cursor that the client certainly has when it gets the response: the one in the
                 request, or that of the last page on the same connection, which delivers in order. None if unknown: the
                 changes that the client was sent since its last pull are then sent again after this push.
             trusted: whether the deltas come from a connector, a flow or an embedding app. The write scope does not
@@ -136,7 +136,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
             BackpressureError: too many bytes are unflushed; nothing was stored.
             StagingUnavailableError: the push may or may not have been stored; it can be repeated.
         """
-        return self.submit_received(lambda: ReceivedPush(push, claims, seen, trusted))
+        return self.submit_received(lambda: ReceivedPush(push, claims, known_cursor, trusted))
 
     def submit_received(self, receive: Callable[[], ReceivedPush]) -> Future[PushResult]:
         """Like `submit_push`, for a push that is decoded later: in the thread that commits it, if the store has one.
@@ -158,9 +158,9 @@ class SyncGateway(ActionGateway, AdapterGateway):
         def check() -> CheckedPush:
             nonlocal received
             received = receive()
-            push, claims, seen, trusted = received
+            push, claims, known_cursor, trusted = received
             check_push(push, claims, now, self._limits)
-            return CheckedPush(push, claims, now, seen, trusted=trusted)
+            return CheckedPush(push, claims, now, known_cursor, trusted=trusted)
 
         def record(done: Future[PushResult]) -> None:
             """Record a rejected push, for the explain route."""
@@ -289,7 +289,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
         )
 
     def submit_explain(
-        self, client_id: str, table: str, row_id: str, claims: Claims | None, position: ClientPosition
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, tracked: TrackedCursor
     ) -> Future[Explanation]:
         """Explain why a client has a row or lacks it; nothing is recorded.
 
@@ -298,10 +298,10 @@ class SyncGateway(ActionGateway, AdapterGateway):
             table: the row's table.
             row_id: the row's id.
             claims: the client's claims; None uses those of its last pull, or its client id alone.
-            position: what this process knows of the client; its WebSocket may be ahead of the stored record.
+            tracked: what this process knows of the client; its WebSocket may be ahead of the stored record.
         """
         return self._store.read(
-            self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, position)
+            self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, tracked)
         )
 
     def submit_subscribe(
@@ -508,12 +508,12 @@ class SyncGateway(ActionGateway, AdapterGateway):
             All errors of `commit_push`.
         """
         if self.shared:  # prepare it first: the transaction has a lock for which other processes wait
-            ready = check().made_ready()
+            prepared = check().prepare()
             return self._submit_checked(
-                lambda commit, names: commit_push(commit, ready, self.rules, self._limits, names)
+                lambda commit, names: commit_push(commit, prepared, self.rules, self._limits, names)
             )
         return self._submit_checked(
-            lambda commit, names: commit_push(commit, check().made_ready(), self.rules, self._limits, names)
+            lambda commit, names: commit_push(commit, check().prepare(), self.rules, self._limits, names)
         )
 
     def _submit_checked(self, job: Callable[[PushCommit, PushNames], T]) -> Future[T]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.client_position import ClientPosition, claims_of, position_of
+from lakesync.engine.client_position import TrackedCursor, claims_of, position_of
 from lakesync.engine.explain import next_pull
 from lakesync.feed import pull_page
 from lakesync.feed.client_state import current
@@ -35,7 +35,7 @@ class ScanProgress(NamedTuple):
 
     start: tuple[object, ...]
     """The client's position and access when the scan began."""
-    after: int
+    read_up_to: int
     """Arrival up to which the feed was read."""
     rescan: tuple[Range, ...]
     """Earlier ranges of the feed that are still to be read."""
@@ -60,7 +60,7 @@ class LagQuery(NamedTuple):
     """A client whose lag is wanted."""
 
     client_id: str
-    position: ClientPosition
+    tracked: TrackedCursor
     """What this process knows of the client's cursor."""
     before: Unsent | None = None
     """The result of the previous query, from which this one continues; None to read from the client's position."""
@@ -81,30 +81,30 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
     Returns:
         The change, or an `Unsent` with `since` 0 if none was found; None if the client never pulled.
     """
-    client_id, position, before = query
+    client_id, tracked, before = query
     record = view.client(client_id)
-    if position.cursor is None and position.state is None and not _has_pulled(record):
+    if tracked.cursor is None and tracked.state is None and not _has_pulled(record):
         return None
-    _, claims = claims_of(record, client_id, position)
+    _, claims = claims_of(record, client_id, tracked)
     access = rules.access(view, claims)
     known = current(record, view.epoch, access.keys)
-    at = position_of(view, known, client_id, access, rules, position)
-    start = (at.base, at.after, at.rescan, access.rules_version, access.keys)
-    resumed = at
+    position = position_of(view, known, client_id, access, rules, tracked)
+    start = (position.base, position.read_up_to, position.rescan, access.rules_version, access.keys)
+    resumed = position
     if before is not None and before.progress is not None and before.progress.start == start:
-        resumed = at._replace(after=before.progress.after, rescan=before.progress.rescan)
+        resumed = position._replace(read_up_to=before.progress.read_up_to, rescan=before.progress.rescan)
     page = pull_page(view, client_id, resumed, access, _MAX_ROWS, most_reads=_MAX_READS)
-    lacking = _lacking(view, client_id, page.deltas, at)
+    lacking = _lacking(view, client_id, page.deltas, position)
     if not lacking:
-        return Unsent(0, progress=ScanProgress(start, page.after, page.rescan), done=not page.has_more)
-    progress = ScanProgress(start, resumed.after, resumed.rescan)
+        return Unsent(0, progress=ScanProgress(start, page.read_up_to, page.rescan), done=not page.has_more)
+    progress = ScanProgress(start, resumed.read_up_to, resumed.rescan)
     since, row = min(lacking)
     # a row that the previous query found keeps its time, even if it was overwritten since
     if (
         before is not None
         and before.row is not None
         and before.since < since
-        and next_pull(view, before.row, client_id, at, access)
+        and next_pull(view, before.row, client_id, position, access)
     ):
         return Unsent(before.since, before.row, progress)
     return Unsent(since, row, progress)
@@ -112,10 +112,14 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
 
 def _has_pulled(record: ClientRecord | None) -> bool:
     """Return whether the client was sent a page with deltas, or a complete cursor without any."""
-    return record is not None and (record.last > 0 or any(scope.start >= 0 for scope in record.scopes))
+    return record is not None and (
+        record.last_sent_cursor > 0 or any(scope.first_cursor >= 0 for scope in record.scopes)
+    )
 
 
-def _lacking(view: FeedView, client_id: str, deltas: Sequence[RowDelta], at: Position) -> list[tuple[int, RowKey]]:
+def _lacking(
+    view: FeedView, client_id: str, deltas: Sequence[RowDelta], position: Position
+) -> list[tuple[int, RowKey]]:
     """Return, for each row of a page, the arrival since which the client has lacked a change of the row.
 
     Rows that the client deleted itself are skipped, although a pull may return the DELETE once more.
@@ -124,17 +128,17 @@ def _lacking(view: FeedView, client_id: str, deltas: Sequence[RowDelta], at: Pos
         view: a consistent read of the gateway's store.
         client_id: the client's id.
         deltas: the page's deltas.
-        at: the client's feed position.
+        position: the client's feed position.
     """
     lacking: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:
         lacking[delta.key].append(delta)
     rows = view.rows(lacking)
     entries: dict[RowKey, list[Entry]] = defaultdict(list)
-    for entry in view.entries_of(lacking, sorted({*at.old_keys, *at.new_keys, *at.sent})):
+    for entry in view.entries_of(lacking, sorted({*position.old_keys, *position.new_keys, *position.sent})):
         entries[entry.key].append(entry)
     return [
-        (_since(rows[key], entries[key], lacks, at), key)
+        (_since(rows[key], entries[key], lacks, position), key)
         for key, lacks in lacking.items()
         if lacks[-1].op != "DELETE" or not _deleted_itself(rows[key], entries[key], client_id)
     ]
@@ -146,22 +150,22 @@ def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) ->
     return writer is not None and writer.inserted == DELETED and all(entry.left <= writer.latest for entry in entries)
 
 
-def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], at: Position) -> int:
+def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], position: Position) -> int:
     """Return the arrival of the oldest change of a row that the client lacks.
 
     Args:
         row: the stored row.
         entries: its feed entries: its history under each bucket key that concerns the client.
         lacks: the deltas that a pull would return for the row.
-        at: the client's feed position.
+        position: the client's feed position.
     """
     if lacks[-1].op == "DELETE":
-        left = [entry.left for entry in entries if entry.left > at.base]
+        left = [entry.left for entry in entries if entry.left > position.base]
         return max(left, default=row.arrival)
     columns = [cell.column for delta in lacks for cell in delta.columns]
     touched = row.state.touched
-    changed = [touched[name] for name in columns if touched.get(name, 0) > at.base]
-    joined = [entry.since for entry in entries if entry.inside and entry.since > at.base]
+    changed = [touched[name] for name in columns if touched.get(name, 0) > position.base]
+    joined = [entry.since for entry in entries if entry.inside and entry.since > position.base]
     lacks_row = lacks[0].op != "UPDATE"  # otherwise the client has the row, and lacks some columns
     arrivals = joined or changed if lacks_row else changed or joined
     return min(arrivals, default=row.arrival)

@@ -99,7 +99,10 @@ class Names:
             raise SchemaError(faults[min(faults)])
 
     def lacks_registered(self, view: NameView) -> bool:
-        """Return whether the store lacks names of a gateway's schemas: earlier versions did not store them."""
+        """Return whether the store lacks names of a gateway's schemas: earlier versions did not store them.
+
+        `SyncGateway.add_names` calls this and `add_registered` when the engine opens.
+        """
         names = set(_names_of_config(view.config))
         return len(view.name_spellings(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
 

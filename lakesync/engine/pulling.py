@@ -80,7 +80,7 @@ class Reading(NamedTuple):
     """The requested cursor of the gateway's own feed."""
     record: ClientRecord | None
     """The client's record in this epoch; None if it has none."""
-    at: Position
+    position: Position
     """The feed position from which the page was read."""
     access: Access
     """What the client may see."""
@@ -92,9 +92,12 @@ class Reading(NamedTuple):
     @property
     def complete(self) -> bool:
         """Whether the client has everything that it may see, once it has the page."""
-        at = self.at
+        position = self.position
         if self.access.directly is not None and (
-            at.moved or at.resync or self.page.deltas or not at.sent.keys() <= at.new_keys
+            position.is_transition
+            or position.resync
+            or self.page.deltas
+            or not position.sent.keys() <= position.new_keys
         ):
             # A re-index is running. The client may have rows whose bucket keys are still to be updated, so a complete
             # cursor would say too much about what it has.
@@ -127,26 +130,28 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     # server sends a page by itself, the cursor is that of the last page on the same connection, which shows everything
     # that was sent there.
     with_sent = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
-    at = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
-    if at is None:
+    position = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
+    if position is None:
         if request.knows_resync:
             raise ResyncRequiredError(
                 f"the cursor {pull.since_hlc} is not one of this gateway's: "
                 "pull again from 0, keeping what was not pushed yet"
             )
         record = replace(record or unknown_client(pull.client_id, view.epoch, access.keys), may_hold_unknown_rows=True)
-        at = restart_position(record, view.arrival, access)
+        position = restart_position(record, view.arrival, access)
     if request.knows_resync:
-        at = for_full_pull(at)  # such a client drops, at the end of all pages, the rows that it was not sent
+        position = for_full_pull(
+            position
+        )  # such a client drops, at the end of all pages, the rows that it was not sent
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
     if may_hold_unknown_rows and not request.knows_resync:  # a client that knows it accepts an INSERT of a row it has
-        at = at._replace(may_hold_unknown_rows=True)
+        position = position._replace(may_hold_unknown_rows=True)
     if not (request.confirmed or request.knows_resync):
-        at = at._replace(no_retry=True)
+        position = position._replace(no_retry=True)
     if pull.own_hlc is not None:
-        at = at._replace(own_writes_up_to=pull.own_hlc)
-    page = pull_page(view, pull.client_id, at, access, pull.max_deltas, max_bytes=request.max_bytes)
-    return Reading(pull.since_hlc, record, at, access, page, view.arrival)
+        position = position._replace(own_writes_up_to=pull.own_hlc)
+    page = pull_page(view, pull.client_id, position, access, pull.max_deltas, max_bytes=request.max_bytes)
+    return Reading(pull.since_hlc, record, position, access, page, view.arrival)
 
 
 def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
@@ -161,31 +166,35 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
     """
     record = reading.record
     # a client that starts again and may have unknown rows must be recorded as such, even if there is nothing to send
-    if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.may_hold_unknown_rows):
+    if (
+        reading.page.deltas
+        or not reading.complete
+        or (reading.position.resync and reading.position.may_hold_unknown_rows)
+    ):
         return None
     if record is None:
         return 0 if reading.newest == 0 else None  # an empty gateway: a client that was sent nothing needs no record
     if _with_sources(record, request, reading) != record:
         return None
     scope = record.scopes[-1] if record.scopes else None
-    if scope is None or scope.start < 0 or not reading.access.same_as(scope):
+    if scope is None or scope.first_cursor < 0 or not reading.access.same_as(scope):
         return None  # the record has no complete cursor under these claims and rules yet
-    if not request.confirmed and not scope.followed:
+    if not request.confirmed and not scope.gets_broadcasts:
         return None  # its first page without a request, from which on it gets broadcasts
     if request.confirmed:
         # The client has the cursor that it sent, and with it everything. The response to a later push is computed from
-        # the record, so the record must show that already: by the newest cursor that the client certainly has (`seen`),
-        # and by the page of the requested cursor, if that is a page mark.
+        # the record, so the record must show that already: by its newest confirmed cursor, and by the page of the
+        # requested cursor, if that is a page mark.
         requested = next((page for page in record.pages if page.cursor == reading.since), None)
-        seen = find_page(with_broadcasts(record, reading.newest), record.seen)
+        confirmed_page = find_page(with_broadcasts(record, reading.newest), record.confirmed_cursor)
         if (
-            seen is None
-            or not is_complete_page(seen)
-            or seen.serial != record.pages_sent
+            confirmed_page is None
+            or not is_complete_page(confirmed_page)
+            or confirmed_page.pages_sent != record.pages_sent
             or (requested is not None and not is_complete_page(requested))
         ):
             return None
-    return max(reading.newest, scope.start)
+    return max(reading.newest, scope.first_cursor)
 
 
 def remember_page(
@@ -223,9 +232,11 @@ def remember_page(
         or (reading.record is not None and reading.record.may_hold_unknown_rows),
     )
     page = reading.page
-    record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older)
+    record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older_keys)
     if not request.confirmed:
-        record = with_following(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
+        record = with_following(
+            record, reading.access, cursor_is_unstored=request.has_not_pulled and bool(reading.page.deltas)
+        )
     if request.confirmed and not reading.complete:
         # More pages follow, and a broadcast may arrive between them. So from here on, the client may have rows that
         # these pages do not contain.
@@ -258,14 +269,18 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
         ResyncRequiredError: as `read_page`.
     """
     reading = read_page(commit, request, rules)
-    client_id, at = request.pull.client_id, reading.at
+    client_id, position = request.pull.client_id, reading.position
     known = current(commit.client(client_id), commit.epoch, reading.access.keys)
     # a client without a record has no earlier position, and one at a later position does not start again
-    if reading.page.deltas and reading.record is not None and at.base == NO_BASE and at.after == 0:
-        record = replace(known or reading.record, seen=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
+    if reading.page.deltas and reading.record is not None and position.base == NO_BASE and position.read_up_to == 0:
+        record = replace(
+            known or reading.record, confirmed_cursor=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows
+        )
         record = with_scope(record, reading.access, reading.newest)
-        # what cursor 0 means until the client sends another one; `serial` -1: the client may have more than that
-        record = with_page(record, replace(_page(record, 0, at, at.after, at.rescan), serial=-1))
+        # what cursor 0 means until the client sends another one; `pages_sent` -1: the client may have more than that
+        record = with_page(
+            record, replace(_page(record, 0, position, position.read_up_to, position.rescan), pages_sent=-1)
+        )
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return bool(reading.page.deltas)
@@ -281,7 +296,7 @@ def announce_other_connection(commit: ClientCommit, record: ClientRecord, *, liv
         record: the client's record.
         live: whether the rows are sent on the connection that gets the broadcasts; no notice is needed then.
     """
-    if record.followed and not live:
+    if record.gets_broadcasts and not live:
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
@@ -302,18 +317,26 @@ def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, acce
     *earlier, scope = record.scopes
     nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
         cursor=0,
-        after=0,
+        read_up_to=0,
         base=NO_BASE,
-        until=commit.arrival,
+        newest_at_start=commit.arrival,
         resync=False,
         base_scope=0,
         scope=scope.number,
         transition_at=0,
         rescan=(),
         rescan_first=True,
-        serial=-1,
+        pages_sent=-1,
     )
-    record = with_page(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)
+    record = with_page(
+        replace(
+            record,
+            scopes=(*earlier, replace(scope, first_cursor=arrival)),
+            confirmed_cursor=0,
+            last_sent_cursor=arrival,
+        ),
+        nothing,
+    )
     commit.put_client(record)
 
 
@@ -329,7 +352,7 @@ def _with_sources(record: ClientRecord, request: PullRequest, reading: Reading) 
     """
     no_cursor = request.confirmed and reading.since < MIN_CURSOR and record.sent_cursors is None
     confirmed = any(known.confirmed is not None or known.pending is not None for known in record.sources)
-    return with_restart(record) if reading.at.resync or (no_cursor and confirmed) else record
+    return with_restart(record) if reading.position.resync or (no_cursor and confirmed) else record
 
 
 def _sent_state(record: ClientRecord | None) -> object:
@@ -337,7 +360,15 @@ def _sent_state(record: ClientRecord | None) -> object:
     if record is None:
         return None
     tables = {table for source in record.sources for table in source.tables}  # their rows may have come from a source
-    return (record.pages_sent, record.scopes, record.pages, record.past, record.wrote, record.followed, tables)
+    return (
+        record.pages_sent,
+        record.scopes,
+        record.pages,
+        record.past_keys,
+        record.has_pushed,
+        record.gets_broadcasts,
+        tables,
+    )
 
 
 def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
@@ -350,17 +381,25 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
         request: the pull, after its checks.
         reading: the page that was read.
     """
-    at, page = reading.at, reading.page
+    position, page = reading.position, reading.page
     if request.confirmed:
-        record = replace(record, seen=0 if at.base == NO_BASE and at.after == 0 else reading.since)
-        if record.seen == 0:  # the client starts from cursor 0; store what 0 means until it sends another cursor
-            start = _page(record, 0, at, at.after, at.rescan)
-            record = with_page(record, replace(start, serial=-1))
+        record = replace(
+            record, confirmed_cursor=0 if position.base == NO_BASE and position.read_up_to == 0 else reading.since
+        )
+        if (
+            record.confirmed_cursor == 0
+        ):  # the client starts from cursor 0; store what 0 means until it sends another cursor
+            start = _page(record, 0, position, position.read_up_to, position.rescan)
+            record = with_page(record, replace(start, pages_sent=-1))
     if reading.complete:
         record, cursor = with_complete_cursor(record, reading.newest)
-        return replace(record, last=cursor), cursor
-    record, cursor = with_page_mark(record, page.after, above=reading.since if reading.since > page.after else 0)
-    return with_page(replace(record, last=cursor), _page(record, cursor, at, page.after, page.rescan)), cursor
+        return replace(record, last_sent_cursor=cursor), cursor
+    record, cursor = with_page_mark(
+        record, page.read_up_to, above=reading.since if reading.since > page.read_up_to else 0
+    )
+    return with_page(
+        replace(record, last_sent_cursor=cursor), _page(record, cursor, position, page.read_up_to, page.rescan)
+    ), cursor
 
 
 def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
@@ -377,37 +416,43 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     if not reading.complete and since <= NEVER_PULLED:
         return record, since  # the client has no cursor yet, and gets none until it is sent rows
     if not reading.complete:
-        record = replace(record, seen=since if request.confirmed else record.seen)
-        return with_page(record, _page(record, since, reading.at, reading.page.after, reading.page.rescan)), since
+        record = replace(record, confirmed_cursor=since if request.confirmed else record.confirmed_cursor)
+        return with_page(
+            record, _page(record, since, reading.position, reading.page.read_up_to, reading.page.rescan)
+        ), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
-        record = replace(record, seen=cursor)
+        record = replace(record, confirmed_cursor=cursor)
     # If the response is lost, the client sends its page mark again. The mark now means the same as the complete cursor.
-    if since > NEVER_PULLED and not (reading.at.after == reading.at.base and not reading.at.moved):
+    if since > NEVER_PULLED and not (
+        reading.position.read_up_to == reading.position.base and not reading.position.is_transition
+    ):
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
 
 
-def _page(record: ClientRecord, cursor: int, at: Position, after: int, rescan: tuple[tuple[int, int], ...]) -> Page:
-    """Return what a cursor means: the feed was read from the position `at` up to `after`, except for `rescan`.
+def _page(
+    record: ClientRecord, cursor: int, position: Position, after: int, rescan: tuple[tuple[int, int], ...]
+) -> Page:
+    """Return what a cursor means: the feed was read from the position `position` up to `after`, except for `rescan`.
 
     Args:
         record: the client's record; the page belongs to its newest scope.
         cursor: the cursor.
-        at: the feed position from which the page was read.
+        position: the feed position from which the page was read.
         after: the arrival up to which the feed was read.
         rescan: ranges up to `after` that are still to be read.
     """
     return Page(
         cursor=cursor,
-        after=after,
-        base=at.base,
-        until=at.until,
-        resync=at.resync,
-        base_scope=at.base_scope,
+        read_up_to=after,
+        base=position.base,
+        newest_at_start=position.newest_at_start,
+        resync=position.resync,
+        base_scope=position.base_scope,
         scope=record.scopes[-1].number,
-        transition_at=at.transition_at,
+        transition_at=position.transition_at,
         rescan=rescan,
-        rescan_first=at.rescan_first,
-        serial=record.pages_sent,
+        rescan_first=position.rescan_first,
+        pages_sent=record.pages_sent,
     )

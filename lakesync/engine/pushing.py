@@ -39,7 +39,7 @@ from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 
-class Ready(NamedTuple):
+class PreparedDeltas(NamedTuple):
     """A push's deltas, encoded and grouped by row before its transaction begins."""
 
     packed: PackedDeltas
@@ -56,7 +56,7 @@ class ReceivedPush(NamedTuple):
     push: SyncPush
     claims: Claims
     """The verified claims of the sender's token."""
-    seen: int | None = None
+    known_cursor: int | None = None
     """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     trusted: bool = False
     """Whether it comes from a connector, a flow or an embedding app. The write scope does not apply to these, and their
@@ -71,22 +71,22 @@ class CheckedPush(NamedTuple):
     """The verified claims of the sender's token."""
     now_ms: int
     """Server wall time of the request, in milliseconds since 1970."""
-    seen: int | None = None
+    known_cursor: int | None = None
     """The newest cursor that the client certainly has when it gets the response; None if unknown."""
-    admitted: bool = False
-    """Whether it passed `dry_run_push` in every shard, so that it must not be rejected now."""
+    already_accepted: bool = False
+    """Whether it must not be rejected now: it passed `dry_run_push` in every shard, or is restored from the lake."""
     trusted: bool = False
     """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
-    ready: Ready | None = None
-    """What `made_ready` computed for all deltas of the push; None if it was not called."""
+    prepared: PreparedDeltas | None = None
+    """What `prepare` computed for all deltas of the push; None if it was not called."""
 
-    def made_ready(self) -> CheckedPush:
-        """Return the push with `ready`."""
+    def prepare(self) -> CheckedPush:
+        """Return the push with its deltas encoded and grouped by row, unless it has none."""
         deltas = self.push.deltas
-        if not deltas or self.ready is not None:
+        if not deltas or self.prepared is not None:
             return self
         distinct = len({delta.delta_id for delta in deltas}) == len(deltas)
-        return self._replace(ready=Ready(pack(deltas), by_row(deltas), distinct))
+        return self._replace(prepared=PreparedDeltas(pack(deltas), by_row(deltas), distinct))
 
 
 def commit_push(
@@ -114,34 +114,39 @@ def commit_push(
     """
     push, claims = request.push, request.claims
     access = rules.access(commit, claims)
-    admitted = _admitted(commit, request, access, rules, limits, names)
+    new = _check_new(commit, request, access, rules, limits, names)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
-    seen = _proven_cursor(record, request.seen, access, commit.arrival)
-    proven = _with_proven_cursor(record, seen)
-    with_sent = proven if seen is not None else with_broadcasts(proven, commit.arrival)
+    known_cursor = _proven_cursor(record, request.known_cursor, access, commit.arrival)
+    proven = _with_proven_cursor(record, known_cursor)
+    with_sent = proven if known_cursor is not None else with_broadcasts(proven, commit.arrival)
     before = _certain_cursor(commit, with_sent, access)
-    clean = False  # whether the client need not be sent anything about the rows that it pushes
+    sender_is_current = False  # whether the client need not be sent anything about the rows that it pushes
     sender = Sender(push.client_id, access.keys, reindexed=access.directly is None)
-    new = admitted.deltas
-    if new:
-        arrival = commit.next_arrivals(len(admitted.rows.deltas))[-1]
-        packed = request.ready.packed if new is push.deltas and request.ready is not None else pack(new)
+    if new.deltas:
+        arrival = commit.next_arrivals(len(new.rows.deltas))[-1]
+        prepared = request.prepared if new.deltas is push.deltas else None
+        packed = prepared.packed if prepared is not None else pack(new.deltas)
         commit.append(push.client_id, packed, arrival, access.claims)
         index = rules.index(commit.config)
-        clean = apply(commit, admitted.rows, sender, arrival, index, admitted.stored).clean
-    if len(new) < len(push.deltas):
-        added = {id(delta) for delta in new}
+        sender_is_current = apply(commit, new.rows, sender, arrival, index, new.stored)
+    if len(new.deltas) < len(push.deltas):
+        added = {id(delta) for delta in new.deltas}
         # it may repeat them because it was restored from a backup, and then has old versions of their rows
         repeats = [delta for delta in push.deltas if id(delta) not in added]
-        clean = not repeated(commit, repeats, sender, proven.seen) and clean
-    record = replace(record, wrote=True)
+        must_send = repeated(commit, repeats, sender, proven.confirmed_cursor)
+        sender_is_current = sender_is_current and not must_send
+    is_stored = proven is record  # whether the stored record has the client's cursor already
+    record = replace(record, has_pushed=True)
     cursor = before.cursor
-    if before.is_complete and new and clean:  # the client lacks nothing, so its cursor moves to its own push
-        record, cursor = replace(record, seen=arrival if proven is record else record.seen, last=arrival), arrival
+    if before.is_complete and new.deltas and sender_is_current:  # it lacks nothing, so its cursor moves to its own push
+        # a cursor that is only proven by this request is not stored: the response may be lost
+        confirmed_cursor = arrival if is_stored else record.confirmed_cursor
+        record = replace(record, confirmed_cursor=confirmed_cursor, last_sent_cursor=arrival)
+        cursor = arrival
     elif before.doubted is not None:  # its next pulls return again what it may not have received
         record, cursor = with_cursor_in_doubt(record, before.doubted, commit.arrival, max_sent(with_sent.scopes))
-    if new or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
+    if new.deltas or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
         if has_other_access(record, access):
             announce_other_connection(commit, record, live=False)
         record = with_scope(record, access, commit.arrival)
@@ -167,11 +172,11 @@ def dry_run_push(
     Raises:
         The errors of `commit_push`.
     """
-    _admitted(commit, request, rules.access(commit, request.claims), rules, limits, names)
+    _check_new(commit, request, rules.access(commit, request.claims), rules, limits, names)
 
 
-class _Admitted(NamedTuple):
-    """The deltas of a push that are to be stored: new ones that passed every check."""
+class _NewDeltas(NamedTuple):
+    """The deltas of a push that are to be stored: those that were not accepted before, after every check."""
 
     deltas: Sequence[RowDelta]
     rows: PushRows
@@ -180,12 +185,12 @@ class _Admitted(NamedTuple):
     """Their rows before the push; rows that do not exist yet are absent."""
 
 
-_NOTHING = _Admitted([], PushRows({}, (), 0), {})
+_NOTHING = _NewDeltas([], PushRows({}, (), 0), {})
 
 
-def _admitted(
+def _check_new(
     commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
-) -> _Admitted:
+) -> _NewDeltas:
     """Check a push, and return the deltas that are to be stored.
 
     Deltas that an erasure (a permanent deletion) covers lose their values, so there is nothing to check. They are
@@ -194,27 +199,28 @@ def _admitted(
     Raises:
         The errors of `commit_push`.
     """
-    unknown = _unknown(commit, request)
-    new = commit.filter_erased(unknown)
+    not_repeated = _not_repeated(commit, request)
+    new = commit.filter_erased(not_repeated)  # the same list if nothing is erased; else with other objects for those
     if not new:
         return _NOTHING
-    kept: Sequence[RowDelta] = []
-    if not request.admitted:  # accepted deltas stay accepted, whatever rules are active since
-        kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
-    whole = request.ready if new is request.push.deltas else None
-    rows = whole.rows if whole is not None else by_row(new)
-    if kept:
-        check_schemas(kept, commit.config)
-        names.check(commit, kept, rows.shared_columns)
+    to_check: Sequence[RowDelta] = []
+    if not request.already_accepted:  # accepted deltas stay accepted, whatever rules are active since
+        pairs = zip(new, not_repeated, strict=True)
+        to_check = new if new is not_repeated else [delta for delta, original in pairs if delta is original]
+    prepared = request.prepared if new is request.push.deltas else None
+    rows = prepared.rows if prepared is not None else by_row(new)
+    if to_check:
+        check_schemas(to_check, commit.config)
+        names.check(commit, to_check, rows.shared_columns)
         check_backlog(commit.backlog_bytes, limits)
     stored = commit.unfolded_rows(rows.deltas.keys())
     scope = commit.config.write_scope or limits.write_scope
-    if kept and scope != "any" and not request.trusted:
+    if to_check and scope != "any" and not request.trusted:
         shown_by = access.keys if access.directly is None else frozenset[str]()
-        check_scope(kept, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
-    if not request.admitted:
+        check_scope(to_check, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
+    if not request.already_accepted:
         check_column_counts(stored, rows)
-    return _Admitted(new, rows, stored)
+    return _NewDeltas(new, rows, stored)
 
 
 class _CertainCursor(NamedTuple):
@@ -228,39 +234,41 @@ class _CertainCursor(NamedTuple):
     """The page that the client certainly has, if it was sent more since, which it may not have received; else None."""
 
 
-def _proven_cursor(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
-    """Return the cursor `seen` if the client certainly has it; None if the request does not prove that.
+def _proven_cursor(record: ClientRecord, known_cursor: int | None, access: Access, newest: int) -> int | None:
+    """Return the cursor `known_cursor` if the client certainly has it; None if the request does not prove that.
 
     Complete cursors belong to the newest claims of a client. So the complete cursor of a connection proves nothing if
     the client was sent pages under other claims since, on another connection.
 
     Args:
         record: the client's record.
-        seen: the cursor in the request, or that of the last page on the same connection; None if unknown.
+        known_cursor: the cursor in the request, or that of the last page on the same connection; None if unknown.
         access: the claims and bucket keys that decide what the client may see.
         newest: the gateway's newest arrival.
     """
-    if seen is None or not may_have_been_sent(record, seen, newest):
+    if known_cursor is None or not may_have_been_sent(record, known_cursor, newest):
         return None
-    with_page_mark = seen <= NEVER_PULLED or any(page.cursor == seen for page in record.pages)
-    return seen if with_page_mark or not record.followed or owns_cursors(record, access) else None
+    with_page_mark = known_cursor <= NEVER_PULLED or any(page.cursor == known_cursor for page in record.pages)
+    return known_cursor if with_page_mark or not record.gets_broadcasts or owns_cursors(record, access) else None
 
 
-def _with_proven_cursor(record: ClientRecord, seen: int | None) -> ClientRecord:
-    """Return the record of a client that has the cursor `seen`, as it certainly does once it receives the response.
+def _with_proven_cursor(record: ClientRecord, known_cursor: int | None) -> ClientRecord:
+    """Return the record with a cursor as confirmed: the client certainly has it once it receives the response.
 
     The response may be lost, and earlier pages on the same connection too. So the cursor of the response is computed
     from this record, but the record must not be stored.
 
     Args:
         record: the client's record.
-        seen: the cursor that the client certainly has when it gets the response; None if unknown.
+        known_cursor: the cursor that the client certainly has when it gets the response; None if unknown.
     """
-    if seen is None:
+    if known_cursor is None:
         return record
-    if seen <= NEVER_PULLED:
-        return replace(record, seen=0, pages=tuple(page for page in record.pages if page.cursor > 0))
-    return record if seen == record.seen or find_page(record, seen) is None else replace(record, seen=seen)
+    if known_cursor <= NEVER_PULLED:
+        return replace(record, confirmed_cursor=0, pages=tuple(page for page in record.pages if page.cursor > 0))
+    if known_cursor == record.confirmed_cursor or find_page(record, known_cursor) is None:
+        return record
+    return replace(record, confirmed_cursor=known_cursor)
 
 
 def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _CertainCursor:
@@ -268,34 +276,34 @@ def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _
 
     Args:
         commit: the open transaction in the gateway's store.
-        record: the client's record, with the cursor that it certainly has as `seen`.
+        record: the client's record; the client certainly has its `confirmed_cursor`.
         access: the claims and bucket keys that decide what the client may see.
     """
-    at = find_page(record, record.seen)
-    if at is None:
+    page = find_page(record, record.confirmed_cursor)
+    if page is None:
         return _CertainCursor(NEVER_PULLED)
-    if at.serial != record.pages_sent:
-        return _CertainCursor(NEVER_PULLED, doubted=at)
+    if page.pages_sent != record.pages_sent:
+        return _CertainCursor(NEVER_PULLED, doubted=page)
     scope = record.scopes[-1]
-    if is_complete_page(at) and at.scope == scope.number and access.same_as(scope):
+    if is_complete_page(page) and page.scope == scope.number and access.same_as(scope):
         buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
-        if not commit.changed_after(buckets, at.base):
+        if not commit.changed_after(buckets, page.base):
             # not below the base, which may lie above the newest arrival: a lower cursor belongs to an earlier scope
-            return _CertainCursor(max(record.seen, at.base, commit.arrival), is_complete=True)
-    # No cursor above `seen` is certain: rows may have changed since by other clients, also under bucket keys that came
-    # into use after the scope began.
-    return _CertainCursor(record.seen)
+            return _CertainCursor(max(record.confirmed_cursor, page.base, commit.arrival), is_complete=True)
+    # No cursor above the confirmed one is certain: other clients may have changed rows since, also under bucket keys
+    # that came into use after the scope began.
+    return _CertainCursor(record.confirmed_cursor)
 
 
-def _unknown(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
+def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
     """Return the deltas of a push that were not accepted before, each once.
 
     A push whose lowest hlc is above all earlier ones of the client cannot contain a repeated delta.
     """
-    deltas, client, ready = request.push.deltas, request.push.client_id, request.ready
+    deltas, client, prepared = request.push.deltas, request.push.client_id, request.prepared
     if not deltas:
         return []
-    if ready is not None and ready.distinct and ready.packed.hlc_low > commit.highest_hlc(client):
+    if prepared is not None and prepared.distinct and prepared.packed.hlc_low > commit.highest_hlc(client):
         return deltas
     stamps = [delta.hlc for delta in deltas]
     known = commit.known_ids(client, min(stamps), max(stamps))

@@ -276,4 +276,6 @@ def _is_feed_cursor(record: ClientRecord | None, cursor: int) -> bool:
     """Return whether the gateway's own feed sent the client this cursor, as far as its record says."""
     if record is None:
         return False
-    return any(page.cursor == cursor for page in record.pages) or any(scope.start == cursor for scope in record.scopes)
+    return any(page.cursor == cursor for page in record.pages) or any(
+        scope.first_cursor == cursor for scope in record.scopes
+    )

@@ -136,7 +136,7 @@ class Sources:
         since = positions.resolve(record, pull.since_hlc)
         own = replace(pull, since_hlc=since, source=None)
         reading = pulling.read_page(view, request._replace(pull=own), self._rules)
-        if not reading.at.resync:  # a client that starts again loses its positions in the commit of its page
+        if not reading.position.resync:  # a client that starts again loses its positions in the commit of its page
             self._update_positions(pull, record)
         deltas = with_deletes(reading.page.deltas, record)
         return reading._replace(page=reading.page._replace(deltas=deltas))
@@ -239,8 +239,8 @@ def _store_position(
         return None
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
-    seen = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
-    commit.put_client(positions.with_position(seen, known))
+    confirmed = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
+    commit.put_client(positions.with_position(confirmed, known))
     if page.deltas:
         announce_other_connection(commit, record, live=live)
     return cursor

@@ -224,7 +224,7 @@ def subscribe(
         The states in the order of `newcomers`; equal ones are one object.
     """
     shared: dict[tuple[object, ...], SubscriptionState] = {}
-    states = [_subscribe_one(commit, client, claims, at, rules, now_ms) for client, claims, at in newcomers]
+    states = [_subscribe_one(commit, client, claims, state, rules, now_ms) for client, claims, state in newcomers]
     return [shared.setdefault(state.value(), state) for state in states]
 
 
@@ -238,13 +238,13 @@ def _subscribe_one(
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_scope(record, access, commit.arrival)
-        record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
+        record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], first_cursor=0),))
     record = with_following(record, access)
     if record != known:
         commit.put_client(record)
     scope = scope_under(record, access)
-    can_share = scope is not None and 0 <= scope.start <= state.cursor  # the cursor belongs to these claims and rules
-    can_share = can_share and not record.sources  # a shared page does not consider what a client has from a source
+    has_cursor_of_scope = scope is not None and 0 <= scope.first_cursor <= state.cursor
+    can_share = has_cursor_of_scope and not record.sources  # a shared page does not consider rows of a source
     may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
     has_other_claims = can_share and not owns_cursors(record, access)
     return replace(
@@ -278,11 +278,11 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
     if known is None:
         return None
     record, cursor = known, None
-    confirmed = find_page(record, record.seen)
+    confirmed = find_page(record, record.confirmed_cursor)
     if confirmed is not None:
         newest_sent = max_sent(with_broadcasts(record, commit.arrival).scopes)
-        followed = msgspec.structs.replace(record, followed=True)
-        record, cursor = with_cursor_in_doubt(followed, confirmed, commit.arrival, newest_sent)
+        record = msgspec.structs.replace(record, gets_broadcasts=True)
+        record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, newest_sent)
     access = rules.access(commit, claims)
     if ends_scope(record, access):
         announce_other_connection(commit, known, live=False)
@@ -362,25 +362,25 @@ def _scan_group(
     access = state.access
     if state.has_more or access is None or access.directly is not None:
         return ScanResult(state, needs_pull=True)
-    at = subscriber_position(state, access, view.arrival)
-    keys = at.new_keys
+    position = subscriber_position(state, access, view.arrival)
+    keys = position.new_keys
     # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
     writers: set[str] = set()
-    shared_page = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
-    # `in_doubt_at`: the position of a client that may have been sent everything already, on another connection
+    shared_page = pull_page(view, _NO_CLIENT, position, access, state.limit, writers)
+    # `position_in_doubt`: the position of a client that may have been sent everything already, on another connection
     sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
-    in_doubt_at = at._replace(exact=False, sent=sent, sent_up_to=view.arrival)
+    position_in_doubt = position._replace(nothing_sent_since=False, sent=sent, sent_up_to=view.arrival)
     by_own_bucket = {own_bucket(name): name for name in group.clients}
     with_own_changes = group.with_own_changes.union(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
-    # `moved`: clients that other processes sent pages under other claims, without a delivered notice
+    # clients that other processes sent pages under other claims, without a delivered notice
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
-    moved = {name for name, record in records.items() if not _owns_cursors(view, record, access)}
-    in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | moved
+    with_new_claims = {name for name, record in records.items() if not _owns_cursors(view, record, access)}
+    in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims
     # a client that wrote to a row of the shared page, or has changes of its own, may lack something else
     others = {
-        name: pull_page(view, name, in_doubt_at if name in in_doubt_clients else at, access, state.limit)
+        name: pull_page(view, name, position_in_doubt if name in in_doubt_clients else position, access, state.limit)
         for name in with_own_changes | in_doubt_clients | group.clients & writers
     }
     if shared_page.has_more or any(page.has_more for page in others.values()):

@@ -4,8 +4,8 @@
 of a row, `render` turns that into deltas, `client_state` keeps the client's record. See `docs/feed.md`.
 """
 
-from lakesync.feed.apply import Applied, Sender, apply
+from lakesync.feed.apply import Sender, apply
 from lakesync.feed.pull import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.reindex import reindex_some
 
-__all__ = ["MAX_PAGE_BYTES", "Applied", "PulledPage", "Sender", "apply", "pull_page", "reindex_some"]
+__all__ = ["MAX_PAGE_BYTES", "PulledPage", "Sender", "apply", "pull_page", "reindex_some"]

@@ -59,13 +59,6 @@ class Sender(NamedTuple):
     computes the keys again after the rules changed."""
 
 
-class Applied(NamedTuple):
-    """The effect of a push on its sender."""
-
-    clean: bool
-    """Whether the sender need not be sent anything about the rows that it pushed."""
-
-
 class _RowEffect:
     """What the deltas of one push do to one row, collected delta by delta.
 
@@ -74,17 +67,17 @@ class _RowEffect:
 
     changed = False
     """Whether the row's state changed."""
-    voided = False
+    columns_removed = False
     """Whether a DELETE advanced the tombstone of a row with columns, so that clients may have to drop columns."""
-    contested = False
+    lost_to_others = False
     """Whether newer values of other clients won columns against the sender, which must be sent these values."""
-    stale = False
+    copy_differs = False
     """Whether the sender's copy certainly differs from the merged row by more than such columns."""
     deleted = False
     """Whether the push deletes the row."""
     inserted = False
     """Whether the push inserts the row, after any DELETE in it."""
-    blind = False
+    updated_first = False
     """Whether the push updates the row before it inserts it. In the sender's copy, that UPDATE may have found no row
     and changed nothing, while it counts in the merged row."""
     last_op = ""
@@ -106,16 +99,16 @@ class _RowEffect:
         if outcome.lost:
             self._contest(state, delta, outcome.lost, at)
         if op == "DELETE":
-            self.deleted, self.inserted, self.blind = True, False, False
-            self.voided |= there and state.tombstone != tombstone
-            self.stale |= state.visible  # the DELETE lost: the row lives on, but the sender has deleted its copy
+            self.deleted, self.inserted, self.updated_first = True, False, False
+            self.columns_removed |= there and state.tombstone != tombstone
+            self.copy_differs |= state.visible  # the DELETE lost: the row lives on, but the sender has deleted its copy
             return
         if op == "INSERT":
             self.inserted = True
         elif not self.inserted:
-            self.blind = True
+            self.updated_first = True
         if tombstone is not None and delta.stamp <= tombstone:
-            self.stale |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
+            self.copy_differs |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
 
     def _contest(self, state: RowState, delta: RowDelta, lost: Iterable[str], at: int) -> None:
         """Record the columns that a delta lost, to a tombstone or to another client's value.
@@ -129,10 +122,10 @@ class _RowEffect:
         for column in lost:
             cell = state.cells.get(column)
             if cell is None:  # a tombstone covers the value, which the sender has in its copy
-                self.stale = True
+                self.copy_differs = True
             elif cell.origin.client_id != delta.client_id:
                 state.touch((column,), at)  # so that the sender is sent the winning value, as if it had changed now
-                self.contested = True
+                self.lost_to_others = True
 
 
 def by_row(deltas: Sequence[RowDelta]) -> PushRows:
@@ -208,7 +201,7 @@ def apply(
     arrival: int,
     index: BucketIndex,
     stored: Mapping[RowKey, StoredRow] | None = None,
-) -> Applied:
+) -> bool:
     """Merge a push's deltas into rows, and store rows and feed entries.
 
     Two common cases are short cuts, for speed. One is the INSERT of a new row. The other is an UPDATE with a new hlc of
@@ -224,7 +217,7 @@ def apply(
         stored: the rows before the push; None to read them here.
 
     Returns:
-        Whether the sender must be sent anything about these rows.
+        Whether the sender's copies of these rows are right, so that it need not be sent anything about them.
     """
     deltas, shared = rows.deltas, rows.shared_columns
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
@@ -232,7 +225,7 @@ def apply(
     own = own_bucket(client_id)
     after: list[StoredRow] = []
     moves: list[Move] = []
-    clean = True
+    sender_is_current = True
     # `names`: the columns of the last UPDATE; `unruled`: whether an UPDATE of them may be merged later, because it is
     # narrow and no rule reads them. They are kept from row to row: most pushes update the same columns of each row.
     names: tuple[str, ...] = ()
@@ -260,18 +253,18 @@ def apply(
                 continue
         if before is None:
             before = StoredRow(key, arrival=at, state=RowState())
-        row, moved, returned = _applied(before, changes, client_id, at, allowed, index, reindexed=sender.reindexed)
+        row, row_moves, must_send = _merged(before, changes, client_id, at, allowed, index, reindexed=sender.reindexed)
         after.append(row)
-        if moved:
-            moves += moved
-        if returned:
-            clean = False
+        if row_moves:
+            moves += row_moves
+        if must_send:
+            sender_is_current = False
             moves.append(move(row, own, at, "own"))
     commit.put_rows(after, moves)
-    return Applied(clean)
+    return sender_is_current
 
 
-def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:
+def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, known_cursor: int) -> bool:
     """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
     Such a client must be sent a DELETE of a row that it may not see, or that was deleted since.
@@ -280,7 +273,7 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
         commit: the open transaction that stores the push.
         deltas: the deltas that were accepted before; the push may also contain new deltas of their rows.
         sender: the client that pushes, and what it may see.
-        seen: the newest cursor that the client certainly has.
+        known_cursor: the newest cursor that the client certainly has.
 
     Returns:
         Whether there is such a row, so that the client must be sent something.
@@ -294,7 +287,7 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
     ]
     # a client that retries the same push again and again causes one move of each row, not one for each retry
-    fresh = [row for row in lost if not _is_astray(row, sender.client_id, seen)]
+    fresh = [row for row in lost if not _is_astray(row, sender.client_id, known_cursor)]
     if fresh:
         commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
     rows, moves = [], []
@@ -309,19 +302,19 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen
     return bool(lost)
 
 
-def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:
+def _is_astray(row: StoredRow, client_id: str, known_cursor: int) -> bool:
     """Return whether the client's copy is astray since its last delta, and the client may not know that yet.
 
     Args:
         row: the stored row.
         client_id: the client's id.
-        seen: the newest cursor that the client certainly has.
+        known_cursor: the newest cursor that the client certainly has.
     """
     writer = row.writers.get(client_id)
-    return writer is not None and writer.inserted == -writer.latest and writer.latest > seen
+    return writer is not None and writer.inserted == -writer.latest and writer.latest > known_cursor
 
 
-def _applied(
+def _merged(
     before: StoredRow,
     changes: Sequence[RowDelta],
     client_id: str,
@@ -357,18 +350,18 @@ def _applied(
     if effect.changed:
         row.arrival = at
         # bucket keys are computed only if a column that rules read may have changed
-        if effect.voided or not (reindexed and _has_same_keys(before.state, state, index)):
+        if effect.columns_removed or not (reindexed and _has_same_keys(before.state, state, index)):
             moves = _moves(effect, row, keys_of(row, index))
     # `had`, `has`: whether the sender may see the row before and after the push. `stale`: whether the sender's own copy
     # of the row may differ from the merged row by more than columns that others won.
     had = not allowed.isdisjoint(before.keys)
     has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
-    stale = effect.stale or not has
+    stale = effect.copy_differs or not has
     if effect.inserted:  # the INSERT created the sender's copy, unless the sender had an older one
         # `inserted == 0`: the sender has only updated the row so far. Its copy may be an older row that this INSERT did
         # not create, with columns that the INSERT does not have.
         known = before.writers.get(client_id)
-        stale = stale or effect.blind or (not effect.deleted and known is not None and known.inserted == 0)
+        stale = stale or effect.updated_first or (not effect.deleted and known is not None and known.inserted == 0)
     else:  # at the sender, an UPDATE changes nothing if it deleted the row itself or was not sent the row
         stale = stale or effect.deleted or not had
     if not had:
@@ -379,10 +372,10 @@ def _applied(
     if stale and effect.last_op != "DELETE":
         row.writers[client_id] = Writer(-at, at)  # a negative arrival: the sender's copy is astray
     if not has:  # a sender that may not see the row must drop its copy, unless it deleted the row
-        return row, moves, effect.last_op != "DELETE" or effect.stale
+        return row, moves, effect.last_op != "DELETE" or effect.copy_differs
     # a sender that may see the row only since this push needs the columns of others, and its own earlier ones
     more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
-    return row, moves, stale or effect.contested or more
+    return row, moves, stale or effect.lost_to_others or more
 
 
 def _newest(state: RowState) -> Stamp:
@@ -456,10 +449,12 @@ def _moves(effect: _RowEffect, row: StoredRow, new: tuple[str, ...]) -> list[Mov
         new: its bucket keys after the push.
     """
     old = row.keys
-    if effect.voided:
+    if effect.columns_removed:
         row.emptied = row.arrival
     elif new == old:
         return []
     row.keys = new
-    moves = [move(row, bucket, row.arrival, "leave") for bucket in old if effect.voided or bucket not in new]
-    return moves + [move(row, bucket, row.arrival, "join") for bucket in new if effect.voided or bucket not in old]
+    moves = [move(row, bucket, row.arrival, "leave") for bucket in old if effect.columns_removed or bucket not in new]
+    return moves + [
+        move(row, bucket, row.arrival, "join") for bucket in new if effect.columns_removed or bucket not in old
+    ]

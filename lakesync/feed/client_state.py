@@ -12,7 +12,7 @@ from the record what a cursor means. The terms, which `feed.positions` defines i
 - A *transition* is a series of pages that takes a client from one scope to the next. A *rescan* reads ranges of the
   feed that lie below the cursor.
 - *Broadcasts* are pages that the server sends over a WebSocket without a request. They are not recorded for each
-  client: `Scope.followed` says that they may be sent.
+  client: `Scope.gets_broadcasts` says that they may be sent.
 
 The fields of the record, its scopes and its pages are explained in `staging.records.clients`.
 """
@@ -45,27 +45,29 @@ _NO_END = MAX_HLC
 """`PastKey.sent_up_to` of a key from before a rebuild: it is unknown until when the client was sent rows under it."""
 
 
-def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -> ClientRecord | None:
+def current(record: ClientRecord | None, epoch: int, visible_keys: Iterable[str] = ()) -> ClientRecord | None:
     """Return the client's record for this epoch. A record from before a rebuild keeps only its bucket keys.
 
     Args:
         record: the stored record; None if the client has none.
         epoch: the store's epoch, which a rebuild of the store from the lake increases.
-        sees: the bucket keys that the client may see now. If its record was erased or lost, these are all that is known
-            of what it was sent.
+        visible_keys: the bucket keys that the client may see now. If its record was erased or lost, these are all that
+            is known of what it was sent.
 
     Returns:
         The record; None for a client that has none.
     """
     if record is None or record.epoch == epoch:
         return record
-    keys = {past.key for past in record.past} | {key for scope in record.scopes for key in scope.keys}
-    return unknown_client(record.client_id, epoch, keys.union(sees) if record.epoch == LOST else keys)
+    keys = {past.key for past in record.past_keys} | {key for scope in record.scopes for key in scope.keys}
+    return unknown_client(record.client_id, epoch, keys.union(visible_keys) if record.epoch == LOST else keys)
 
 
 def is_blank(record: ClientRecord | None) -> bool:
     """Return whether the client was never sent anything and never pushed."""
-    return record is None or not (record.pages_sent or record.followed or record.wrote or record.past or record.sources)
+    return record is None or not (
+        record.pages_sent or record.gets_broadcasts or record.has_pushed or record.past_keys or record.sources
+    )
 
 
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
@@ -78,7 +80,7 @@ def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
         record: the client's record; it is returned unchanged if no broadcasts are sent in its newest scope.
         newest: the gateway's newest arrival.
     """
-    if not record.scopes or not record.scopes[-1].followed:
+    if not record.scopes or not record.scopes[-1].gets_broadcasts:
         return record
     *earlier, scope = record.scopes
     return replace(record, scopes=(*earlier, _with_rows_sent(scope, newest, newest)))
@@ -89,29 +91,40 @@ def scope_under(record: ClientRecord, access: Access) -> Scope | None:
 
     Args:
         record: the client's record.
-        access: what the client may see.
+        access: what the client may see on its WebSocket.
     """
     return next((scope for scope in reversed(record.scopes) if access.same_as(scope)), None)
 
 
-def with_following(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
+def with_following(record: ClientRecord, access: Access, *, cursor_is_unstored: bool = False) -> ClientRecord:
     """Return the record of a client to which broadcasts are sent from now on, in its newest scope.
 
-    If the newest scope has other claims or rules than the connection, only `ClientRecord.followed` is set: the client
-    gets a page of its own before any broadcast.
+    If the newest scope has other claims or rules than the connection, only `ClientRecord.gets_broadcasts` is set: the
+    client gets a page of its own before any broadcast.
 
     Args:
         record: the client's record.
         access: what the client may see on its WebSocket; the bucket keys are added to the scope.
-        loose: whether a page was sent whose cursor the client does not store. A later pull under other claims must
-            then start again (`Access.resets`).
+        cursor_is_unstored: whether a page was sent whose cursor the client does not store. A later pull under other
+            claims must then start again (`Access.resets`).
     """
-    record = replace(record, followed=True)
+    record = replace(record, gets_broadcasts=True)
     if not record.scopes or not access.same_as(record.scopes[-1]):
         return record
     *earlier, known = record.scopes
     keys = tuple(sorted(access.keys.union(known.keys)))
-    return replace(record, scopes=(*earlier, replace(known, keys=keys, followed=True, loose=known.loose or loose)))
+    return replace(
+        record,
+        scopes=(
+            *earlier,
+            replace(
+                known,
+                keys=keys,
+                gets_broadcasts=True,
+                has_unstored_cursors=known.has_unstored_cursors or cursor_is_unstored,
+            ),
+        ),
+    )
 
 
 def has_other_access(record: ClientRecord, access: Access) -> bool:
@@ -121,7 +134,7 @@ def has_other_access(record: ClientRecord, access: Access) -> bool:
         record: the client's record.
         access: what the client may see by the present request.
     """
-    return record.followed and ends_scope(record, access)
+    return record.gets_broadcasts and ends_scope(record, access)
 
 
 def ends_scope(record: ClientRecord, access: Access) -> bool:
@@ -135,14 +148,17 @@ def ends_scope(record: ClientRecord, access: Access) -> bool:
 
 
 def owns_cursors(record: ClientRecord, access: Access) -> bool:
-    """Return whether complete cursors belong to `access`: the newest scope has it, and a complete cursor was sent.
+    """Return whether complete cursors that the client is sent now mean what `access` shows.
+
+    They belong to the newest scope. So that scope must have the claims and rules of `access`, and at least one complete
+    cursor.
 
     Args:
         record: the client's record.
         access: what the client may see on the connection in question.
     """
     scope = record.scopes[-1] if record.scopes else None
-    return scope is not None and scope.start >= 0 and access.same_as(scope)
+    return scope is not None and scope.first_cursor >= 0 and access.same_as(scope)
 
 
 def unknown_client(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
@@ -156,7 +172,7 @@ def unknown_client(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRec
         keys: the bucket keys under which it may have been sent rows.
     """
     past = tuple(PastKey(key, 0, _NO_END) for key in sorted(keys))
-    return ClientRecord(client_id, epoch, 0, past=past, wrote=True, may_hold_unknown_rows=True)
+    return ClientRecord(client_id, epoch, 0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 
 def with_scope(
@@ -165,7 +181,7 @@ def with_scope(
     newest: int,
     sent_up_to: int = 0,
     upserted_up_to: int = 0,
-    older: AbstractSet[str] = frozenset(),
+    older_keys: AbstractSet[str] = frozenset(),
 ) -> ClientRecord:
     """Return the record after a page was sent under `access`: its newest scope has `access` and covers the page.
 
@@ -178,10 +194,10 @@ def with_scope(
         newest: the gateway's newest arrival.
         sent_up_to: the latest feed position of a row in the page; 0 if it has none.
         upserted_up_to: the latest feed position of an INSERT or UPDATE in the page; 0 if it has none.
-        older: bucket keys of rows in the page that are not in `access`, because a re-index is running.
+        older_keys: bucket keys of rows in the page that are not in `access`, because a re-index is running.
     """
-    if older:
-        record = replace(record, past=_with_older_keys(record, older, newest, upserted_up_to))
+    if older_keys:
+        record = replace(record, past_keys=_with_older_keys(record, older_keys, newest, upserted_up_to))
     if record.scopes and access.same_as(record.scopes[-1]):  # the newest scope continues, perhaps with more keys
         *earlier, scope = record.scopes
         if not sent_up_to and access.keys.issubset(scope.keys):
@@ -191,7 +207,7 @@ def with_scope(
     else:  # a new scope; broadcasts of the last one may have been sent up to now
         earlier = list(with_broadcasts(record, newest).scopes)
         if earlier:
-            earlier[-1] = replace(earlier[-1], followed=False, ended_at=newest)
+            earlier[-1] = replace(earlier[-1], gets_broadcasts=False, ended_at=newest)
         number = earlier[-1].number + 1 if earlier else 1
         keys = tuple(sorted(access.keys))
         scope = Scope(
@@ -203,13 +219,13 @@ def with_scope(
         record,
         scopes=kept,
         pages=tuple(page for page in record.pages if removed_numbers.isdisjoint((page.scope, page.base_scope))),
-        past=_with_past_keys(record.past, removed),
+        past_keys=_with_past_keys(record.past_keys, removed),
         pages_sent=record.pages_sent + (sent_up_to > 0),
     )
 
 
 def _with_older_keys(
-    record: ClientRecord, older: AbstractSet[str], newest: int, upserted_up_to: int
+    record: ClientRecord, older_keys: AbstractSet[str], newest: int, upserted_up_to: int
 ) -> tuple[PastKey, ...]:
     """Return the past keys after rows were sent under keys that only earlier scopes have, during a re-index.
 
@@ -217,20 +233,20 @@ def _with_older_keys(
 
     Args:
         record: the client's record.
-        older: the bucket keys of the rows.
+        older_keys: the bucket keys of the rows.
         newest: the gateway's newest arrival.
         upserted_up_to: the latest feed position of an INSERT or UPDATE that was sent.
     """
     raised = [
         replace(past, sent_up_to=max(past.sent_up_to, upserted_up_to), ended_at=max(past.ended_at, newest))
-        if past.key in older
+        if past.key in older_keys
         else past
-        for past in record.past
+        for past in record.past_keys
     ]
     since: dict[str, int] = {}
     for scope in record.scopes:
-        for key in older & set(scope.keys):
-            since.setdefault(key, scope.at)  # of several scopes with the key, the first one
+        for key in older_keys & set(scope.keys):
+            since.setdefault(key, scope.began_at)  # of several scopes with the key, the first one
     for past in raised:
         since.pop(past.key, None)
     return (*raised, *(PastKey(key, at, upserted_up_to, newest) for key, at in since.items()))
@@ -254,26 +270,26 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
         if scope.number in with_pages:
             kept.append(scope)
             continue
-        if scope.loose or scope.rules_version != scopes[-1].rules_version:
+        if scope.has_unstored_cursors or scope.rules_version != scopes[-1].rules_version:
             removed += kept
             kept = []
-        elif kept and scope.start >= 0 and not kept[-1].end:
+        elif kept and scope.first_cursor >= 0 and not kept[-1].cursors_end:
             # later cursors belonged to the removed scope, and must not be taken for cursors of the kept one
-            kept[-1] = replace(kept[-1], end=scope.start)
+            kept[-1] = replace(kept[-1], cursors_end=scope.first_cursor)
         removed.append(scope)
     return (*kept, *scopes[-SCOPES_KEPT:]), removed
 
 
 def _with_rows_sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:
-    """Return the scope after rows were sent up to a feed position, and INSERTs or UPDATEs up to another one.
+    """Return the scope after rows or DELETEs were sent up to a feed position, and INSERTs or UPDATEs up to another one.
 
     Args:
         scope: the scope.
-        sent_up_to: the latest feed position of a row, or of a DELETE.
+        sent_up_to: the latest feed position of an INSERT, an UPDATE or a DELETE.
         upserted_up_to: the latest feed position of an INSERT or UPDATE.
     """
     return replace(
-        scope, sent_up_to=max(scope.sent_up_to, sent_up_to), upserted_up_to=max(scope.reached, upserted_up_to)
+        scope, sent_up_to=max(scope.sent_up_to, sent_up_to), upserted_up_to=max(scope.may_have_up_to, upserted_up_to)
     )
 
 
@@ -288,12 +304,12 @@ def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecor
         newest: the gateway's newest arrival.
     """
     *earlier, scope = record.scopes
-    if scope.start >= 0:
-        return record, max(newest, scope.start)
+    if scope.first_cursor >= 0:
+        return record, max(newest, scope.first_cursor)
     cursor = newest
     if earlier:
         record, cursor = with_page_mark(record, newest)
-    return replace(record, scopes=(*earlier, replace(scope, start=cursor))), cursor
+    return replace(record, scopes=(*earlier, replace(scope, first_cursor=cursor))), cursor
 
 
 def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[ClientRecord, int]:
@@ -310,18 +326,18 @@ def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[
     """
     # The marks of a client use the 255 numbers between two arrivals in turn, so that its latest 255 marks differ.
     floor = max(arrival, above) // ARRIVAL_STEP * ARRIVAL_STEP
-    cursor = floor + record.marks % (ARRIVAL_STEP - 1) + 1
+    cursor = floor + record.mark_count % (ARRIVAL_STEP - 1) + 1
     if cursor <= above:
         cursor += ARRIVAL_STEP
     if cursor > MAX_HLC:
         return with_page_mark(record, arrival)
-    return replace(record, marks=record.marks + 1), cursor
+    return replace(record, mark_count=record.mark_count + 1), cursor
 
 
 def with_page(record: ClientRecord, page: Page) -> ClientRecord:
     """Return the record with a page added; it replaces one with the same cursor.
 
-    Above `PAGES_KEPT`, the oldest pages are removed, but not that of the cursor `seen`, which the client certainly has.
+    Above `PAGES_KEPT`, the oldest pages are removed, but not that of the client's `confirmed_cursor`.
 
     Args:
         record: the client's record.
@@ -330,7 +346,7 @@ def with_page(record: ClientRecord, page: Page) -> ClientRecord:
     pages = [each for each in record.pages if each.cursor != page.cursor]
     surplus = len(pages) + 1 - PAGES_KEPT
     if surplus > 0:
-        removed = [each for each in pages if each.cursor != record.seen][:surplus]
+        removed = [each for each in pages if each.cursor != record.confirmed_cursor][:surplus]
         pages = [each for each in pages if each not in removed]
     return replace(record, pages=(*pages, page))
 
@@ -349,8 +365,8 @@ def find_page(record: ClientRecord, cursor: int) -> Page | None:
     if scope is None:
         return None
     later = later_scopes(record, scope)
-    exact = max_sent((scope, *later)) <= cursor and not any(other.sent_up_to for other in later)
-    return complete_page(cursor, cursor, scope, record.pages_sent if exact else -1)
+    nothing_sent_since = max_sent((scope, *later)) <= cursor and not any(other.sent_up_to for other in later)
+    return complete_page(cursor, cursor, scope, record.pages_sent if nothing_sent_since else -1)
 
 
 def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
@@ -364,57 +380,61 @@ def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
     return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
 
 
-def complete_page(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
+def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> Page:
     """Return a page which says that a cursor means the same as a complete cursor.
 
     Args:
         cursor: the cursor, which may be a page mark.
         complete: the complete cursor.
         scope: the scope of the complete cursor.
-        serial: the number of pages with deltas that the client had been sent when it got the cursor; -1 if it may have
-            been sent more.
+        pages_sent: the number of pages with deltas that the client had been sent when it got the cursor; -1 if it may
+            have been sent more.
     """
     return Page(
         cursor=cursor,
-        after=complete,
+        read_up_to=complete,
         base=complete,
-        until=complete,
+        newest_at_start=complete,
         resync=False,
         base_scope=scope.number,
         scope=scope.number,
         transition_at=0,
         rescan=(),
         rescan_first=True,
-        serial=serial,
+        pages_sent=pages_sent,
     )
 
 
-def with_cursor_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> tuple[ClientRecord, int]:
+def with_cursor_in_doubt(
+    record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int
+) -> tuple[ClientRecord, int]:
     """Create the cursor in the response to a push of a client that may not have received what it was sent.
 
-    The client certainly has what `seen` means. Of what it was sent since, it may have all, a part or nothing. Pulls
-    from the new cursor first return what is new, so that a client that pushes all the time gets new changes. Then they
-    return again what the client was sent since `seen`.
+    The client certainly has everything up to the page `confirmed`. Of what it was sent since, it may have all, a part
+    or nothing. Pulls from the new cursor first return what is new, so that a client that pushes all the time gets new
+    changes. Then they return again what the client was sent since `confirmed`.
 
     Args:
         record: the client's record.
-        seen: what the newest cursor means that the client certainly has.
+        confirmed: what the newest cursor means that the client certainly has.
         newest: the gateway's newest arrival.
         sent_up_to: the latest feed position of a row that the client was sent.
 
     Returns:
         The record, in which the cursor is a page mark, and the cursor.
     """
-    page = _page_in_doubt(record, seen, newest, sent_up_to)
+    page = _page_in_doubt(record, confirmed, newest, sent_up_to)
     for stored in record.pages:
         if stored == replace(page, cursor=stored.cursor):
             return record, stored.cursor
     # above every cursor that the client was sent
-    record, cursor = with_page_mark(record, 0, above=max(record.last, record.seen, seen.cursor, NEVER_PULLED))
+    record, cursor = with_page_mark(
+        record, 0, above=max(record.last_sent_cursor, record.confirmed_cursor, confirmed.cursor, NEVER_PULLED)
+    )
     return with_page(record, replace(page, cursor=cursor)), cursor
 
 
-def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> Page:
+def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:
     """Return what the cursor of `with_cursor_in_doubt` means, with the same arguments; `cursor` is 0 in the page.
 
     For example, the client certainly has everything up to 10, and was sent rows up to 50. A pull from the new cursor
@@ -422,45 +442,47 @@ def _page_in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: in
     rescan, it reads (30, 50) first and then (10, 30): a client that pushes before each page would otherwise be sent the
     same rows each time.
 
-    `serial` is negative, because the client may have more than the page says: no number of pages is then equal to it.
+    `pages_sent` is negative, because the client may have more than the page says: no number of pages equals it.
     """
-    seen_scope = scope_numbered(record, seen.scope)
+    seen_scope = scope_numbered(record, confirmed.scope)
     later = later_scopes(record, seen_scope) if seen_scope is not None else []
-    is_transition = seen.base_scope not in (0, seen.scope)
-    if seen_scope is None or len(later) > 1 or (later and (is_transition or seen.resync)):
+    is_transition = confirmed.base_scope not in (0, confirmed.scope)
+    if seen_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
         # claims or rules changed more than once since: the client starts again, and may have any row
         return Page(
             cursor=0,
-            after=0,
+            read_up_to=0,
             base=NO_BASE,
-            until=newest,
+            newest_at_start=newest,
             resync=True,
             base_scope=0,
             scope=record.scopes[-1].number if record.scopes else 0,
             transition_at=0,
             rescan=(),
             rescan_first=True,
-            serial=-1 - record.pages_sent,
+            pages_sent=-1 - record.pages_sent,
         )
-    after = max(seen.after, sent_up_to)
-    low = min((low for low, _ in seen.rescan), default=seen.after)  # the client has everything up to here
-    transition_at, base_scope, scope = seen.transition_at, seen.base_scope, seen.scope
+    after = max(confirmed.read_up_to, sent_up_to)
+    low = min(
+        (low for low, _ in confirmed.rescan), default=confirmed.read_up_to
+    )  # the client has everything up to here
+    transition_at, base_scope, scope = confirmed.transition_at, confirmed.base_scope, confirmed.scope
     if later:  # a transition to the later scope, whose rescan begins at 0
         transition_at, base_scope, scope, low = low, seen_scope.number, later[0].number, 0
     # Ranges that the client was sent again last time come last.
-    last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last), ())
+    last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last_sent_cursor), ())
     continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
     rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])
     return replace(
-        seen,
+        confirmed,
         cursor=0,
-        after=after,
+        read_up_to=after,
         base_scope=base_scope,
         scope=scope,
         transition_at=transition_at,
         rescan=rescan,
         rescan_first=False,
-        serial=-1 - record.pages_sent,
+        pages_sent=-1 - record.pages_sent,
     )
 
 
@@ -475,9 +497,11 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
         removed: the scopes that are removed from the record.
     """
     removed = list(removed)
-    added = [PastKey(key, scope.at, scope.reached, scope.ended_at) for scope in removed for key in scope.keys]
-    with_later_deletes = [scope for scope in removed if scope.sent_up_to > (scope.reached if scope.keys else 0)]
-    added += [PastKey("", scope.at, scope.sent_up_to, scope.ended_at) for scope in with_later_deletes]
+    added = [
+        PastKey(key, scope.began_at, scope.may_have_up_to, scope.ended_at) for scope in removed for key in scope.keys
+    ]
+    with_later_deletes = [scope for scope in removed if scope.sent_up_to > (scope.may_have_up_to if scope.keys else 0)]
+    added += [PastKey("", scope.began_at, scope.sent_up_to, scope.ended_at) for scope in with_later_deletes]
     periods = list(dict.fromkeys((*past, *added)))
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}
@@ -485,6 +509,8 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
             group = (each.key, each.sent_up_to == _NO_END)  # a joined period would lose the end of the other
             known = joined.get(group, each)
             ended_at = max(known.ended_at, each.ended_at)
-            joined[group] = PastKey(each.key, min(known.at, each.at), max(known.sent_up_to, each.sent_up_to), ended_at)
+            joined[group] = PastKey(
+                each.key, min(known.began_at, each.began_at), max(known.sent_up_to, each.sent_up_to), ended_at
+            )
         periods = list(joined.values())
     return tuple(sorted(periods, key=lambda period: period.sent_up_to)[-PAST_KEPT:])

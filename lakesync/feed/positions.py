@@ -75,16 +75,18 @@ class Access(NamedTuple):
         page's cursor. So a client that still sends an older cursor has not applied the later page, and the older cursor
         keeps its meaning. This conclusion is wrong in two cases, in which the client must start again:
 
-        - The later pages had cursors that the client does not store (`Scope.loose`).
+        - The client does not store the cursors of the later pages (`Scope.has_unstored_cursors`).
         - The later pages were sent under other rules. They may belong to the same token, and may have been sent while
           the client's pull was in progress.
 
         Args:
             scope: a scope after that of the cursor, in which the client may have been sent pages.
             confirmed: whether the client sent the cursor itself. False for the cursor that the server keeps for a
-                connection: it covers every page sent on that connection, so `Scope.loose` does not matter.
+                connection: it covers every page sent on that connection, so unstored cursors do not matter.
         """
-        return not self.same_as(scope) and (scope.rules_version != self.rules_version or (confirmed and scope.loose))
+        return not self.same_as(scope) and (
+            scope.rules_version != self.rules_version or (confirmed and scope.has_unstored_cursors)
+        )
 
 
 class SentPeriod(NamedTuple):
@@ -93,7 +95,7 @@ class SentPeriod(NamedTuple):
     `feed.row_presence` compares it with a row's entry, to see whether the client may have been sent the row.
     """
 
-    at: int
+    began_at: int
     """The gateway's newest arrival when the period began."""
     upserted_up_to: int
     """The latest feed position at which an INSERT or UPDATE was sent in the period."""
@@ -105,15 +107,15 @@ class SentPeriod(NamedTuple):
 class Position(NamedTuple):
     """Where a pull starts, and what its client may have. "These pages" are those since the complete cursor `base`.
 
-    `after`, `base`, `until`, `resync`, `base_scope`, `transition_at`, `rescan` and `rescan_first` are stored in the
-    `Page` of a page mark, so that the next pull continues there.
+    `read_up_to`, `base`, `newest_at_start`, `resync`, `base_scope`, `transition_at`, `rescan` and `rescan_first` are
+    stored in the `Page` of a page mark, so that the next pull continues there.
     """
 
-    after: int
+    read_up_to: int
     """The feed was read up to this arrival, except for `rescan`."""
     base: int
     """The complete cursor at which these pages began; `NO_BASE` if the client had nothing, or it is unknown what."""
-    until: int
+    newest_at_start: int
     """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
     no earlier page can have sent it at another one."""
     resync: bool
@@ -128,15 +130,15 @@ class Position(NamedTuple):
     """The periods since `base` in which the client may have been sent rows, by bucket key; in a resync, all periods."""
     sent_up_to: int
     """The latest feed position at which a row was sent since `base`, under any key."""
-    exact: bool = True
+    nothing_sent_since: bool = True
     """Whether the client was sent nothing after this cursor, so that it certainly has no page that the cursor omits."""
     transition_at: int = 0
     """The transition reads the feed up to this arrival; 0 without a transition."""
     rescan: tuple[Range, ...] = ()
-    """Ranges of the feed to read in addition to what is above `after`: for a transition, or because it is unknown
+    """Ranges of the feed to read in addition to what is above `read_up_to`: for a transition, or because it is unknown
     whether the client received the pages that were read from them."""
     rescan_first: bool = True
-    """Whether `rescan` is read before what is above `after`."""
+    """Whether `rescan` is read before what is above `read_up_to`."""
     may_hold_unknown_rows: bool = False
     """Whether the client may have rows that the gateway never knew, so that no row is certainly new to it.
     `engine.pulling` sets this field and the two that follow; `locate` leaves their defaults."""
@@ -146,11 +148,11 @@ class Position(NamedTuple):
     own_writes_up_to: int | None = None
     """The hlc up to which the client says that it has its own writes. Later ones are sent back to it, because its
     database may be restored from a backup. None if it has all of them."""
-    wrote: bool = False
+    has_pushed: bool = False
     """Whether the client ever pushed. Only used without a base: its own writes are then all that it may have."""
 
     @property
-    def moved(self) -> bool:
+    def is_transition(self) -> bool:
         """Whether the pages are a transition: the active bucket keys are not those of `base`. False in a resync."""
         return self.old_keys != self.new_keys and not self.resync
 
@@ -175,8 +177,8 @@ def locate(
     if since <= NEVER_PULLED:
         # A client that sends 0 after a push may have lost its database, and with it its own rows. It may push again and
         # then send `NEVER_PULLED`. That it sent 0 before is known by the page of cursor 0.
-        has_restarted = record.wrote and (since == 0 or any(page.cursor == 0 for page in record.pages))
-        may_have_rows = max_sent(record.scopes) > 0 or bool(record.past) or has_restarted
+        has_restarted = record.has_pushed and (since == 0 or any(page.cursor == 0 for page in record.pages))
+        may_have_rows = max_sent(record.scopes) > 0 or bool(record.past_keys) or has_restarted
         return _at_start(record, newest, access, resync=may_have_rows)
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
@@ -229,9 +231,10 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
         ):
             continue
         # A complete cursor of this scope is its first one, or any later arrival before the next scope took over.
-        # `start` is -1 if no complete cursor was sent in the scope; `end` is 0 if no scope after it was removed.
-        if scope.start == cursor or (0 <= scope.start < cursor and cursor % ARRIVAL_STEP == 0):
-            return scope if not scope.end or cursor < scope.end else None
+        # `first_cursor` is -1 if no complete cursor was sent in the scope.
+        # `cursors_end` is 0 if no scope after it was removed.
+        if scope.first_cursor == cursor or (0 <= scope.first_cursor < cursor and cursor % ARRIVAL_STEP == 0):
+            return scope if not scope.cursors_end or cursor < scope.cursors_end else None
     return None
 
 
@@ -247,7 +250,7 @@ def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
 
 def is_complete_page(page: Page) -> bool:
     """Return whether the page's cursor means the same as a complete cursor."""
-    return page.after == page.base and page.base_scope == page.scope and not page.rescan
+    return page.read_up_to == page.base and page.base_scope == page.scope and not page.rescan
 
 
 def max_sent(scopes: Iterable[Scope | PastKey]) -> int:
@@ -264,7 +267,7 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
         access: the claims and bucket keys that decide what the client may see.
         resync: whether the client may have any row. Otherwise it was sent nothing, and has only its own writes.
     """
-    past, scopes = (record.past, record.scopes) if record is not None else ((), ())
+    past, scopes = (record.past_keys, record.scopes) if record is not None else ((), ())
     sent, sent_up_to = _sent_periods(past, scopes)
     return Position(
         0,
@@ -276,7 +279,7 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
         new_keys=access.keys,
         sent=sent,
         sent_up_to=sent_up_to,
-        wrote=record is not None and record.wrote,
+        has_pushed=record is not None and record.has_pushed,
     )
 
 
@@ -298,20 +301,20 @@ def _at_complete_cursor(
         return restart_position(record, newest, access)
     sent, sent_up_to = _sent_since(record, since, scope)
     # nothing was sent after this cursor, so everything that the client lacks is newer than the cursor
-    exact = sent_up_to <= since and not any(other.sent_up_to for other in later)
+    nothing_sent_since = sent_up_to <= since and not any(other.sent_up_to for other in later)
     old_keys, new_keys = _keys(scope, scope, access)
     moved = old_keys != new_keys
     return Position(
-        after=since,
+        read_up_to=since,
         base=since,
-        until=newest if exact else since,
+        newest_at_start=newest if nothing_sent_since else since,
         resync=False,
         base_scope=scope.number,
         old_keys=old_keys,
         new_keys=new_keys,
         sent=sent,
         sent_up_to=sent_up_to,
-        exact=exact,
+        nothing_sent_since=nothing_sent_since,
         transition_at=since if moved else 0,
         rescan=((0, since),) if moved else (),
     )
@@ -344,35 +347,40 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
     if later and rescan:
         # These pages must now also read the bucket keys of later scopes. Under such a key, a row that the rescan has
         # not reached may have a feed position that was read already, without the key. So the rescan covers all of it.
-        rescan = ((min(low for low, _ in rescan), page.after),)
+        rescan = ((min(low for low, _ in rescan), page.read_up_to),)
     if page.resync:
         restarted = restart_position(record, newest, access)
-        return restarted._replace(after=page.after, until=page.until, rescan=rescan, rescan_first=page.rescan_first)
+        return restarted._replace(
+            read_up_to=page.read_up_to,
+            newest_at_start=page.newest_at_start,
+            rescan=rescan,
+            rescan_first=page.rescan_first,
+        )
     old_keys, new_keys = _keys(base_scope, page_scope, access)
     begins_transition = not same and old_keys != new_keys
-    exact = page.serial == record.pages_sent  # the client was sent no page with deltas after this one
+    nothing_sent_since = page.pages_sent == record.pages_sent  # the client was sent no page with deltas after this one
     sent, sent_up_to = _sent_since(record, page.base, base_scope)
     if begins_transition:
         # The transition reads all of the feed below, under keys that became active or inactive: up to here, these pages
         # have read it under the old keys without a gap.
-        transition_at = min((low for low, _ in page.rescan), default=page.after)
+        transition_at = min((low for low, _ in page.rescan), default=page.read_up_to)
     else:
         transition_at = page.transition_at
     return Position(
-        after=page.after,
+        read_up_to=page.read_up_to,
         base=page.base,
-        until=newest if exact and is_complete_page(page) else page.until,
+        newest_at_start=newest if nothing_sent_since and is_complete_page(page) else page.newest_at_start,
         resync=False,
         base_scope=page.base_scope or (page_scope.number if begins_transition else 0),
         old_keys=old_keys,
         new_keys=new_keys,
         sent=sent,
         sent_up_to=sent_up_to,
-        exact=exact,
+        nothing_sent_since=nothing_sent_since,
         transition_at=transition_at,
-        rescan=((0, page.after),) if begins_transition else rescan,
+        rescan=((0, page.read_up_to),) if begins_transition else rescan,
         rescan_first=page.rescan_first or begins_transition,
-        wrote=record.wrote,
+        has_pushed=record.has_pushed,
     )
 
 
@@ -411,7 +419,9 @@ def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dic
     was sent nothing under them. Past keys without an end are not: they are from before the client reached any complete
     cursor.
     """
-    past = [past for past in record.past if base < max(past.sent_up_to, past.ended_at) and past.sent_up_to < MAX_HLC]
+    past = [
+        past for past in record.past_keys if base < max(past.sent_up_to, past.ended_at) and past.sent_up_to < MAX_HLC
+    ]
     scopes = record.scopes if base == NO_BASE else [base_scope, *later_scopes(record, base_scope)]
     return _sent_periods(past, scopes)
 
@@ -429,8 +439,8 @@ def _sent_periods(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dic
     sent: dict[str, list[SentPeriod]] = {}
     for each in past:
         if each.key:
-            sent.setdefault(each.key, []).append(SentPeriod(each.at, each.sent_up_to, each.ended_at))
+            sent.setdefault(each.key, []).append(SentPeriod(each.began_at, each.sent_up_to, each.ended_at))
     for scope in scopes:
         for key in scope.keys:
-            sent.setdefault(key, []).append(SentPeriod(scope.at, scope.reached, scope.ended_at))
+            sent.setdefault(key, []).append(SentPeriod(scope.began_at, scope.may_have_up_to, scope.ended_at))
     return sent, max(max_sent(past), max_sent(scopes))

@@ -58,15 +58,15 @@ class PulledPage(NamedTuple):
     deltas: Sequence[RowDelta]
     has_more: bool
     """Whether the page is full, so that there may be more."""
-    after: int
+    read_up_to: int
     """The feed was read up to this arrival, except for `rescan`."""
     rescan: tuple[Range, ...]
-    """Ranges of the feed up to `after` that are still to be read, as in `Position.rescan`."""
+    """Ranges of the feed up to `read_up_to` that are still to be read, as in `Position.rescan`."""
     sent_up_to: int
     """The latest feed position of a row in the page; 0 if it has none."""
     upserted_up_to: int
     """The latest feed position of an INSERT or UPDATE in the page; 0 if it has none."""
-    older: frozenset[str] = frozenset()
+    older_keys: frozenset[str] = frozenset()
     """Bucket keys of rows that were sent although the client may not see any of these keys. During a re-index, such a
     row is visible by the new rules, but is still stored with the keys of the old ones."""
 
@@ -74,7 +74,7 @@ class PulledPage(NamedTuple):
 def pull_page(
     view: FeedView,
     client_id: str,
-    at: Position,
+    position: Position,
     access: Access,
     limit: int,
     writers: set[str] | None = None,
@@ -86,7 +86,7 @@ def pull_page(
     Args:
         view: a consistent read of the gateway's store.
         client_id: the client's id.
-        at: the client's feed position.
+        position: the client's feed position.
         access: the claims and bucket keys that decide what the client may see.
         limit: deltas at which the page is full.
         writers: a set to which this function adds the ids of clients that wrote to rows of the page. A broadcast sends
@@ -94,10 +94,10 @@ def pull_page(
         most_reads: reads of the store after which the page ends as if it were full; None for no limit.
         max_bytes: encoded bytes of rows at which the page is full; it exceeds that by one row at most.
     """
-    builder = _PageBuilder(view, client_id, at, access, limit, writers, max_bytes)
+    builder = _PageBuilder(view, client_id, position, access, limit, writers, max_bytes)
     builder.reads_left = most_reads
-    after, rescan = at.after, at.rescan
-    if at.rescan_first:
+    after, rescan = position.read_up_to, position.rescan
+    if position.rescan_first:
         rescan = builder.rescan(rescan)
     if not builder.full:
         after = builder.read(builder.buckets, after, view.arrival)
@@ -110,7 +110,7 @@ def pull_page(
         rescan,
         builder.sent_up_to,
         builder.upserted_up_to,
-        frozenset(builder.older),
+        frozenset(builder.older_keys),
     )
 
 
@@ -121,7 +121,7 @@ class _PageBuilder:
         self,
         view: FeedView,
         client_id: str,
-        at: Position,
+        position: Position,
         access: Access,
         limit: int,
         writers: set[str] | None,
@@ -129,13 +129,13 @@ class _PageBuilder:
     ) -> None:
         self._view = view
         self._client_id = client_id
-        self._at = at
+        self._position = position
         self._access = access
         self._limit = limit
         self._max_bytes = max_bytes
-        self.buckets = sorted({*at.old_keys, *at.new_keys, *at.sent, own_bucket(client_id)})
+        self.buckets = sorted({*position.old_keys, *position.new_keys, *position.sent, own_bucket(client_id)})
         """All bucket keys whose entries may concern the client."""
-        self._moved = at.old_keys ^ at.new_keys if at.moved else frozenset[str]()
+        self._transition_keys = position.old_keys ^ position.new_keys if position.is_transition else frozenset[str]()
         """The bucket keys that became active or inactive since the base: the transition reads them."""
         self._writers = writers
         self.parts: list[bytes] = []
@@ -143,8 +143,8 @@ class _PageBuilder:
         self.count = 0
         """Number of deltas in `parts`."""
         self.sent_up_to = self.upserted_up_to = 0
-        self.older: set[str] = set()
-        # these three are fields of `PulledPage`
+        self.older_keys: set[str] = set()
+        # `sent_up_to`, `upserted_up_to` and `older_keys` are fields of `PulledPage`
         self.full = False
         """Whether the page ended before the feed did."""
         self.reads_left: int | None = None
@@ -154,16 +154,17 @@ class _PageBuilder:
         self._read_size = _FIRST_ENTRIES
         """The most entries in the next read."""
         self._decided: set[RowKey] = set()
-        """Rows that are decided: sent in this page, or not needed by the client. A row may have several entries."""
+        """Rows that were sent in this page, or that the client does not need. A row may have several entries, and is
+        decided at the first of them that is its feed position."""
         # The writers of a row are read only with its history; a transition compares a row's entries under several keys.
-        needs_full_histories = writers is not None or at.moved or at.transition_at > 0
+        needs_full_histories = writers is not None or position.is_transition or position.transition_at > 0
         in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
-        self._only = in_use[0] if len(in_use) == 1 else None
+        self._only_key = in_use[0] if len(in_use) == 1 else None
         """The only bucket key with entries that concerns the client; None if there are several."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
         # at such positions, the client may have rows that their entries do not show
         can_use_ranges = (
-            not (at.resync or at.may_hold_unknown_rows or at.no_retry)
+            not (position.resync or position.may_hold_unknown_rows or position.no_retry)
             and access.directly is None
             and access.keys.issuperset(shared)
         )
@@ -182,9 +183,11 @@ class _PageBuilder:
         Returns:
             The ranges that are left because the page is full.
         """
-        transition_at = self._at.transition_at
+        transition_at = self._position.transition_at
         for index, (low, high) in enumerate(ranges):
-            reached = self.read(sorted(self._moved), low, min(high, transition_at)) if low < transition_at else low
+            reached = (
+                self.read(sorted(self._transition_keys), low, min(high, transition_at)) if low < transition_at else low
+            )
             if not self.full:
                 reached = self.read(self.buckets, max(low, transition_at), high)
             if self.full:
@@ -212,8 +215,8 @@ class _PageBuilder:
             self._read_size = self._next_read_size()
             if (feed_range := self._encoded_range(cursor, high)) is not None:
                 cursor = self._send_range(feed_range, buckets, cursor)
-            elif self._only is not None and self._only in buckets:
-                cursor = self._read_one_bucket(self._only, cursor, high)
+            elif self._only_key is not None and self._only_key in buckets:
+                cursor = self._read_one_bucket(self._only_key, cursor, high)
             else:
                 cursor = self._read_histories(buckets, cursor, high)
         return cursor
@@ -228,12 +231,14 @@ class _PageBuilder:
             cursor: the arrival after which the range begins.
             high: the arrival up to which it may extend.
         """
-        at, room = self._at, self._limit - self.count
-        if not self._shared or self._is_full or not at.sent_up_to <= cursor < at.until:
+        position, room = self._position, self._limit - self.count
+        if not self._shared or self._is_full or not position.sent_up_to <= cursor < position.newest_at_start:
             return None
         name = self._client_id
-        reader = Reader(at.base, encode_client_id(name), writers_known_from(at), own_bucket(name))
-        return self._view.read_range(self._shared, cursor, min(high, at.until), min(room, self._read_size), reader)
+        reader = Reader(position.base, encode_client_id(name), writers_known_from(position), own_bucket(name))
+        return self._view.read_range(
+            self._shared, cursor, min(high, position.newest_at_start), min(room, self._read_size), reader
+        )
 
     def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
         """Send an encoded range up to the page's limits.
@@ -300,9 +305,9 @@ class _PageBuilder:
         Returns:
             The arrival up to which entries were read.
         """
-        cursor, at = low, self._at
+        cursor, position = low, self._position
         visible = bucket in self._access.keys
-        name, known_from = encode_client_id(self._client_id), writers_known_from(at)
+        name, known_from = encode_client_id(self._client_id), writers_known_from(position)
         full_rows = self._view.full_rows(bucket, low, self._entry_limit())
         rows: dict[RowKey, StoredRow] = {}
         for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in full_rows:
@@ -317,7 +322,7 @@ class _PageBuilder:
                 continue
             entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
             never_wrote = name not in writers and floor <= known_from
-            if visible and inside and never_wrote and encoded is not None and certainly_lacks(entry, at):
+            if visible and inside and never_wrote and encoded is not None and certainly_lacks(entry, position):
                 self._decided.add(key)
                 self._send(encoded, deltas)
                 self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, changed)
@@ -360,10 +365,10 @@ class _PageBuilder:
             history: all entries of the row that concern the client.
         """
         latest = max(known.changed for known in history)
-        if entry.changed > self._at.transition_at:
+        if entry.changed > self._position.transition_at:
             return entry.changed == latest
-        latest_moved = max(known.changed for known in history if known.bucket in self._moved)
-        return latest <= self._at.transition_at and entry.changed == latest_moved
+        latest_transition = max(known.changed for known in history if known.bucket in self._transition_keys)
+        return latest <= self._position.transition_at and entry.changed == latest_transition
 
     def _send_row(self, row: StoredRow, history: list[Entry], arrival: int) -> None:
         """Send what the client lacks of a row.
@@ -380,11 +385,11 @@ class _PageBuilder:
         if lacks:
             for delta in lacks:
                 self._send(encode_delta(delta), 1)
-            self.sent_up_to = max(self.sent_up_to, arrival, self._at.transition_at)
+            self.sent_up_to = max(self.sent_up_to, arrival, self._position.transition_at)
             if lacks[-1].op != "DELETE":
                 self.upserted_up_to = self.sent_up_to
             if self._access.sees(row) and not self._access.sees_by_keys(row):
-                self.older.update(row.keys)
+                self.older_keys.update(row.keys)
 
     def _visible(self, row: StoredRow) -> bool:
         """Return whether the client may be sent the row: it may see the row, and will be sent a DELETE when that ends.
@@ -405,10 +410,10 @@ class _PageBuilder:
             row: the row.
             history: its entries that concern the client.
         """
-        client_id, at = self._client_id, self._at
+        client_id, position = self._client_id, self._position
         if not self._visible(row):
-            return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
-        presence = presence_of_visible(row, history, client_id, at)
+            return [render.delete(row)] if may_hold_hidden(row, history, client_id, position) else []
+        presence = presence_of_visible(row, history, client_id, position)
         if presence is RowPresence.NO:
             return render.insert(row) if self._access.sees_by_keys(row) else []  # sent when the row has its new keys
         if presence is RowPresence.OWN:  # send the columns of others, and the client's own from before its INSERT
@@ -418,7 +423,7 @@ class _PageBuilder:
                 return render.update(row, lambda _, stamp: stamp in stamps)
         if presence is RowPresence.YES:  # send the columns of others that changed since the base
             cells = row.state.cells
-            updates = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
+            updates = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > position.base)
             if not any(self._is_below_insert(row, delta) for delta in updates):
                 return updates
         return [render.delete(row), *render.insert(row)]  # leaves the right row, whatever the client had

@@ -39,7 +39,7 @@ class RowPresence(Enum):
     """The client inserted the row itself after its base, and has only the columns that it wrote."""
 
 
-def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> RowPresence:
+def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, position: Position) -> RowPresence:
     """Return whether a client has a row that it may see.
 
     The entries show what the client had at its base, and what it may have been sent since: one entry that shows the row
@@ -49,11 +49,11 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         row: the row as it is now.
         history: the row's entries that concern the client.
         client_id: the client's id.
-        at: the client's feed position.
+        position: the client's feed position.
     """
-    if at.resync or _lost_own_writes(row, client_id, at):
+    if position.resync or _lost_own_writes(row, client_id, position):
         return RowPresence.UNSURE
-    by_entries = {_of_entry(entry, row, at) for entry in history}
+    by_entries = {_of_entry(entry, row, position) for entry in history}
     presence = (
         RowPresence.YES
         if RowPresence.YES in by_entries
@@ -62,57 +62,59 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         else RowPresence.NO
     )
     # A client that had the row before `emptied` has columns that the row lost, and an UPDATE cannot remove them.
-    if presence is RowPresence.YES and row.emptied > at.base:
+    if presence is RowPresence.YES and row.emptied > position.base:
         presence = RowPresence.UNSURE
-    written = _written_since(row, client_id, at)
+    written = _written_since(row, client_id, position)
     if written is None:  # the client did not write to the row, as far as the row's writers are known
-        may_be_writer = row.writers_floor > writers_known_from(at)  # one that the row no longer stores
-        may_have_kept_it = at.no_retry and any(entry.left for entry in history)  # it may have missed a DELETE
-        in_doubt = at.may_hold_unknown_rows or may_be_writer or may_have_kept_it
+        may_be_writer = row.writers_floor > writers_known_from(position)  # one that the row no longer stores
+        may_have_kept_it = position.no_retry and any(entry.left for entry in history)  # it may have missed a DELETE
+        in_doubt = position.may_hold_unknown_rows or may_be_writer or may_have_kept_it
         return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
     if written > 0:  # the client inserted the row since its base
         # `stayed`: the row has not left any bucket after that INSERT, so the client was sent no DELETE of it
-        stayed = not at.moved and all(entry.left <= written for entry in history)
-        has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, at)
+        stayed = not position.is_transition and all(entry.left <= written for entry in history)
+        has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, position)
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
     # 0: the client updated a row that it had. A negative number: it deleted the row, or its copy may differ.
     return RowPresence.YES if presence is RowPresence.YES and written == 0 else RowPresence.UNSURE
 
 
-def _lost_own_writes(row: StoredRow, client_id: str, at: Position) -> bool:
+def _lost_own_writes(row: StoredRow, client_id: str, position: Position) -> bool:
     """Return whether the client lost its own writes to the row, because its database was restored from a backup."""
-    if at.own_writes_up_to is None:
+    if position.own_writes_up_to is None:
         return False
     own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
     if row.state.inserted is not None and row.state.inserted[1] == client_id:
         own.append(row.state.inserted[0])
     if not own:  # others overwrote all of it, so the time of its write is unknown
-        return _written_since(row, client_id, at) is not None
-    return any(hlc > at.own_writes_up_to for hlc in own)
+        return _written_since(row, client_id, position) is not None
+    return any(hlc > position.own_writes_up_to for hlc in own)
 
 
-def _columns_removed_by_others(row: StoredRow, client_id: str, at: Position) -> bool:
+def _columns_removed_by_others(row: StoredRow, client_id: str, position: Position) -> bool:
     """Return whether another client's DELETE, or an erasure, removed columns of the row since the base.
 
     A client that inserted the row again may still have those columns.
     """
     tombstone = row.state.tombstone
-    return row.emptied > at.base and (tombstone is None or tombstone[1] != client_id)
+    return row.emptied > position.base and (tombstone is None or tombstone[1] != client_id)
 
 
-def writers_known_from(at: Position) -> int:
+def writers_known_from(position: Position) -> int:
     """Return the arrival from which a row must store all of its writers, to decide for a client at this position.
 
     A row stores only its latest writers: up to `StoredRow.writers_floor`, some may be missing. If that is above the
     returned arrival, the client may be a writer that is missing. Writes before the base do not matter, because the
     client had their result at its base.
     """
-    if at.base >= 0:
-        return at.base
-    return 0 if at.wrote else at.until  # without a base, a client that never pushed cannot be a writer
+    if position.base >= 0:
+        return position.base
+    return (
+        0 if position.has_pushed else position.newest_at_start
+    )  # without a base, a client that never pushed cannot be a writer
 
 
-def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
+def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, position: Position) -> bool:
     """Return whether the client may have a row that it may not see now, so that it is sent a DELETE.
 
     This is true only for rows that the client could see at some time, because row ids must not leak.
@@ -121,47 +123,49 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
         row: the row as it is now.
         history: the row's entries that concern the client.
         client_id: the client's id.
-        at: the client's feed position.
+        position: the client's feed position.
     """
-    written = _written_since(row, client_id, at)
-    if written is not None and (written != DELETED or at.own_writes_up_to is not None or at.resync):
+    written = _written_since(row, client_id, position)
+    if written is not None and (written != DELETED or position.own_writes_up_to is not None or position.resync):
         return True  # a restored database may be from before the client's own DELETE
-    if row.writers_floor > writers_known_from(at) and any(_was_shown(entry, at) for entry in history):
+    if row.writers_floor > writers_known_from(position) and any(_was_shown(entry, position) for entry in history):
         return True  # the client may be a writer that the row no longer stores
-    return any(_may_hold(entry, at) for entry in history)
+    return any(_may_hold(entry, position) for entry in history)
 
 
-def _was_shown(entry: Entry, at: Position) -> bool:
+def _was_shown(entry: Entry, position: Position) -> bool:
     """Return whether the row may have been inside a bucket since the base while the client had claims for it.
 
     Args:
         entry: one of the row's entries.
-        at: the client's feed position.
+        position: the client's feed position.
     """
-    periods = at.sent.get(entry.bucket, ())
-    return any(entry.may_be_inside_between(max(period.at, at.base), period.ended_at) for period in periods)
+    periods = position.sent.get(entry.bucket, ())
+    return any(entry.may_be_inside_between(max(period.began_at, position.base), period.ended_at) for period in periods)
 
 
-def _may_hold(entry: Entry, at: Position) -> bool:
+def _may_hold(entry: Entry, position: Position) -> bool:
     """Return whether the client may have the row, as far as one entry shows.
 
     Args:
         entry: one of the row's entries.
-        at: the client's feed position.
+        position: the client's feed position.
     """
     if entry.bucket.startswith("@"):  # an entry under the client's own key exists only if it wrote to the row
         return True
     if not entry.first:  # the row never joined this bucket
         return False
-    if entry.bucket in at.old_keys and entry.may_be_inside_at(at.base):
+    if entry.bucket in position.old_keys and entry.may_be_inside_at(position.base):
         return True
-    if not at.resync and _not_read_yet(entry, at):
+    if not position.resync and _not_read_yet(entry, position):
         return False
-    sent = at.sent.get(entry.bucket, ())  # periods in which the client was sent rows under the key
-    return any(entry.may_be_inside_between(max(period.at, at.base), period.upserted_up_to) for period in sent)
+    sent = position.sent.get(entry.bucket, ())  # periods in which the client was sent rows under the key
+    return any(
+        entry.may_be_inside_between(max(period.began_at, position.base), period.upserted_up_to) for period in sent
+    )
 
 
-def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
+def _written_since(row: StoredRow, client_id: str, position: Position) -> int | None:
     """Return how the client wrote to the row since its base.
 
     Returns:
@@ -170,54 +174,54 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
         not count, because the client was sent the difference before it reached the base.
     """
     writer = row.writers.get(client_id)
-    if writer is None or writer.latest <= at.base:
+    if writer is None or writer.latest <= position.base:
         return None
     inserted = writer.inserted
     if inserted < DELETED:  # a negative arrival: the client's copy is astray since then
-        return _ASTRAY if -inserted > at.base else 0
-    return inserted if inserted == DELETED or inserted > at.base else 0
+        return _ASTRAY if -inserted > position.base else 0
+    return inserted if inserted == DELETED or inserted > position.base else 0
 
 
-def certainly_lacks(entry: Entry, at: Position) -> bool:
+def certainly_lacks(entry: Entry, position: Position) -> bool:
     """Return whether a client certainly lacks a row, by the only entry of the row that concerns the client.
 
     `feed.pull` uses this for rows that it can send as they are stored, without reading more about them.
 
     Args:
         entry: the row's entry under the only bucket key that concerns the client.
-        at: the feed position of a client that never wrote to the row.
+        position: the feed position of a client that never wrote to the row.
     """
     return (
-        not (at.resync or at.may_hold_unknown_rows or (at.no_retry and entry.left))
-        and _by_entry(entry, at) is RowPresence.NO
+        not (position.resync or position.may_hold_unknown_rows or (position.no_retry and entry.left))
+        and _by_entry(entry, position) is RowPresence.NO
     )
 
 
-def _of_entry(entry: Entry, row: StoredRow, at: Position) -> RowPresence:
+def _of_entry(entry: Entry, row: StoredRow, position: Position) -> RowPresence:
     """Return what one entry shows about the client, considering that the row may have changed since these pages began.
 
     Args:
         entry: one of the row's entries.
         row: the row as it is now.
-        at: the client's feed position.
+        position: the client's feed position.
     """
-    presence = _by_entry(entry, at)
-    if presence is RowPresence.YES and entry.bucket not in at.new_keys and row.arrival > at.until:
+    presence = _by_entry(entry, position)
+    if presence is RowPresence.YES and entry.bucket not in position.new_keys and row.arrival > position.newest_at_start:
         return RowPresence.UNSURE  # between two of these pages, the row may have been hidden, and removed at the client
     return presence
 
 
-def _by_entry(entry: Entry, at: Position) -> RowPresence:
+def _by_entry(entry: Entry, position: Position) -> RowPresence:
     """Return what one entry alone shows about the client."""
     if not entry.first or entry.bucket.startswith("@"):
         return RowPresence.NO  # the row never joined the bucket; the client's own key shows nothing about presence
-    sent_up_to = max((period.upserted_up_to for period in at.sent.get(entry.bucket, ())), default=0)
-    if entry.bucket not in at.old_keys:
-        return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, at) else RowPresence.UNSURE
-    return _since_base(entry, at, sent_up_to)
+    sent_up_to = max((period.upserted_up_to for period in position.sent.get(entry.bucket, ())), default=0)
+    if entry.bucket not in position.old_keys:
+        return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
+    return _since_base(entry, position, sent_up_to)
 
 
-def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
+def _since_base(entry: Entry, position: Position, sent_up_to: int) -> RowPresence:
     """Return what an entry under a bucket key that was active at the base shows about the client.
 
     The client had the rows that were inside the bucket at the base. Since then it may have been sent the row when it
@@ -225,38 +229,38 @@ def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
 
     Args:
         entry: the entry.
-        at: the client's feed position.
+        position: the client's feed position.
         sent_up_to: the latest feed position at which an INSERT or UPDATE was sent under the key since the base.
     """
-    base = at.base
+    base = position.base
     if entry.inside:
         if entry.since <= base:  # inside at the base and ever since
             return RowPresence.YES
         if entry.first <= base < entry.left:  # perhaps inside at the base; it left and joined again since
             return RowPresence.UNSURE
         joined = entry.since if entry.left <= base else entry.first
-        return RowPresence.NO if joined > sent_up_to or _not_read_yet(entry, at) else RowPresence.UNSURE
+        return RowPresence.NO if joined > sent_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
     if entry.left <= base:  # it left before the base
         return RowPresence.NO
     if entry.since <= base:  # it left after the base
-        return RowPresence.YES if entry.left > at.sent_up_to else RowPresence.UNSURE
+        return RowPresence.YES if entry.left > position.sent_up_to else RowPresence.UNSURE
     # it joined and left after the base, perhaps several times
     return RowPresence.NO if entry.first > max(base, sent_up_to) else RowPresence.UNSURE
 
 
-def _not_read_yet(entry: Entry, at: Position) -> bool:
+def _not_read_yet(entry: Entry, position: Position) -> bool:
     """Return whether these pages have certainly not sent the row: they have not reached its feed position yet.
 
     This is known only for a row that has not changed since these pages began. Another may have been sent at an earlier
     feed position.
     """
-    if entry.changed > at.until:
+    if entry.changed > position.newest_at_start:
         return False
-    if entry.changed > max(at.sent_up_to, at.transition_at):
+    if entry.changed > max(position.sent_up_to, position.transition_at):
         return True
     # below, the row is sent by a rescan; that shows something only if the ranges that are left were not read before
-    if not at.exact or not at.rescan_first or entry.changed > at.transition_at:
+    if not position.nothing_sent_since or not position.rescan_first or entry.changed > position.transition_at:
         return False
-    if entry.bucket in at.old_keys and entry.changed > at.base:
+    if entry.bucket in position.old_keys and entry.changed > position.base:
         return False  # earlier pages sent it under the old keys, before the client's keys changed
-    return any(low < entry.changed <= high for low, high in at.rescan)
+    return any(low < entry.changed <= high for low, high in position.rescan)

@@ -3,12 +3,12 @@
 from lakesync.flush.flusher import Flusher, FlushReport, Materialiser, Outlet
 from lakesync.flush.queue import (
     FlushContext,
+    FlushedTable,
+    FlushJob,
     FlushQueue,
-    Job,
     MemoryFlushQueue,
     ObjectFlushQueue,
     StagingFlushQueue,
-    TableWork,
 )
 from lakesync.flush.thresholds import AdaptiveBuffer, BufferStats, FlushSettings, TableStats
 
@@ -16,16 +16,16 @@ __all__ = [
     "AdaptiveBuffer",
     "BufferStats",
     "FlushContext",
+    "FlushJob",
     "FlushQueue",
     "FlushReport",
     "FlushSettings",
+    "FlushedTable",
     "Flusher",
-    "Job",
     "Materialiser",
     "MemoryFlushQueue",
     "ObjectFlushQueue",
     "Outlet",
     "StagingFlushQueue",
     "TableStats",
-    "TableWork",
 ]

@@ -2,9 +2,10 @@
 
 A flush plans a batch, writes it to an adapter, confirms it, and trims the log. A batch is the oldest part of the
 unflushed log. The store's `plan` records its bounds and id before anything is written. After a crash the next flush
-gets the same batch from `plan` and writes it again under the same id, which changes nothing if it is already stored. It
-then confirms the batch with the checksum that the adapter reads back: only confirmed deltas may be trimmed, that is
-deleted from the log. An embedded gateway and the gateway server with `[flush] to_uri` call it.
+gets the same batch from `plan` and writes it again under the same id, which changes nothing if it is already stored.
+The flush then confirms the batch to the store, with the checksum that the adapter returns for the stored batch: only
+confirmed deltas may be trimmed, that is deleted from the log. An embedded gateway and the gateway server with
+`[flush] to_uri` call it.
 
 A destination table has the merged rows of one synced table, for adapters that are databases. After a batch was written,
 a job for each of its tables goes into the flush queue. The job rewrites the rows of the destination table that the
@@ -26,7 +27,7 @@ import structlog
 from lakesync.adapters.base import DatabaseAdapter, Materialisable
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaIdentity, StoredDelta, checksum_of
 from lakesync.adapters.registry import Adapter, as_database
-from lakesync.flush.queue import FlushContext, FlushQueue, Job, StagingFlushQueue, TableWork
+from lakesync.flush.queue import FlushContext, FlushedTable, FlushJob, FlushQueue, StagingFlushQueue
 from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError, LakeSyncError, TransientError
@@ -59,36 +60,36 @@ class Outlet(NamedTuple):
     queue: FlushQueue | None = None
     """Receives a job for each flushed table with a schema, to update its destination table.
 
-    None for a queue in the staging store, if the adapter has destination tables; see `kept_by`.
+    None if `with_queue_in` chooses it: a queue in the staging store, if the adapter has destination tables.
     """
 
     @staticmethod
     def to(adapter: Adapter, settings: FlushSettings, queue: FlushQueue | None = None) -> Outlet:
-        """Return an outlet for an adapter.
+        """Return an outlet for an adapter. An object store becomes a `DatabaseAdapter` that writes the flush format.
 
         Args:
-            adapter: the adapter.
+            adapter: the adapter, a database or an object store.
             settings: thresholds and format.
             queue: as in `Outlet.queue`.
         """
         return Outlet(as_database(adapter, settings.flush_format), settings, queue)
 
-    def kept_by(self, store: TransactionStore) -> Outlet:
+    def with_queue_in(self, store: TransactionStore) -> Outlet:
         """Return the outlet with a queue in the staging store, if it has none and needs one for destination tables."""
         database = as_database(self.adapter, self.settings.flush_format) if self.queue is None else None
         return self._replace(queue=StagingFlushQueue(store)) if isinstance(database, Materialisable) else self
 
 
 class _BatchWriter(NamedTuple):
-    """Writes batches, and skips those that are known to be stored."""
+    """Writes batches to the adapter, and skips those that it is known to store."""
 
     database: DatabaseAdapter
-    known: frozenset[DeltaIdentity]
+    stored_deltas: frozenset[DeltaIdentity]
     """Deltas that were read from the adapter, so that it certainly stores them."""
 
     def write(self, batch: DeltaBatch) -> BatchChecksum:
-        """Write a batch unless all of its deltas are known to be stored."""
-        if self.known and all(stored.identity in self.known for stored in batch.deltas):
+        """Write a batch unless all of its deltas are known to be stored; return the checksum of what is stored."""
+        if self.stored_deltas and all(stored.identity in self.stored_deltas for stored in batch.deltas):
             return checksum_of(batch.deltas)
         return self.database.insert_deltas(batch)
 
@@ -115,7 +116,8 @@ class Flusher:
         if outlet is not None:
             self._database = as_database(outlet.adapter, self.settings.flush_format)
         self._running = threading.Lock()
-        self._unpublished: list[tuple[list[TableWork], FlushContext]] = []
+        self._unpublished: list[tuple[list[FlushedTable], FlushContext]] = []
+        """Tables of flushed batches whose jobs could not be queued; the next flush queues them."""
 
     @property
     def destination(self) -> DatabaseAdapter:
@@ -157,18 +159,19 @@ class Flusher:
         """
         return self._run(lambda: self.backlog_stats.deltas_up_to(table))
 
-    def adopt(self, known: Collection[DeltaIdentity]) -> FlushReport:
-        """Flush the whole backlog, but confirm batches of which the adapter stores all deltas without writing them.
+    def adopt(self, stored_deltas: Collection[DeltaIdentity]) -> FlushReport:
+        """Flush the whole backlog; confirm a batch without writing it if the adapter stores all of its deltas already.
 
-        Waits for a running flush.
+        `AdapterGateway` calls it after deltas were restored from the adapter, which then are in the log too. It waits
+        for a running flush.
 
         Args:
-            known: deltas that were read from the adapter, so that it certainly stores them.
+            stored_deltas: deltas that were read from the adapter, so that it certainly stores them.
 
         Raises:
             FlushError, IntegrityError, StagingUnavailableError: as `flush`.
         """
-        return self._run(self._backlog_by_shard, wait=True, known=frozenset(known))
+        return self._run(self._backlog_by_shard, wait=True, stored_deltas=frozenset(stored_deltas))
 
     def _backlog_by_shard(self) -> dict[str, int]:
         """Return shard → number of unflushed deltas."""
@@ -179,7 +182,7 @@ class Flusher:
         deltas_by_shard: Callable[[], dict[str, int]],
         *,
         wait: bool = False,
-        known: frozenset[DeltaIdentity] = frozenset(),
+        stored_deltas: frozenset[DeltaIdentity] = frozenset(),
     ) -> FlushReport:
         """Flush, of each shard, the number of deltas that `deltas_by_shard` returns once no other flush is running."""
         database = self.destination
@@ -190,7 +193,7 @@ class Flusher:
             self._republish()
             flushed: list[Batch] = []
             for shard, deltas in deltas_by_shard().items():
-                self._flush_shard(_BatchWriter(database, known), shard, deltas, flushed)
+                self._flush_shard(_BatchWriter(database, stored_deltas), shard, deltas, flushed)
             seconds = time.perf_counter() - started
         finally:
             self._running.release()
@@ -259,31 +262,31 @@ class Flusher:
             table = rows[stored.delta.table]
             table[stored.delta.row_id] = table.get(stored.delta.row_id, 0) + 1
         schemas = self._store.gateway_config(self.gateway_id).schemas
-        work = [
-            TableWork(schemas[table].schema, tuple(ids), sum(ids.values()))
+        tables = [
+            FlushedTable(schemas[table].schema, tuple(ids), sum(ids.values()))
             for table, ids in sorted(rows.items())
             if table in schemas
         ]
-        self._publish_work(self._queue, work, FlushContext(batch.gateway, batch.batch_id, batch.arrival_high))
+        self._queue_jobs(self._queue, tables, FlushContext(batch.gateway, batch.batch_id, batch.arrival_high))
 
     def _republish(self) -> None:
         """Queue the jobs again that could not be queued before."""
         unpublished, self._unpublished = self._unpublished, []
-        for work, context in unpublished:
+        for tables, context in unpublished:
             if self._queue is not None:
-                self._publish_work(self._queue, work, context)
+                self._queue_jobs(self._queue, tables, context)
 
-    def _publish_work(self, queue: FlushQueue, work: list[TableWork], context: FlushContext) -> None:
+    def _queue_jobs(self, queue: FlushQueue, tables: list[FlushedTable], context: FlushContext) -> None:
         """Queue jobs. If the queue cannot be reached, the next flush tries again: deltas do not wait for the queue."""
         try:
-            queue.publish(work, context)
+            queue.publish(tables, context)
         except AdapterError as error:
             log.warning(
                 "jobs for destination tables could not be queued and are retried",
                 batch=context.batch_id,
                 reason=str(error),
             )
-            self._unpublished.append((work, context))
+            self._unpublished.append((tables, context))
 
 
 class Materialiser:
@@ -327,7 +330,7 @@ class Materialiser:
             succeeded += sum([self._run(job) for job in jobs])
         return succeeded
 
-    def _run(self, job: Job) -> bool:
+    def _run(self, job: FlushJob) -> bool:
         """Run a job and return whether it succeeded.
 
         A job that fails permanently is set aside: it stays in the queue with its error, and is not returned as pending.
@@ -341,7 +344,7 @@ class Materialiser:
         self._queue.done(job)
         return True
 
-    def _attempt(self, job: Job) -> None:
+    def _attempt(self, job: FlushJob) -> None:
         """Run a job, with retries of transient errors.
 
         Raises:
@@ -355,20 +358,20 @@ class Materialiser:
         ):
             with attempt:
                 job = self._queue.begin(job)
-                self._destination.ensure_schema(job.work.table_schema)
-                self._destination.materialise(job.context.gateway_id, job.work.table_schema, job.work.row_ids)
+                self._destination.ensure_schema(job.flushed.table_schema)
+                self._destination.materialise(job.context.gateway_id, job.flushed.table_schema, job.flushed.row_ids)
 
-    def _report(self, job: Job, error: Exception) -> None:
+    def _report(self, job: FlushJob, error: Exception) -> None:
         """Log a job that has failed permanently, and call `on_failure`."""
         log.error(
             "a table was not materialised",
             gateway=job.context.gateway_id,
-            table=job.work.table,
+            table=job.flushed.table,
             batch=job.context.batch_id,
             reason=str(error),
         )
         if self._on_failure is not None:
-            self._on_failure(job.work.table, job.work.delta_count, error)
+            self._on_failure(job.flushed.table, job.flushed.delta_count, error)
 
 
 class _WorkerDiedError(LakeSyncError):

@@ -37,7 +37,7 @@ UNREADABLE_PREFIX = "materialise-unreadable"
 log = structlog.get_logger("flush")
 
 
-class TableWork(msgspec.Struct, frozen=True, rename="camel"):
+class FlushedTable(msgspec.Struct, frozen=True, rename="camel"):
     """What a flush changed in one table."""
 
     table_schema: TableSchema
@@ -62,26 +62,27 @@ class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
     """The batch's last arrival."""
 
 
-class Job(msgspec.Struct, frozen=True, rename="camel"):
+class FlushJob(msgspec.Struct, frozen=True, rename="camel"):
     """Updates the destination table of one table after one flush. Jobs are idempotent."""
 
     job_id: str
     context: FlushContext
-    work: TableWork
+    flushed: FlushedTable = msgspec.field(name="work")
+    """What the flush changed in the table; `work` in the stored JSON."""
     attempts: int = 0
     """Number of attempts that were begun."""
     failure: str | None = None
     """Why it was set aside; None for a pending job."""
 
 
-def jobs_of(work: Sequence[TableWork], context: FlushContext) -> list[Job]:
-    """Return one job per table. Its id is derived from batch and table, so that work published twice is one job.
+def jobs_for(tables: Sequence[FlushedTable], context: FlushContext) -> list[FlushJob]:
+    """Return one job per table. Its id is derived from batch and table, so that a table published twice is one job.
 
     Args:
-        work: the flushed tables.
+        tables: the flushed tables.
         context: the flush.
     """
-    return [Job(f"{context.arrival:016x}-{context.batch_id}.{table.table}", context, table) for table in work]
+    return [FlushJob(f"{context.arrival:016x}-{context.batch_id}.{table.table}", context, table) for table in tables]
 
 
 class FlushQueue(Protocol):
@@ -91,27 +92,27 @@ class FlushQueue(Protocol):
     reached.
     """
 
-    def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
+    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
         """Add one job per table; existing jobs are left unchanged.
 
         Args:
-            work: the flushed tables.
+            tables: the flushed tables.
             context: the flush.
 
         Raises:
             AdapterError: some jobs may be missing; retry.
         """
 
-    def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
+    def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
         """Return a gateway's pending jobs, oldest flush first."""
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, job: FlushJob) -> FlushJob:
         """Count an attempt before it is made, so that a job that kills its worker is detected. Returns the new job."""
 
-    def done(self, job: Job) -> None:
+    def done(self, job: FlushJob) -> None:
         """Remove a job that has succeeded."""
 
-    def set_aside(self, job: Job, failure: str) -> None:
+    def set_aside(self, job: FlushJob, failure: str) -> None:
         """Move a job that failed permanently out of the pending jobs, for inspection.
 
         Args:
@@ -119,17 +120,17 @@ class FlushQueue(Protocol):
             failure: why it failed.
         """
 
-    def failed(self, gateway_id: str) -> list[Job]:
+    def failed(self, gateway_id: str) -> list[FlushJob]:
         """Return the jobs that were set aside, oldest flush first."""
 
-    def retry(self, job: Job) -> None:
+    def retry(self, job: FlushJob) -> None:
         """Put a job that was set aside back into the queue as a new one.
 
         Raises:
             NotFoundError: the job was not set aside.
         """
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: FlushJob) -> None:
         """Delete a job that was set aside.
 
         Raises:
@@ -141,45 +142,45 @@ class MemoryFlushQueue:
     """`FlushQueue` in memory. Its jobs are lost when the process ends; use another queue if that matters."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, Job] = {}
-        self._failed: dict[str, Job] = {}
+        self._pending: dict[str, FlushJob] = {}
+        self._failed: dict[str, FlushJob] = {}
         self._lock = threading.Lock()
 
-    def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
+    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
         """Add one job per table."""
         with self._lock:
-            for job in jobs_of(work, context):
+            for job in jobs_for(tables, context):
                 self._pending.setdefault(job.job_id, job)
 
-    def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
+    def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
         """Return a gateway's pending jobs, oldest flush first."""
         with self._lock:
             return _of_gateway(self._pending, gateway_id)[:limit]
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, job: FlushJob) -> FlushJob:
         """Count an attempt."""
         counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
         with self._lock:
             self._pending[job.job_id] = counted
         return counted
 
-    def done(self, job: Job) -> None:
+    def done(self, job: FlushJob) -> None:
         """Remove a job."""
         with self._lock:
             self._pending.pop(job.job_id, None)
 
-    def set_aside(self, job: Job, failure: str) -> None:
+    def set_aside(self, job: FlushJob, failure: str) -> None:
         """Set a job aside."""
         with self._lock:
             self._pending.pop(job.job_id, None)
             self._failed[job.job_id] = msgspec.structs.replace(job, failure=failure)
 
-    def failed(self, gateway_id: str) -> list[Job]:
+    def failed(self, gateway_id: str) -> list[FlushJob]:
         """Return the jobs that were set aside."""
         with self._lock:
             return _of_gateway(self._failed, gateway_id)
 
-    def retry(self, job: Job) -> None:
+    def retry(self, job: FlushJob) -> None:
         """Put a job back into the queue."""
         with self._lock:
             found = self._failed.pop(job.job_id, None)
@@ -187,14 +188,14 @@ class MemoryFlushQueue:
                 raise NotFoundError(f"no job {job.job_id!r} was set aside")
             self._pending[job.job_id] = msgspec.structs.replace(found, attempts=0, failure=None)
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: FlushJob) -> None:
         """Delete a job that was set aside."""
         with self._lock:
             if self._failed.pop(job.job_id, None) is None:
                 raise NotFoundError(f"no job {job.job_id!r} was set aside")
 
 
-def _of_gateway(jobs: dict[str, Job], gateway_id: str) -> list[Job]:
+def _of_gateway(jobs: dict[str, FlushJob], gateway_id: str) -> list[FlushJob]:
     """Return a gateway's jobs, oldest flush first: a job's id begins with the arrival of its batch."""
     return [jobs[name] for name in sorted(jobs) if jobs[name].context.gateway_id == gateway_id]
 
@@ -202,7 +203,7 @@ def _of_gateway(jobs: dict[str, Job], gateway_id: str) -> list[Job]:
 _NO_LIMIT = 1 << 31
 """More than any number of jobs."""
 
-_decode = msgspec.json.Decoder(Job, strict=False).decode
+_decode = msgspec.json.Decoder(FlushJob, strict=False).decode
 
 
 class StagingFlushQueue:
@@ -216,9 +217,9 @@ class StagingFlushQueue:
         """
         self._store = store
 
-    def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
+    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
         """Add one job per table."""
-        jobs = jobs_of(work, context)
+        jobs = jobs_for(tables, context)
 
         def add(commit: FlushJobCommit) -> None:
             for job in jobs:
@@ -227,11 +228,11 @@ class StagingFlushQueue:
         if jobs:
             self._commit(context.gateway_id, add)
 
-    def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
+    def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
         """Return a gateway's pending jobs, oldest flush first."""
         return self._jobs(gateway_id, limit, set_aside=False)
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, job: FlushJob) -> FlushJob:
         """Count an attempt."""
         counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
 
@@ -242,7 +243,7 @@ class StagingFlushQueue:
         self._commit(job.context.gateway_id, replace)
         return counted
 
-    def done(self, job: Job) -> None:
+    def done(self, job: FlushJob) -> None:
         """Remove a job."""
 
         def remove(commit: FlushJobCommit) -> None:
@@ -250,7 +251,7 @@ class StagingFlushQueue:
 
         self._commit(job.context.gateway_id, remove)
 
-    def set_aside(self, job: Job, failure: str) -> None:
+    def set_aside(self, job: FlushJob, failure: str) -> None:
         """Set a job aside."""
         failed = msgspec.structs.replace(job, failure=failure)
 
@@ -261,11 +262,11 @@ class StagingFlushQueue:
 
         self._commit(job.context.gateway_id, move)
 
-    def failed(self, gateway_id: str) -> list[Job]:
+    def failed(self, gateway_id: str) -> list[FlushJob]:
         """Return the jobs that were set aside."""
         return self._jobs(gateway_id, _NO_LIMIT, set_aside=True)
 
-    def retry(self, job: Job) -> None:
+    def retry(self, job: FlushJob) -> None:
         """Put a job back into the queue.
 
         Raises:
@@ -279,7 +280,7 @@ class StagingFlushQueue:
 
         self._commit(job.context.gateway_id, requeue)
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: FlushJob) -> None:
         """Delete a job that was set aside.
 
         Raises:
@@ -291,17 +292,17 @@ class StagingFlushQueue:
 
         self._commit(job.context.gateway_id, remove)
 
-    def _jobs(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[Job]:
+    def _jobs(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[FlushJob]:
         """Return a gateway's pending jobs, or those that were set aside, oldest flush first."""
         found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
         return [_decode(body) for body in found]
 
-    def _commit(self, gateway_id: str, work: Callable[[FlushJobCommit], None]) -> None:
-        """Run work in one transaction of the gateway, and wait until it is committed."""
-        self._store.submit(gateway_id, work).result()
+    def _commit(self, gateway_id: str, change: Callable[[FlushJobCommit], None]) -> None:
+        """Change the queue in one transaction of the gateway, and wait until it is committed."""
+        self._store.submit(gateway_id, change).result()
 
 
-def _take_failed(commit: FlushJobCommit, job: Job) -> bytes:
+def _take_failed(commit: FlushJobCommit, job: FlushJob) -> bytes:
     """Remove a job that was set aside, and return its JSON.
 
     Raises:
@@ -313,7 +314,7 @@ def _take_failed(commit: FlushJobCommit, job: Job) -> bytes:
     return found
 
 
-_decode = msgspec.json.Decoder(Job, strict=False).decode  # not strict: large integers are decimal strings
+_decode = msgspec.json.Decoder(FlushJob, strict=False).decode  # not strict: large integers are decimal strings
 
 
 class ObjectFlushQueue:
@@ -327,26 +328,26 @@ class ObjectFlushQueue:
         """
         self._objects = objects
 
-    def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
+    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
         """Add jobs as objects that are named by batch and table; existing objects are left unchanged."""
-        for job in jobs_of(work, context):
+        for job in jobs_for(tables, context):
             self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(job), if_absent=True)
 
-    def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
+    def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
         """Return a gateway's pending jobs, oldest flush first."""
         return list(self._read(f"{JOBS_PREFIX}/{gateway_id}/", limit))
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, job: FlushJob) -> FlushJob:
         """Count an attempt."""
         counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
         self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(counted))
         return counted
 
-    def done(self, job: Job) -> None:
+    def done(self, job: FlushJob) -> None:
         """Remove a job."""
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
-    def set_aside(self, job: Job, failure: str) -> None:
+    def set_aside(self, job: FlushJob, failure: str) -> None:
         """Set a job aside: write it as failed, then delete the pending job. After a crash in between, it runs again."""
         failed = msgspec.structs.replace(job, failure=failure)
         self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(failed))
@@ -359,11 +360,11 @@ class ObjectFlushQueue:
             found.append(page[0].key.split("/")[1])
         return found
 
-    def failed(self, gateway_id: str) -> list[Job]:
+    def failed(self, gateway_id: str) -> list[FlushJob]:
         """Return the jobs that were set aside."""
         return list(self._read(f"{FAILED_PREFIX}/{gateway_id}/", None))
 
-    def retry(self, job: Job) -> None:
+    def retry(self, job: FlushJob) -> None:
         """Put a job that was set aside back into the queue.
 
         Raises:
@@ -377,7 +378,7 @@ class ObjectFlushQueue:
         self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(reset))
         self._objects.delete_object(key)
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: FlushJob) -> None:
         """Delete a job that was set aside.
 
         Raises:
@@ -388,7 +389,7 @@ class ObjectFlushQueue:
             raise NotFoundError(f"no job {job.job_id!r} was set aside")
         self._objects.delete_object(key)
 
-    def _read(self, prefix: str, limit: int | None) -> Iterator[Job]:
+    def _read(self, prefix: str, limit: int | None) -> Iterator[FlushJob]:
         """Yield the jobs under a prefix, oldest flush first, at most `limit`; None for all."""
         after, more, remaining = "", True, limit
         while more and remaining != 0:
@@ -402,7 +403,7 @@ class ObjectFlushQueue:
                 remaining = remaining - 1 if remaining is not None else None
             more = page.more
 
-    def _job(self, key: str) -> Job | None:
+    def _job(self, key: str) -> FlushJob | None:
         """Return the job in an object; None if another worker has removed it, or if it cannot be decoded."""
         try:
             data = self._objects.get_object(key)
@@ -436,7 +437,7 @@ def open_queue_store(uri: str, opening: ExitStack) -> LakeAdapter:
     return adapter
 
 
-def _key(prefix: str, job: Job) -> str:
+def _key(prefix: str, job: FlushJob) -> str:
     """Return the key of the object that stores a job."""
     return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
 

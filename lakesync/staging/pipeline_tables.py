@@ -106,7 +106,7 @@ class PipelineTables(ABC):
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
         """Return the open batch, or a new one; see `PipelineStore.plan`."""
-        head = self._shard(gateway, shard)
+        head = self._head_of_shard(gateway, shard)
         found = self._query(
             f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL", gateway, shard
         )
@@ -178,7 +178,7 @@ class PipelineTables(ABC):
             durable_seq: the last log row whose changes are durable outside of the log. Bodies above it are kept,
                 because a replay after a crash may need them. None if no replay ever needs a body.
         """
-        head = self._shard(gateway, shard)
+        head = self._head_of_shard(gateway, shard)
         to_seq = head.flushed_seq if durable_seq is None else min(head.flushed_seq, durable_seq)
         if to_seq <= head.trimmed_seq:
             return 0
@@ -243,7 +243,7 @@ class PipelineTables(ABC):
         """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
         self._query("INSERT INTO mark VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body", name, body)
 
-    def _shard(self, gateway: str, shard: str) -> Head:
+    def _head_of_shard(self, gateway: str, shard: str) -> Head:
         """Return a gateway's head.
 
         Raises:

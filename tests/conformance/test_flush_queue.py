@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.adapters import LocalDisk
-from lakesync.flush import FlushContext, MemoryFlushQueue, ObjectFlushQueue, StagingFlushQueue, TableWork
+from lakesync.flush import FlushContext, FlushedTable, MemoryFlushQueue, ObjectFlushQueue, StagingFlushQueue
 from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
@@ -36,10 +36,10 @@ def queue(request, tmp_path):
     store.close()
 
 
-def work(table: str, *rows: str) -> TableWork:
+def work(table: str, *rows: str) -> FlushedTable:
     """Work for one table."""
     schema = parse_schema({"table": table, "columns": [{"name": "x", "type": "number"}]})
-    return TableWork(schema, rows or ("r",), 3)
+    return FlushedTable(schema, rows or ("r",), 3)
 
 
 def context(number: int, gateway: str = "g") -> FlushContext:
@@ -52,8 +52,8 @@ def test_jobs_are_one_per_table_and_ordered_by_flush(queue):
     queue.publish([work("a")], context(9))
     queue.publish([work("a")], context(1, "other"))
     jobs = queue.pending("g")
-    assert [(job.context.arrival >> 16, job.work.table) for job in jobs] == [(9, "a"), (10, "a"), (10, "b")]
-    assert jobs[2].work == work("b", "é", "r2")
+    assert [(job.context.arrival >> 16, job.flushed.table) for job in jobs] == [(9, "a"), (10, "a"), (10, "b")]
+    assert jobs[2].flushed == work("b", "é", "r2")
     assert jobs[2].context == context(10)
     assert [job.job_id for job in queue.pending("g", limit=2)] == [job.job_id for job in jobs[:2]]
     assert len(queue.pending("other")) == 1
@@ -72,20 +72,20 @@ def test_a_job_stays_pending_until_it_is_done(queue):
     assert [job.attempts for job in queue.pending("g")] == [2, 0]
     queue.done(first)
     queue.done(first)
-    assert [job.work.table for job in queue.pending("g")] == ["b"]
+    assert [job.flushed.table for job in queue.pending("g")] == ["b"]
 
 
 def test_a_job_set_aside_is_listed_and_can_be_retried(queue):
     queue.publish([work("a"), work("b")], context(1))
     job = queue.begin(queue.pending("g")[0])
     queue.set_aside(job, "it does not fit")
-    assert [job.work.table for job in queue.pending("g")] == ["b"]
+    assert [job.flushed.table for job in queue.pending("g")] == ["b"]
     (failed,) = queue.failed("g")
-    assert (failed.failure, failed.attempts, failed.work) == ("it does not fit", 1, job.work)
+    assert (failed.failure, failed.attempts, failed.flushed) == ("it does not fit", 1, job.flushed)
     assert queue.failed("other") == []
     queue.retry(failed)
     assert queue.failed("g") == []
-    assert [(job.work.table, job.attempts, job.failure) for job in queue.pending("g")] == [
+    assert [(job.flushed.table, job.attempts, job.failure) for job in queue.pending("g")] == [
         ("a", 0, None),
         ("b", 0, None),
     ]
@@ -99,7 +99,7 @@ def test_a_job_set_aside_can_be_dropped(queue):
     queue.set_aside(job, "it does not fit")
     queue.drop(job)
     assert queue.failed("g") == []
-    assert [job.work.table for job in queue.pending("g")] == ["b"]
+    assert [job.flushed.table for job in queue.pending("g")] == ["b"]
     with pytest.raises(NotFoundError, match="set aside"):
         queue.drop(job)
 
@@ -112,5 +112,5 @@ def test_object_queue_uses_the_references_keys(tmp_path):
     assert info.key.startswith("materialise-jobs/g/")
     assert ObjectFlushQueue(LocalDisk(tmp_path)).pending("g") == queue.pending("g")
     disk.put_object("materialise-jobs/g/0-broken.json", b"no job")
-    assert [job.work.table for job in queue.pending("g")] == ["a"], "one bad object holds nothing up"
+    assert [job.flushed.table for job in queue.pending("g")] == ["a"], "one bad object holds nothing up"
     assert disk.get_object("materialise-unreadable/materialise-jobs/g/0-broken.json") == b"no job"

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.explain import ClientPosition, explain
+from lakesync.engine.explain import TrackedCursor, explain
 from lakesync.engine.rebuild import LakePush, rebuild
 from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
 from lakesync.model.crash_points import VARIABLE
@@ -221,7 +221,7 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     gateway = engine.gateway("g")
 
     def explained(row: str):
-        where = ClientPosition(reader.cursor, reader.cursor, knows_resync=ours)
+        where = TrackedCursor(reader.cursor, reader.cursor, knows_resync=ours)
         return engine.store.read(
             "g", lambda view: explain(view, "reader", "notes", row, None, gateway.rules, where)
         ).result()

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lakesync.flush import FlushContext, FlushQueue, TableWork
+from lakesync.flush import FlushContext, FlushedTable, FlushQueue
 from lakesync.model.schema import RESERVED_COLUMNS, parse_schema
 from lakesync.model.types import SyncResponse
 from lakesync.staging.records import Checkpoint, CheckpointTable
@@ -50,7 +50,7 @@ def set_a_job_aside(queue: FlushQueue, gateway: str) -> None:
     """Have the job of the document's example among those that were set aside."""
     if queue.failed(gateway):
         return
-    work = TableWork(parse_schema({"table": "todos", "columns": [{"name": "title", "type": "string"}]}), ("t1",), 1)
+    work = FlushedTable(parse_schema({"table": "todos", "columns": [{"name": "title", "type": "string"}]}), ("t1",), 1)
     queue.publish([work], FlushContext(gateway, "gw.main.1.1-1", 0))
     queue.set_aside(queue.pending(gateway)[0], "it does not fit")
 

@@ -102,7 +102,7 @@ class StockClient:
             return ()
         request = SyncPush(self.name, sent)
         self.pushed.append(request)
-        cursor = gateway.submit_push(request, self.claims, seen=self.connection).result().server_hlc
+        cursor = gateway.submit_push(request, self.claims, known_cursor=self.connection).result().server_hlc
         if not answered:
             self.disconnect()
             return sent

@@ -138,7 +138,7 @@ def test_after_a_disconnect_the_client_keeps_the_cursor_of_its_connection():
     assert seen.status("gw", "stranger", {}) is None
     (told,) = seen.statuses("gw", {}, 10)
     assert (told.cursor_ms, told.offline_since_ms, told.pulled_ms) == (30_000, 60_000, 5000)
-    assert seen.position("gw", "a", None).cursor == 30_000 << 16
+    assert seen.tracked_cursor("gw", "a", None).cursor == 30_000 << 16
     assert look(seen, {}) == {"a"}
 
 
@@ -146,11 +146,11 @@ def test_a_client_that_repeats_its_cursor_is_checked_from_that_cursor():
     seen = ClientTracker(Clock())
     for _ in range(3):
         pulled(seen, "a", 9 << 16, since=5 << 16, brings=True)
-    assert seen.position("gw", "a", None).cursor == 5 << 16
+    assert seen.tracked_cursor("gw", "a", None).cursor == 5 << 16
     (told,) = seen.statuses("gw", {}, 10)
     assert told.repeats == 2
     pulled(seen, "a", 3 << 16, since=3 << 16, brings=True, source="jira")
-    assert seen.position("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
+    assert seen.tracked_cursor("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
     for _ in range(2):
         pulled(seen, "a", 9 << 16, since=9 << 16)
         (told,) = seen.statuses("gw", {}, 10)

@@ -16,7 +16,7 @@ from msgspec.structs import replace as with_fields
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import EngineLimits, check_limit
-from lakesync.engine.client_position import ClientPosition
+from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.lag import LagQuery, Unsent
@@ -118,11 +118,11 @@ class ShardedGateway(SyncGateway):
         return run(lag.oldest_unsent(self._parts, self._vectors, queries))
 
     def submit_explain(
-        self, client_id: str, table: str, row_id: str, claims: Claims | None, position: ClientPosition
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, tracked: TrackedCursor
     ) -> Future[Explanation]:
         """Like `SyncGateway.submit_explain`, in the table's shard."""
         name = self._shards.of(table)
-        return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), position))
+        return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), tracked))
 
     def submit_subscribe(
         self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]

@@ -65,7 +65,7 @@ def push(
             their part; the push can be repeated.
     """
     client_id = request.push.client_id
-    seen = yield from _seen(parts, vectors, request)
+    known_cursors = yield from _known_cursors(parts, vectors, request)
     own = split(request.push, shards)
     has_several_shards = len(own) > 1
     if has_several_shards:
@@ -75,7 +75,7 @@ def push(
         if not cursors and outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
             raise CancelledError
         pushing = parts[name].submit_push_part(
-            part, request.claims, seen.get(name), admitted=has_several_shards, trusted=request.trusted
+            part, request.claims, known_cursors.get(name), already_accepted=has_several_shards, trusted=request.trusted
         )
         result = yield from of_shard(name, pushing)
         if not cursors:
@@ -84,7 +84,7 @@ def push(
         crash_point("sharding.after_part")
     empty = SyncPush(client_id, ())
     others: dict[str, Future[PushResult]] = {
-        name: part.submit_push_part(empty, request.claims, seen.get(name), admitted=True)
+        name: part.submit_push_part(empty, request.claims, known_cursors.get(name), already_accepted=True)
         for name, part in parts.items()
         if name not in own
     }
@@ -92,16 +92,20 @@ def push(
         try:
             other_result: PushResult = yield future
         except StagingUnavailableError:  # its answer is not needed: a pull from the older cursor repeats what was sent
-            cursors[name] = seen[name] if name in seen else (yield vectors.submit_confirmed(client_id)).get(name, 0)
+            cursors[name] = (
+                known_cursors[name]
+                if name in known_cursors
+                else (yield vectors.submit_confirmed(client_id)).get(name, 0)
+            )
         else:
             cursors[name] = other_result.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
-        cursor = (yield vectors.submit_issue(client_id, cursors, above=request.seen or 0)).cursor
+        cursor = (yield vectors.submit_issue(client_id, cursors, above=request.known_cursor or 0)).cursor
     return PushResult(cursor, len(request.push.deltas))
 
 
-def _seen(parts: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps[dict[str, int]]:
+def _known_cursors(parts: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps[dict[str, int]]:
     """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known.
 
     Args:
@@ -109,11 +113,11 @@ def _seen(parts: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps
         vectors: looks up client cursors.
         request: the push, with the cursor that the client certainly has.
     """
-    if request.seen is None:
+    if request.known_cursor is None:
         return {}
-    if request.seen <= NEVER_PULLED:
-        return dict.fromkeys(parts, request.seen)
-    sent: ResolvedCursor = yield vectors.submit_resolve(request.push.client_id, request.seen)
+    if request.known_cursor <= NEVER_PULLED:
+        return dict.fromkeys(parts, request.known_cursor)
+    sent: ResolvedCursor = yield vectors.submit_resolve(request.push.client_id, request.known_cursor)
     return dict(sent.vector.parts) if sent.vector is not None else {}
 
 

@@ -40,21 +40,21 @@ class ShardGateway(SyncGateway):
         )
 
     def submit_push_part(
-        self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
+        self, push: SyncPush, claims: Claims, known_cursor: int | None, *, already_accepted: bool, trusted: bool = False
     ) -> Future[PushResult]:
         """Commit this shard's part of a push.
 
         Args:
             push: this shard's part; without deltas, it only returns the client's cursor after the push.
             claims: the verified claims of the client's token.
-            seen: this shard's newest cursor that the client certainly has; None if unknown.
-            admitted: whether `submit_check` accepted the push, so that it must not be rejected now.
+            known_cursor: this shard's newest cursor that the client certainly has; None if unknown.
+            already_accepted: whether `submit_check` accepted the push, so that it must not be rejected now.
             trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
 
         Raises (in the future):
-            SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`, unless `admitted`.
+            SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`, unless `already_accepted`.
         """
-        request = CheckedPush(push, claims, self._wall(), seen, admitted, trusted)
+        request = CheckedPush(push, claims, self._wall(), known_cursor, already_accepted, trusted)
         return self._push(lambda: request)
 
     def submit_page_part(self, request: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:

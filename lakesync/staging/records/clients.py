@@ -116,20 +116,20 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     """The version of the rules."""
     keys: tuple[str, ...]
     """The bucket keys that these claims could see."""
-    at: int
+    began_at: int
     """The newest arrival when the client was first sent something in this scope."""
-    start: int
-    """The first complete cursor that was sent in this scope; -1 if none was. Later ones, up to the start of the next
-    scope, belong to it too."""
+    first_cursor: int
+    """The first complete cursor that was sent in this scope; -1 if none was. Later complete cursors, up to the first
+    one of the next scope, belong to this scope too."""
     sent_up_to: int
     """The latest feed position at which a row, or a DELETE, was sent in this scope; 0 if none was."""
-    end: int = 0
+    cursors_end: int = 0
     """Complete cursors from here on do not belong to this scope. It is set when the scope that follows is removed from
     the record while this one is kept; 0 otherwise."""
-    followed: bool = False
+    gets_broadcasts: bool = False
     """Whether broadcasts (pages that the server sends over a WebSocket without a request) may be sent in this scope.
     They are not recorded for each client. Only the newest scope has it."""
-    loose: bool = False
+    has_unstored_cursors: bool = False
     """Whether pages were sent in this scope whose cursors the client does not store. A client at any cursor may have
     their rows."""
     upserted_up_to: int = -1
@@ -139,7 +139,7 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     """The newest arrival when the next scope began; `MAX_HLC` if this is the newest scope."""
 
     @property
-    def reached(self) -> int:
+    def may_have_up_to(self) -> int:
         """The latest feed position at which a row was sent in this scope that the client may still have.
 
         DELETEs do not count, as far as their positions are known separately: they leave nothing with the client.
@@ -155,11 +155,11 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 
     cursor: int
     """The page mark."""
-    after: int
+    read_up_to: int
     """The feed was read up to this arrival, except for `rescan`."""
     base: int
     """The complete cursor at which these pages began; -1 if the client had nothing then, or it is unknown what."""
-    until: int
+    newest_at_start: int
     """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
     no earlier page can have sent it at another one."""
     resync: bool
@@ -174,10 +174,11 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     rescan: tuple[tuple[int, int], ...]
     """Ranges of the feed to read in addition: above the first and up to the second arrival of each pair."""
     rescan_first: bool
-    """Whether `rescan` is read before what is above `after`."""
-    serial: int
-    """Number of pages with deltas that the client had been sent, this one included. If the record's `pages_sent`
-    differs, the client was sent more since then. Negative if the client may have been sent more already."""
+    """Whether `rescan` is read before what is above `read_up_to`."""
+    pages_sent: int
+    """Number of pages with deltas that the client had been sent, this one included. If `ClientRecord.pages_sent`
+    differs, the client was sent more since then. Negative if the client may have been sent more already: no number is
+    equal to it."""
 
 
 class PastKey(msgspec.Struct, frozen=True, array_like=True):
@@ -186,7 +187,7 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     key: str
     """The bucket key. The empty key records how far DELETEs were sent in the scope, if that is a later feed position
     than that of any row that the client may have."""
-    at: int
+    began_at: int
     """The newest arrival when the client was first sent something in the scope."""
     sent_up_to: int
     """The latest feed position at which a row was sent that the client may have; with the empty key, any row."""
@@ -207,19 +208,19 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """The newest scopes, oldest first; `feed.client_state` decides which are kept."""
     pages: tuple[Page, ...] = ()
     """The newest page marks, oldest first."""
-    past: tuple[PastKey, ...] = ()
+    past_keys: tuple[PastKey, ...] = ()
     """The bucket keys of scopes that were removed."""
-    marks: int = 0
+    mark_count: int = 0
     """Number of page marks that were created for the client; the next mark is computed from it."""
-    seen: int = 0
+    confirmed_cursor: int = 0
     """The newest cursor that the client certainly has, because it sent it. It may have rows that it was sent later."""
-    last: int = 0
+    last_sent_cursor: int = 0
     """The newest cursor that was sent with deltas."""
     pages_sent: int = 0
     """Number of pages with deltas that were sent. It shows whether the client was sent more since a stored page."""
-    wrote: bool = False
+    has_pushed: bool = False
     """Whether the client ever pushed."""
-    followed: bool = False
+    gets_broadcasts: bool = False
     """Whether broadcasts are sent to the client, now or earlier; these are not recorded."""
     sources: tuple[SourcePosition, ...] = ()
     """The client's position in each source that it ever pulled from."""

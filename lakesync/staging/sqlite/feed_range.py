@@ -45,7 +45,9 @@ _ROW = "LEFT JOIN row_state r ON r.number = e.number"
 _PART = "changed > :since AND changed <= :until ORDER BY changed, number"
 """SQL: the entries of the range, in the order of the feed."""
 
-_HELD = "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
+_MAY_HAVE_HAD = (
+    "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
+)
 """SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
 _NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
 """SQL: whether the reader certainly did not write to the row since its base."""
@@ -58,7 +60,7 @@ _NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED_KIND})"
 
 _OF_ONE = f"""
 SELECT r.table_name, r.row_id, e.changed, r.spelled,
-    CASE WHEN {_HELD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind
+    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind
 FROM (SELECT * FROM entry WHERE bucket = :bucket_0 AND {_PART} LIMIT :limit) e {_ROW}"""
 """SQL: the entries of one bucket key, each of which decides about its row alone."""
 
@@ -71,7 +73,7 @@ SELECT r.table_name, r.row_id, p.changed, r.spelled,
         SELECT max(CASE
             WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_LATER}
             WHEN e.bucket = :own THEN {_OWN}
-            WHEN {_HELD} OR e.changed <= :since AND (e.inside OR e.changed > :base) THEN {_HAD}
+            WHEN {_MAY_HAVE_HAD} OR e.changed <= :since AND (e.inside OR e.changed > :base) THEN {_HAD}
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
@@ -123,7 +125,7 @@ def read_file_range(
 
     Args:
         sql: the connection to `state.db`.
-        buckets: the numbers of the bucket keys to read.
+        buckets: the numbers that the file gives the bucket keys to read.
         since: the arrival after which entries changed.
         until: the arrival up to which entries changed.
         limit: about how many entries to read.
@@ -131,37 +133,37 @@ def read_file_range(
         with_keys: whether to return the row keys of all entries too.
     """
     numbers = [*buckets.shared, *([] if buckets.own is None else [buckets.own])]
-    wide = _width(len(numbers))
+    width = _width(len(numbers))
     values = {
         **reader._asdict(),
         "own": buckets.own,
         "since": since,
         "until": until,
         "limit": limit,
-        **{f"bucket_{index}": numbers[min(index, len(numbers) - 1)] for index in range(wide)},  # repeats the last
+        **{f"bucket_{index}": numbers[min(index, len(numbers) - 1)] for index in range(width)},  # repeats the last
     }
-    if wide > 1:  # end where the first bucket key has reached its share, so that about `limit` entries are read
+    if width > 1:  # end where the first bucket key has reached its share, so that about `limit` entries are read
         values["share"] = limit // len(numbers)
-        ends = sql.execute(_ends(wide), values).fetchone()
+        ends = sql.execute(_ends(width), values).fetchone()
         values["until"] = min((end for end in ends if end is not None), default=until)
-    last, kinds, joined, *keys = sql.execute(_statement(wide, with_keys=with_keys), values).fetchone()
+    last, kinds, joined, *keys = sql.execute(_statement(width, with_keys=with_keys), values).fetchone()
     feed_range = None if last is None or _UNDECIDED in kinds else FeedRange(joined or b"", kinds, last)
     return RangeResult(feed_range, _decode_keys(keys[0]) if keys else [])
 
 
 def _width(buckets: int) -> int:
     """Round up the number of bucket keys, so that there are few different statements, which SQLite keeps prepared."""
-    return next(wide for wide in (1, 2, 4, 8, MAX_BUCKETS) if wide >= buckets)
+    return next(width for width in (1, 2, 4, 8, MAX_BUCKETS) if width >= buckets)
 
 
 @cache
-def _statement(wide: int, *, with_keys: bool) -> str:
-    """Return the statement that reads the range under `wide` bucket keys; see `_JOINED` for its columns."""
-    several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{index}" for index in range(wide)))
-    return _JOINED.format(keys=_KEYS if with_keys else "", entries=several if wide > 1 else _OF_ONE)
+def _statement(width: int, *, with_keys: bool) -> str:
+    """Return the statement that reads the range under `width` bucket keys; see `_JOINED` for its columns."""
+    several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{index}" for index in range(width)))
+    return _JOINED.format(keys=_KEYS if with_keys else "", entries=several if width > 1 else _OF_ONE)
 
 
 @cache
-def _ends(wide: int) -> str:
-    """Return the statement for the arrival at which each of `wide` bucket keys reaches its share of the entries."""
-    return f"SELECT {', '.join(_NTH.format(index=index) for index in range(wide))}"
+def _ends(width: int) -> str:
+    """Return the statement for the arrival at which each of `width` bucket keys reaches its share of the entries."""
+    return f"SELECT {', '.join(_NTH.format(index=index) for index in range(width))}"

@@ -60,7 +60,7 @@ class Client:
     def push(self, hlc, row, team, claims):
         """The push's future; its row is there at once."""
         self.rows.add(row)
-        return self.gateway.submit_push(push("ann", hlc, row, team), claims, seen=self.cursor)
+        return self.gateway.submit_push(push("ann", hlc, row, team), claims, known_cursor=self.cursor)
 
 
 @pytest.fixture

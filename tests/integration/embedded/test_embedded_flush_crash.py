@@ -59,5 +59,5 @@ def check(folder, kind, acknowledged) -> None:
     assert set(found.values()) == {1}
     assert len(found) == staged
     queued = ObjectFlushQueue(LocalDisk(folder / "objects")).pending("shop", 1000)
-    assert {row for job in queued for row in job.work.row_ids} == {stored.delta.row_id for stored in kept(adapter)}
+    assert {row for job in queued for row in job.flushed.row_ids} == {stored.delta.row_id for stored in kept(adapter)}
     adapter.close()

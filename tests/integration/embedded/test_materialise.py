@@ -61,7 +61,7 @@ def flushed(clock, database):
 
 def test_rows_follow_the_flush(flushed, database):
     (job,) = flushed.pending("shop")
-    assert (job.work.table, job.work.delta_count, set(job.work.row_ids)) == ("notes", 4, {"r0", "r1", "r2"})
+    assert (job.flushed.table, job.flushed.delta_count, set(job.flushed.row_ids)) == ("notes", 4, {"r0", "r1", "r2"})
     assert Materialiser("shop", flushed, database).run_once() == 1
     assert table(database) == {"r0": 9, "r1": 1, "r2": 2}
     assert flushed.pending("shop") == []
@@ -123,7 +123,7 @@ def test_a_failing_table_does_not_delay_the_others(clock, database):
     with stamina.set_testing(True, attempts=2):
         assert Materialiser("shop", queue, database).run_once() == 1
     assert table(database) == {"r": 1}
-    assert [job.work.table for job in queue.failed("shop")] == ["other"]
+    assert [job.flushed.table for job in queue.failed("shop")] == ["other"]
 
 
 class Broken(ObjectFlushQueue):
