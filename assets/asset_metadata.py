@@ -1,18 +1,23 @@
 """Names and metadata that assets, sensors and jobs share: asset keys, pools, run tags, partitions' days, and columns.
 
 Of the steps in a pool, and of the runs with the same tag `SLOT`, Dagster runs only so many at once. A partition is a
-UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata describes the columns of
-the lake's tables, and where their values come from.
+UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata of an asset describes the
+columns of the lake's tables, and where their values come from. That of a materialisation has sizes, figures of Spark's
+jobs, freshness and the data version; Dagster draws its numbers and times over successive runs.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
+import msgspec
+from pyspark.sql import SparkSession
 
 from lakehouse.table_definitions import SPARK_TYPES
-from lakesync.model.hlc import start_of
+from lakesync.model.hlc import start_of, wall_of
 from lakesync.model.schema import Column, TableSchema
+from resources.spark import SparkConnectResource
 
 OWNERS = ["team:lakesync"]
 """Owners of every asset, for Dagster's pages."""
@@ -53,6 +58,8 @@ CHECKPOINT = dg.AssetKey("checkpoint")
 """The asset of the checkpoints from which new clients start, by gateway."""
 CHECKPOINT_POOL = "lakesync_checkpoint"
 """Pool of the steps that make checkpoints."""
+Metadata = dict[str, dg.MetadataValue | str | int | float]
+"""Metadata of a materialisation: name → value."""
 
 
 def state_key(table: str, namespace: str = "") -> dg.AssetKey:
@@ -307,3 +314,116 @@ def _description(schema: TableSchema, column: Column) -> str | None:
     if column.references is not None:
         parts.append(f"refers to {column.references}")
     return "; ".join(parts) or None
+
+
+def size_metadata(spark: SparkSession, name: str) -> Metadata:
+    """Return the numbers of rows, files and bytes of an Iceberg table.
+
+    Args:
+        spark: an open Spark session.
+        name: the table's full, quoted name.
+    """
+    from lakehouse.spark_errors import lake_errors
+    from lakehouse.table_access import table_size
+
+    size = lake_errors(table_size)(spark, name)
+    return {
+        "dagster/row_count": size.rows,
+        "files": size.data_files,
+        "delete_files": size.delete_files,
+        "bytes": size.bytes,
+    }
+
+
+def spark_metadata(resource: SparkConnectResource) -> Metadata:
+    """Return the figures of the Spark jobs that a step ran, by Spark's REST API.
+
+    The entry `engine` is `none` if the step ran no job. If Spark's UI cannot be reached, there are no figures.
+
+    Args:
+        resource: the step's resource `pyspark`.
+    """
+    application, figures = resource.application, resource.job_figures()
+    if application is None or (figures is not None and not figures.jobs):
+        return {"engine": "none"}
+    metadata: Metadata = {"engine": "spark", "spark/application": application}
+    if figures is None or resource.ui_url is None:
+        return metadata
+    pages = f"{resource.ui_url.rstrip('/')}/jobs"
+    metadata |= {
+        "spark/jobs": len(figures.jobs),
+        "spark/stages": figures.stages,
+        "spark/tasks": figures.tasks,
+        "spark/failed_tasks": figures.failed_tasks,
+        "spark/rows_read": figures.rows_read,
+        "spark/rows_written": figures.rows_written,
+        "spark/bytes_read": figures.bytes_read,
+        "spark/bytes_written": figures.bytes_written,
+        "spark/shuffle_bytes": figures.shuffle_bytes,
+        "spark/ui": dg.MetadataValue.md(
+            f"[All jobs]({pages}/): " + ", ".join(f"[{job}]({pages}/job/?id={job})" for job in figures.jobs)
+        ),
+    }
+    if not figures.complete:
+        metadata["spark/incomplete"] = "Spark has forgotten older jobs of this step: raise spark.ui.retainedJobs"
+    return metadata
+
+
+def freshness_metadata(valid_through_ms: int | None, now_ms: int) -> Metadata:
+    """Return the time up to which an asset has every acknowledged delta, and how long ago that is.
+
+    Args:
+        valid_through_ms: that time, in milliseconds of server wall time; None if it is unknown, for no metadata.
+        now_ms: server wall time in milliseconds since 1970.
+    """
+    if valid_through_ms is None:
+        return {}
+    return {
+        "valid_through": dg.MetadataValue.timestamp(valid_through_ms / 1000),
+        "lag_seconds": round(max(now_ms - valid_through_ms, 0) / 1000, 1),
+    }
+
+
+def table_valid_through_ms(marks: Mapping[str, int], flushed: Mapping[str, int], valid_through_ms: int) -> int | None:
+    """Return the server wall time in milliseconds up to which a state table has every acknowledged delta.
+
+    It is that of the history, or earlier if the table is behind the history for some gateway.
+
+    Args:
+        marks: gateway → the arrival up to which the table is merged.
+        flushed: gateway → the arrival up to which the history is flushed.
+        valid_through_ms: the time up to which the history has every acknowledged delta.
+
+    Returns:
+        The time; None if a gateway's deltas were never merged.
+    """
+    behind = [marks.get(gateway) for gateway, arrival in flushed.items() if marks.get(gateway, -1) < arrival]
+    times = [wall_of(mark) for mark in behind if mark is not None]
+    return min([valid_through_ms, *times]) if len(times) == len(behind) else None
+
+
+def content_version(content: object) -> dg.DataVersion:
+    """Return a data version that is equal for equal content.
+
+    Args:
+        content: a value that msgspec can encode as JSON.
+    """
+    text = msgspec.json.encode(content, order="deterministic")
+    return dg.DataVersion(hashlib.sha256(text).hexdigest()[:16])
+
+
+def previous_data_version(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dg.DataVersion | None:
+    """Return the data version of an asset's newest materialisation; None if it was never materialised.
+
+    A step that changed nothing reports it again, so that Dagster's pages show that nothing changed. No decision
+    depends on it.
+
+    Args:
+        context: the step's context.
+        key: the asset.
+    """
+    event = context.instance.get_latest_materialization_event(key)
+    materialization = event.asset_materialization if event else None
+    tags = (materialization.tags if materialization else None) or {}
+    version = tags.get("dagster/data_version")
+    return dg.DataVersion(version) if version else None

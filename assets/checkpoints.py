@@ -9,9 +9,19 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import CHECKPOINT, CHECKPOINT_POOL, DELTAS, OWNERS, SNAPSHOTS, state_key
+from assets.asset_metadata import (
+    CHECKPOINT,
+    CHECKPOINT_POOL,
+    DELTAS,
+    OWNERS,
+    SNAPSHOTS,
+    Metadata,
+    content_version,
+    freshness_metadata,
+    spark_metadata,
+    state_key,
+)
 from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
-from assets.run_metrics import Metadata, content_version, freshness_metadata, spark_metadata
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config

@@ -177,7 +177,7 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
 
 def _checkpoint_differences(scope: CheckScope) -> Sequence[msgspec.Struct]:
     """Return the differences between each gateway's newest checkpoint and the state tables that it was made from."""
-    from lakehouse.checkpoints.published import checkpoint_differences
+    from lakehouse.checkpoints.publication import checkpoint_differences
 
     newest = [scope.store.newest_checkpoint(gateway) for gateway in scope.store.gateways()]
     return [

@@ -16,10 +16,13 @@ from assets.asset_metadata import (
     DELTAS,
     DESTINATION_SENSOR,
     OWNERS,
+    Metadata,
     arrivals_of,
     check_step,
+    content_version,
     days_of,
     followed_columns,
+    freshness_metadata,
     is_requested_by,
     nearest_key,
     target_key,
@@ -27,7 +30,6 @@ from assets.asset_metadata import (
 )
 from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
-from assets.run_metrics import Metadata, content_version, freshness_metadata
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_task
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import CHECKPOINT_POOL, OWNERS, state_key, table_pool, target_key, target_pool
+from assets.asset_metadata import CHECKPOINT_POOL, OWNERS, Metadata, state_key, table_pool, target_key, target_pool
 from assets.failure_policy import failure_policy
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
 from assets.moves import flow_key, migration_key, tier_key
-from assets.run_metrics import Metadata
 from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from assets.asset_metadata import LEFT_OUT, SET_ASIDE
-from assets.run_metrics import spark_metadata
+from assets.asset_metadata import LEFT_OUT, SET_ASIDE, spark_metadata
 from lakehouse.run_state import RunState, SetAside
 from lakesync.model.errors import LakeSyncError, TransientError
 from resources.spark import SparkConnectResource

@@ -17,15 +17,18 @@ from assets.asset_metadata import (
     FLUSH_SENSOR,
     LOG,
     OWNERS,
+    Metadata,
     arrivals_of,
     days_of,
     delta_columns,
+    freshness_metadata,
     history_lineage,
     is_requested_by,
     nearest_key,
+    previous_data_version,
+    size_metadata,
 )
 from assets.failure_policy import failure_policy, set_aside
-from assets.run_metrics import Metadata, freshness_metadata, previous_data_version, size_metadata
 from lakehouse.run_state import RunState
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError, TransientError

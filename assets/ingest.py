@@ -17,13 +17,13 @@ from assets.asset_metadata import (
     LOG,
     OWNERS,
     POLL_SENSOR,
+    Metadata,
     client_columns,
     days_of,
     is_requested_by,
     polled_key,
 )
 from assets.failure_policy import failure_policy
-from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from resources.spark import SparkConnectResource

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import OWNERS, state_key
+from assets.asset_metadata import OWNERS, Metadata, state_key
 from assets.failure_policy import failure_policy
-from assets.run_metrics import Metadata
 from lakehouse.marks import maintenance_mark
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot

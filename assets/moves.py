@@ -19,6 +19,7 @@ import msgspec
 from assets.asset_metadata import (
     MOVE_SENSOR,
     OWNERS,
+    Metadata,
     arrivals_of,
     day_of_key,
     days_of,
@@ -28,7 +29,6 @@ from assets.asset_metadata import (
 )
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
-from assets.run_metrics import Metadata
 from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
 from lakehouse.marks import MIGRATIONS, move_mark, record_copied, utc_day
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends, write_targets

@@ -12,23 +12,21 @@ from assets.asset_metadata import (
     DELTAS,
     FLUSH_SENSOR,
     OWNERS,
+    Metadata,
     continues_on_failure,
     days_of,
+    freshness_metadata,
     is_requested_by,
     nearest_key,
+    previous_data_version,
+    size_metadata,
     state_columns,
     state_key,
     state_lineage,
     table_pool,
-)
-from assets.failure_policy import brief, failure_policy, is_final, set_aside
-from assets.run_metrics import (
-    Metadata,
-    freshness_metadata,
-    previous_data_version,
-    size_metadata,
     table_valid_through_ms,
 )
+from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config

@@ -42,7 +42,7 @@ MODULES = (
     "lakehouse.history.flush",
     "lakehouse.table_access",
     "lakehouse.checkpoints.publication",
-    "lakehouse.checkpoints.published",
+    "lakehouse.checkpoints.publication",
     "lakehouse.tables.audit",
     "lakehouse.tables.increments",
 )

@@ -1,7 +1,7 @@
 """The Dagster resource `pyspark`: a Spark Connect session, and the figures of the jobs that a step runs in it.
 
 The figures, such as rows and bytes read, come from the REST API of Spark's UI, because Spark Connect does not report
-them. `assets.run_metrics` adds them to the metadata of a step's result.
+them. `assets.asset_metadata` adds them to the metadata of a step's result.
 """
 
 import time

@@ -1,17 +1,24 @@
-"""Makes the checkpoints of all gateways, one after the other, and deletes the files of superseded ones.
+"""Makes the checkpoints of all gateways, one after the other, deletes superseded files, and checks the newest ones.
 
 A checkpoint has all rows of a gateway as of one arrival, its cut point: new clients start from it. Every push before
-the run has an arrival up to the cut point. The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, call
-this module.
+the run has an arrival up to the cut point. The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, make
+and delete checkpoints here.
+
+The check of the asset `checkpoint` compares the files of a published checkpoint with the Iceberg snapshots that they
+were made from. The files have the visible rows of the gateway's tables, as frames (protobuf messages).
 """
 
 from __future__ import annotations
 
+import random
 import re
 import time
-from itertools import pairwise
+from hashlib import sha256
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
@@ -19,20 +26,36 @@ from lakehouse.checkpoints.checkpoint import CheckpointRetention, make_checkpoin
 from lakehouse.data_files import file_system_of
 from lakehouse.history.decoding import day_of
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
-from lakehouse.spark_errors import lake_errors
-from lakesync.model.errors import IntegrityError
+from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
+from lakehouse.table_definitions import NAMES, LakeNames, at_snapshot
+from lakehouse.tables.verification import FRAME_COLUMNS, stored_row
+from lakehouse.task_runner import in_parallel, in_tasks
+from lakesync.adapters.digests import ARRIVALS_PER_DAY
+from lakesync.feed import render
+from lakesync.model.errors import IntegrityError, ValidationError
 from lakesync.model.schema import TableSchema
+from lakesync.model.types import SyncResponse
+from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.protobuf import decode_response, encode_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakehouse.run_state import RunState
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
-    from lakesync.staging.records import Checkpoint, CutPoint
+    from lakesync.model.types import RowDelta
+    from lakesync.staging.records import Checkpoint, CheckpointTable, CutPoint
     from lakesync.staging.store.pipeline import CheckpointStore, GatewayStore, PipelineStore
+
+_FRAME_NAMES = ("row_id", "sent", "fault")
+"""Columns read from frames: row id, checksum of the deltas that a client is sent, and why a file cannot be read."""
+_SAME = "same"
+"""Verdict on a row that is equal in the snapshot and in the frames."""
+SAMPLE = 200
+"""Number of rows of a table whose values are compared."""
 
 
 def make_checkpoints(
@@ -204,3 +227,189 @@ def _written_ns(system: Any, path: str) -> int | None:
         return None
     newest: int = max(info.mtime_ns for info in infos if info.mtime_ns is not None)
     return newest
+
+
+class CheckpointDifference(msgspec.Struct, frozen=True):
+    """A difference between a table's frames and its snapshot."""
+
+    gateway: str
+    table: str
+    what: str
+    """The difference, as text."""
+    day: str = ""
+    """UTC day of arrival of the rows' newest deltas, `YYYY-MM-DD`; empty if the snapshot does not have the rows."""
+
+
+@lake_errors
+def checkpoint_differences(
+    spark: SparkSession, checkpoint: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
+) -> list[CheckpointDifference]:
+    """Return the differences between a checkpoint's frames and its snapshots; empty if they are equal.
+
+    It compares each table's number of rows and bytes of files, and the rows of one frame, or of all frames.
+
+    Args:
+        spark: an open Spark session.
+        checkpoint: a published checkpoint.
+        names: catalogue and namespaces of the lake's tables.
+        seed: chooses the frame and the rows to compare.
+        whole: True to compare every row of every frame.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+    """
+
+    def differences_of(table: CheckpointTable) -> list[CheckpointDifference]:
+        rows = at_snapshot(spark, names.state(table.table), table.snapshot_id).where(
+            (sf.col("_gateway") == checkpoint.gateway) & ~sf.col("_gone")
+        )
+        try:
+            if whole:
+                return list(_differences_of_all_rows(spark, checkpoint, table, rows))
+            return list(_differences_of_sample(checkpoint, table, rows, random.Random(seed)))  # noqa: S311 no secret
+        except Exception as error:
+            if is_lost(error) or is_unanswered(error):
+                raise
+            return [_difference(checkpoint, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
+
+    found = in_parallel(spark, differences_of, checkpoint.tables)
+    return [difference for differences in found for difference in differences]
+
+
+def _differences_of_sample(
+    checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
+) -> Iterator[CheckpointDifference]:
+    """Yield the differences of the totals, and of a sample of rows in the first frame of one file."""
+    yield from _differences_of_totals(checkpoint, table, rows.count())
+    if table.frames:
+        uri = chance.choice(table.frames)
+        try:
+            deltas = _first_frame(uri)
+        except (OSError, ValidationError) as error:
+            yield _difference(checkpoint, table, f"{uri} cannot be read: {error}")
+        else:
+            for what in _differences_of_rows(rows, table.table, uri, deltas, chance):
+                yield _difference(checkpoint, table, what)
+
+
+def _differences_of_all_rows(
+    spark: SparkSession, checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame
+) -> Iterator[CheckpointDifference]:
+    """Yield the differences of all rows of a table, found by checksums of the deltas that a client is sent."""
+
+    def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            states = [stored_row(table.table, row) for row in batch.to_pylist()]
+            columns = ([row.row_id for row in states], [row.arrival for row in states])
+            sums = [_checksum(render.insert(row)) for row in states]
+            yield pa.record_batch([*map(pa.array, columns), pa.array(sums, pa.binary())], ["row_id", "arrival", "sum"])
+
+    def framed(number: int) -> Iterator[pa.RecordBatch]:
+        for found, fault in _rows_of_file(table.frames[number], checkpoint.arrival):
+            digests_found: list[tuple[str | None, bytes | None, str | None]] = [(*each, None) for each in found]
+            digests_found += [] if fault is None else [(None, None, fault)]
+            values = zip(*digests_found, strict=True) if digests_found else ((), (), ())
+            kinds = (pa.string(), pa.binary(), pa.string())
+            yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAME_NAMES)
+
+    stored = rows.select(*FRAME_COLUMNS).mapInArrow(digests, "row_id string, arrival bigint, sum binary")
+    sent = (
+        in_tasks(spark, len(table.frames), framed, "row_id string, sent binary, fault string")
+        .groupBy("row_id")
+        .agg(sf.max("sent").alias("sent"), sf.count("*").alias("copies"), sf.collect_set("fault").alias("faults"))
+    )
+    verdict = (
+        sf.when(sf.col("sum").isNull(), "surplus")
+        .when(sf.col("sent").isNull(), "missing")
+        .when(sf.col("copies") > 1, "there more than once")
+        .when(sf.col("sum") != sf.col("sent"), "altered")
+        .otherwise(_SAME)
+    )
+    day = f"cast(date_add(DATE'1970-01-01', cast(arrival div {ARRIVALS_PER_DAY} as int)) as string)"
+    found = (
+        stored.join(sent, "row_id", "full_outer")
+        .select(verdict.alias("verdict"), sf.expr(day).alias("day"), "row_id", "faults", sf.col("sum").isNotNull())
+        .toDF("verdict", "day", "row_id", "faults", "is_stored")
+        .groupBy("day", "verdict")
+        .agg(
+            sf.count("row_id").alias("rows"),
+            sf.min("row_id").alias("example"),
+            sf.flatten(sf.collect_set("faults")).alias("faults"),
+            sf.sum(sf.col("is_stored").cast("int")).alias("stored"),
+        )
+        .collect()
+    )
+    yield from _differences_of_totals(checkpoint, table, sum(row["stored"] or 0 for row in found))
+    for row in sorted(found, key=lambda each: (each["day"] or "", each["verdict"])):
+        for fault in row["faults"]:
+            yield _difference(checkpoint, table, fault)
+        if row["verdict"] != _SAME and row["rows"]:
+            what = f"{row['rows']} rows of the frames are {row['verdict']}, such as {row['example']!r}"
+            yield _difference(checkpoint, table, what, row["day"] or "")
+
+
+def _difference(checkpoint: Checkpoint, table: CheckpointTable, what: str, day: str = "") -> CheckpointDifference:
+    """Return a difference of one of the checkpoint's tables."""
+    return CheckpointDifference(checkpoint.gateway, table.table, what, day)
+
+
+def _differences_of_totals(
+    checkpoint: Checkpoint, table: CheckpointTable, count: int
+) -> Iterator[CheckpointDifference]:
+    """Yield the differences between the snapshot's and the frames' numbers of rows, and of the files' sizes."""
+    if count != table.rows:
+        what = f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
+        yield _difference(checkpoint, table, what)
+    size = sum(_size(uri) for uri in table.frames)
+    if size != table.bytes:
+        yield _difference(checkpoint, table, f"the frames' files have {size} bytes, {table.bytes} were written")
+
+
+def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, bytes]], str | None]]:
+    """Yield `(rows, fault)` for each frame of a file: row ids with checksums, and the error in the file or None."""
+    file_system, path = file_system_of(uri)
+    try:
+        with file_system.open_input_stream(path) as stream:
+            for message in read_checkpoint(stream):
+                response = decode_response(message)
+                is_of_checkpoint = response.server_hlc == arrival
+                rows = [
+                    (row_id, _checksum(list(deltas)))
+                    for row_id, deltas in groupby(response.deltas, key=lambda delta: delta.row_id)
+                ]
+                yield rows, None if is_of_checkpoint else f"{uri} has frames of arrival {response.server_hlc}"
+    except (OSError, ValidationError) as error:
+        yield [], f"{uri} cannot be read: {error}"
+
+
+def _checksum(deltas: list[RowDelta]) -> bytes:
+    """Return a checksum of deltas as a checkpoint encodes them."""
+    return sha256(encode_response(SyncResponse(tuple(deltas), 0))).digest()[:16]
+
+
+def _differences_of_rows(
+    snapshot: DataFrame, table: str, uri: str, deltas: tuple[RowDelta, ...], chance: random.Random
+) -> Iterator[str]:
+    """Yield the differences of a sample of the rows in a frame."""
+    framed = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
+    sampled = chance.sample(sorted(framed), min(SAMPLE, len(framed)))
+    stored = {
+        row["_row"]: render.insert(stored_row(table, row))
+        for row in snapshot.where(sf.col("_row").isin(sampled)).select(*FRAME_COLUMNS).toArrow().to_pylist()
+    }
+    for row in sampled:
+        if framed[row] != stored.get(row):
+            yield f"row {row!r} in {uri} is not the snapshot's"
+
+
+def _size(uri: str) -> int:
+    """Return a file's size in bytes; 0 if there is no such file."""
+    file_system, path = file_system_of(uri)
+    return file_system.get_file_info(path).size or 0
+
+
+def _first_frame(uri: str) -> tuple[RowDelta, ...]:
+    """Return the deltas of the first frame in a file."""
+    file_system, path = file_system_of(uri)
+    with file_system.open_input_stream(path) as stream:
+        return decode_response(next(read_checkpoint(stream))).deltas

@@ -3,31 +3,312 @@
 To land rows is to append them, as the source has them, to the connector's Iceberg tables; the deltas to push are
 computed from the landed rows. A failed push therefore needs no second call to the source, and past days can be
 replayed. The Dagster asset of the connector's tables calls `poll_connector` and `replay_connector`.
+
+A landing is one commit to the table `landing`: the rows that the tasks of one read returned, and the cursors of their
+tables. Landings are numbered. Iceberg validates a commit from the snapshot in which the newest number was read, so of
+two polls of one connector it rejects one. A row gets its hlc when it lands, later than all earlier ones, so the deltas
+that are computed from a landing are always the same.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import time
+import uuid
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
+import grpc
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
+
+from lakehouse.data_files import data_file_path
+from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.delivery import Delivery, DeliveryReport
-from lakehouse.landing.landings import LakeLanding, PolledSource
+from lakehouse.landing.poll_tasks import PollPlan, TablePlan, TableResult
+from lakehouse.landing.reading import LandedTables
+from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
+from lakehouse.landing.tables import ConnectorTables, commit_rows, landing_name
+from lakehouse.spark_errors import brief, lake_errors
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.connectors import Connectors
+from lakesync.connectors.base import Table, Usage
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
-from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import (
+    FlushError,
+    LakeSyncError,
+    LakeUnavailableError,
+    NotFoundError,
+    StagingUnavailableError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import date
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakehouse.gateway_connections import OpenIntake
+    from lakehouse.landing.poll_tasks import OpenSource
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
-    from lakesync.connectors.base import Table
+    from lakesync.connectors.base import ConnectorConfig, Cursor, Table
     from lakesync.staging.store.pipeline import FlushStore
+
+BUDGETS_PER_LANDING = 4
+"""A landing has about this many times `memoryBudgetBytes` of rows from one task, at most."""
+_RAISED = "USER_RAISED_EXCEPTION"
+"""Spark's error condition of `raise_error`."""
+
+
+class PolledSource(NamedTuple):
+    """The source of a connector that is polled."""
+
+    config: ConnectorConfig
+    open_source: OpenSource
+    """Opens the source, in the driver or in a task."""
+    tables: Sequence[Table]
+    """The tables that can be polled."""
+
+
+class LakeLanding(LandedTables):
+    """The landings of one connector, for one poll or one replay.
+
+    A replay pushes rows again that landed before. `LandedTables` reads `landing` and `known`: it has the connector's
+    part of both (`_iceberg`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
+    """
+
+    def __init__(
+        self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames = NAMES
+    ) -> None:
+        """Read how far each of the connector's tables was read.
+
+        Args:
+            spark: an open Spark session.
+            polled: the connector's source.
+            now_ms: returns the server wall time in milliseconds since 1970, by the gateways' clock.
+            names: catalogue and namespaces of the lake's tables.
+
+        Raises:
+            LakeUnavailableError, ConfigurationError: as `LandedTables`.
+        """
+        config = polled.config
+        super().__init__(ConnectorTables(spark, names, config.gateway, config.name), polled.tables)
+        self._polled = polled
+        self._now_ms = now_ms
+        self._positions = lake_errors(_positions)(self._files, self._tables, config.type)
+
+    def cursor(self, table: str) -> Cursor | None:
+        """Return the cursor of a table's last landed page; None before the first."""
+        return self._position(table).cursor
+
+    @lake_errors
+    def poll(self, ingest: IngestSettings, wanted: Collection[str] | None = None) -> PollReport:
+        """Read the changes at the source into `landing`, in Spark tasks, and take the censuses that are due.
+
+        Tables fail independently; the report has their errors.
+
+        Args:
+            ingest: the connector's settings.
+            wanted: names of the tables to read; None for all. The census of one may land rows of another.
+
+        Raises:
+            LakeUnavailableError: Spark or the catalogue cannot be reached.
+        """
+        begun = time.monotonic()
+        reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
+        report = PollReport(list(reports.values()))
+        due_ms = self._now_ms() - ingest.census_interval_ms
+        # A census compares all ids at the source with the known rows. A table whose source does not report deletions
+        # needs one in each poll (`needs_census`), the others at intervals. Reading all rows for the first time is one.
+        counted_ms = {table: self._position(table).counted_ms for table in self._tables}
+        never_counted = {table for table, last_ms in counted_ms.items() if last_ms is None}
+        census_due = {table for table, last_ms in counted_ms.items() if last_ms is not None and last_ms <= due_ms}
+        try:
+            reading = [table for table in self._tables if wanted is None or table in wanted]
+            polled = set(reading)
+            while reading and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
+                results = self._read_and_land(reading, ingest, report, first_reads=never_counted)
+                more = {result.table for result in results if result.more and result.failure is None}
+                reading = [table for table in reading if table in more]
+            ready = [self._tables[name] for name in self._tables if name in polled and reports[name].error is None]
+            counting = [table.name for table in ready if table.name not in reading]
+            counting = [table for table in counting if self._tables[table].needs_census or table in census_due]
+            if counting:
+                for table in counting:
+                    reports[table].census_taken = True
+                self._read_and_land(list(self._tables), ingest, report, counting=counting)
+        except FlushError as error:
+            for each in report.tables:
+                each.error = each.error or error
+        report.seconds = time.monotonic() - begun
+        return report
+
+    def _read_and_land(
+        self,
+        tables: Sequence[str],
+        ingest: IngestSettings,
+        report: PollReport,
+        *,
+        first_reads: Collection[str] = (),
+        counting: Collection[str] = (),
+    ) -> list[TableResult]:
+        """Read the changes of tables, or take censuses, and land the result in one commit.
+
+        Args:
+            tables: the tables to read; with `counting` all tables, since a census may land rows of each.
+            ingest: the connector's settings.
+            report: the poll's report, to which the results are added.
+            first_reads: tables of which all rows are read for the first time, which is recorded as a census.
+            counting: tables of which a census is taken; empty to read changes.
+
+        Raises:
+            FlushError: the rows were not committed.
+        """
+        first = max(hlc.start_of(self._now_ms()), self._newest + 1)
+        max_calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
+        with_census = counting or first_reads
+        plan = PollPlan(
+            self._polled.open_source,
+            self._polled.config,
+            Constants.of(self._iceberg.gateway, self._iceberg.connector, self._number + 1, first),
+            first=first,
+            newest=self._newest,
+            now_ms=self._now_ms(),
+            tables=tuple(self._table_plan(table, records_census=table in with_census) for table in tables),
+            max_bytes=BUDGETS_PER_LANDING * ingest.memory_budget_bytes,
+            max_calls=max_calls,
+            deleted_share=ingest.deleted_share if counting else None,
+        )
+        with computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, plan)) as rows:
+            reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
+            results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
+            crash_point("poll.read")
+            failed = {result.table for result in results if result.failure is not None and not result.lands_partially}
+            if any(result.landing for result in results if result.table not in failed):
+                self._land(rows, plan.constants, failed)
+                crash_point("poll.landed")
+        _add_results(report, results, failed)
+        return results
+
+    def _table_plan(self, name: str, *, records_census: bool) -> TablePlan:
+        """Return what a poll's tasks need to know of a table."""
+        table = self._tables[name]
+        return TablePlan(
+            name,
+            table.identity,
+            lands_only_changes=table.needs_census,
+            position=self._position(name),
+            landed=self._landed(name),
+            records_census=records_census,
+        )
+
+    def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
+        """Commit the rows that tasks read, except those of failed tables.
+
+        If an executor was lost with its cached rows, Spark reads their part at the source again. Where that fails, a
+        part of a divided table must not land as if it had no rows.
+
+        Raises:
+            FlushError: the rows were not committed.
+        """
+        is_failed = reduce(or_, (sf.col("table_name") == table for table in sorted(failed)), sf.lit(False))
+        is_report = sf.col("kind") == REPORT
+        cause = sf.get_json_object("columns", "$.failure.message")
+        is_lost = is_report & cause.isNotNull() & (sf.get_json_object("columns", "$.lands_partially") == "false")
+        lands = sf.when(is_failed, sf.lit(False)).when(is_lost, sf.raise_error(cause)).otherwise(~is_report)
+        batch = ("landing", self._iceberg.gateway, self._iceberg.connector, str(constants.landing), str(uuid.uuid4()))
+        where = self._iceberg.condition(landing=constants.landing)
+        name = landing_name(self._iceberg.names)
+        try:
+            commit_rows(self._iceberg, name, rows.where(lands), where, self._landing_snapshot, batch)
+        except PySparkException as error:
+            if _RAISED in str(error):
+                raise FlushError(
+                    f"rows that were read were lost with a Spark executor, and could not be read again "
+                    f"({brief(error)}); the next poll reads them"
+                ) from error
+            raise
+        self._plan_landing()
+        self._number, self._newest = constants.landing, max(file.hlc for file in self._files)
+        # from the commit, not from the reports: a task that was lost meanwhile may have read other rows
+        self._positions = _positions(self._files, self._tables, self._polled.config.type)
+
+    def _position(self, table: str) -> ReadPosition:
+        """Return where the last poll of a table stopped; an empty position before the first."""
+        return self._positions.get(table) or ReadPosition(self._polled.config.type)
+
+
+def _add_results(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
+    """Add the results of tasks to a poll's report. Of failed tables only the usage and the error count."""
+    usage = report.usage
+    for each in report.tables:
+        mine = [result for result in results if result.table == each.table]
+        for result in mine:
+            usage = Usage(
+                usage.calls + result.calls,
+                min((left for left in (usage.left, result.left) if left is not None), default=None),
+                result.limit if result.limit is not None else usage.limit,
+            )
+            each.pages += result.pages
+            if result.failure is not None:
+                each.error = each.error or result.failure.error()
+            if each.table in failed:
+                continue
+            each.rows += result.rows
+            each.deleted += result.deleted
+            if result.position is not None:
+                each.cursor = result.position.cursor
+        each.landings += each.table not in failed and any(result.landing for result in mine)
+    report.usage = usage
+
+
+def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
+    """Return the newest read position in `landing` of each table, if a connector of the type `kind` wrote it."""
+    found: dict[str, ReadPosition] = {}
+    for file in sorted(files, key=lambda each: each.last, reverse=True):
+        if not any(table not in found and file.may_have(table) for table in tables):
+            continue
+        file_system, path = data_file_path(file.path)
+        of_file = pq.read_table(
+            path,
+            columns=["landing", "table_name", "columns"],
+            filters=pc.field("kind") == POSITION,
+            filesystem=file_system,
+        )
+        newest = sorted(of_file.to_pylist(), key=lambda row: row["landing"])
+        mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in newest}
+        found = {**mine, **found}
+    return {table: position for table, position in found.items() if table in tables and position.type == kind}
+
+
+@contextmanager
+def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
+    """Cache a DataFrame's rows on the executors' disks during the block, so that several jobs compute them once.
+
+    `DataFrame.localCheckpoint` would do the same, but it may use another session of the process.
+
+    Args:
+        spark: an open Spark session.
+        rows: the DataFrame to cache.
+    """
+    name = f"lakesync_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    spark.catalog.cacheTable(name, StorageLevel.DISK_ONLY)
+    try:
+        yield spark.table(name)
+    finally:
+        with suppress(PySparkException, grpc.RpcError):  # a lost session has neither
+            spark.catalog.uncacheTable(name)
+            spark.catalog.dropTempView(name)
 
 
 class Connection(NamedTuple):

@@ -18,9 +18,8 @@ from lakesync.model.types import RowDelta
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
-from lakesync.staging.sql_query import SqlQueries
 from lakesync.staging.store import Commit
-from lakesync.staging.table_values import next_entry, row_of
+from lakesync.staging.table_values import SqlQueries, next_entry, row_of
 from lakesync.wire.log import pack
 
 T = TypeVar("T")

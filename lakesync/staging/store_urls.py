@@ -73,9 +73,9 @@ def store_status(url: str) -> Status:
 
         return sqlite_inspection.status(url)
     _check_postgres(url)
-    from lakesync.staging.postgres import inspection
+    from lakesync.staging.postgres import administration
 
-    return inspection.status(url)
+    return administration.status(url)
 
 
 def upgrade_store(url: str) -> list[Upgrade]:
@@ -97,9 +97,9 @@ def upgrade_store(url: str) -> list[Upgrade]:
 
         return sqlite_inspection.upgrade(url)
     _check_postgres(url)
-    from lakesync.staging.postgres import inspection
+    from lakesync.staging.postgres import administration
 
-    return inspection.upgrade(url)
+    return administration.upgrade(url)
 
 
 def upgrade_stores(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
@@ -180,7 +180,7 @@ def _replacement_store(
 
         return replacement_folder(shard, url, wall, replayer, replace=replace)
     if url.startswith(_POSTGRES):
-        from lakesync.staging.postgres.replacement import replacement_schema
+        from lakesync.staging.postgres.administration import replacement_schema
 
         return replacement_schema(shard, url, wall, replace=replace)
     raise ConfigurationError(f"staging at a {url.partition(':')[0]!r} URL does not outlive its process: nothing to do")

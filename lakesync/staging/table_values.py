@@ -1,4 +1,7 @@
-"""Conversions between records and the values of a store's tables. The SQLite and the Postgres store call them.
+"""Statements and values of tables for both stores, on SQLite and on Postgres.
+
+The views (reads) and commits (transactions) of both stores inherit from `SqlQueries`, and implement `_query`, so that
+`side_tables` and `restored_log` run the same SQL on either. The functions convert records to and from values of tables.
 
 All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
 decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.
@@ -6,6 +9,7 @@ decoder, and a thread that decodes the same type at that moment may crash. So no
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -125,3 +129,23 @@ def decode_config(
         rules_version=rules_version,
         write_scope=write_scope,
     )
+
+
+class SqlQueries(ABC):
+    """A view or commit of one gateway that can run a statement in the database that contains its log."""
+
+    @abstractmethod
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement and return the rows of a SELECT.
+
+        Args:
+            statement: SQL that both SQLite and Postgres understand, with `?` for each value. The first `?` is for the
+                gateway's id, which the implementation adds.
+            values: the other values, in order.
+
+        Returns:
+            The rows; empty for a statement that returns none.
+
+        Raises:
+            sqlite3.Error, psycopg.Error: the statement failed; the store rolls back and maps the error.
+        """

@@ -165,7 +165,7 @@ def poll(
 ) -> PollReport:
     """Poll a source into a landing in this process. A failing table does not affect the others.
 
-    The pipeline polls in Spark tasks instead: `lakehouse.landing.landings`.
+    The pipeline polls in Spark tasks instead: `lakehouse.landing.polls`.
 
     Args:
         source: the source.

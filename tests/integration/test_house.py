@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.run_metrics import table_valid_through_ms
+from assets.asset_metadata import table_valid_through_ms
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakehouse.table_access import open_table

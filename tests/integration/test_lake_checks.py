@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.checkpoints.published import checkpoint_differences
+from lakehouse.checkpoints.publication import checkpoint_differences
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults, ledger_against_lake
 from lakehouse.sessions import session
 from lakehouse.table_access import TableSize, table_size

@@ -18,7 +18,7 @@ from pyspark.errors.exceptions.connect import SparkException
 from lakehouse.erasure.redaction import ErasedLandings, drop_old_landings, erase_landed
 from lakehouse.landing import landings
 from lakehouse.landing.delivery import Delivery
-from lakehouse.landing.landings import LakeLanding, PolledSource
+from lakehouse.landing.polls import LakeLanding, PolledSource
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session

@@ -2,12 +2,14 @@
 
 A *shard* is a staging store with some of the tables. `Engine` creates a `ShardedGateway` instead of a `SyncGateway` if
 tables are sharded. It forwards each operation to the shards' gateways, and translates the client's cursor into one
-cursor for each shard (`vectors`). Operations over several shards are generators, which `steps.run` runs.
+cursor for each shard (`vectors`). Operations over several shards are generators, which `run` runs. Those of pages,
+pushes and subscriptions have modules of their own. Here are those of lag and explanations: the *lag* of a client is the
+age of the oldest change that it was not sent yet; an *explanation* says why a client has a row or lacks it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,11 +27,12 @@ from lakesync.engine.peek import PeekPage
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rejections import RejectionLog
-from lakesync.engine.sharding import lag, pulling, pushing, subscriptions
-from lakesync.engine.sharding.shard_gateway import ShardGateway
-from lakesync.engine.sharding.steps import Steps, run
+from lakesync.engine.sharding import pulling, pushing, subscriptions
+from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard, run
+from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.flush import Outlet
 from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema, evolve, parse_schema
@@ -115,14 +118,14 @@ class ShardedGateway(SyncGateway):
 
     def submit_unsent(self, queries: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
         """Like `SyncGateway.submit_unsent`: the oldest change in any shard."""
-        return run(lag.oldest_unsent(self._parts, self._vectors, queries))
+        return run(oldest_unsent(self._parts, self._vectors, queries))
 
     def submit_explain(
         self, client_id: str, table: str, row_id: str, claims: Claims | None, tracked: TrackedCursor
     ) -> Future[Explanation]:
         """Like `SyncGateway.submit_explain`, in the table's shard."""
         name = self._shards.of(table)
-        return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), tracked))
+        return run(explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), tracked))
 
     def submit_subscribe(
         self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
@@ -268,3 +271,113 @@ def _extends(new: TableSchema, old: TableSchema) -> bool:
     except SchemaError:
         return False
     return True
+
+
+def oldest_unsent(
+    parts: Mapping[str, ShardGateway], vectors: Vectors, queries: Sequence[LagQuery]
+) -> Steps[list[Unsent | None]]:
+    """Return the oldest unsent change of each client over all shards; see `engine.lag.oldest_unsent` for one store.
+
+    Args:
+        parts: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
+        queries: the clients, each with the result of its previous query.
+
+    Returns:
+        The oldest unsent change of each client in any shard; None for a client that never pulled.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
+    """
+    positions = yield from _in_shards(parts, vectors, [(query.client_id, query.tracked) for query in queries])
+    by_client: list[dict[str, Unsent]] = [{} for _ in queries]
+    for name, part in parts.items():
+        in_shard = [_in_shard(name, query, tracked[name]) for query, tracked in zip(queries, positions, strict=True)]
+        results = yield from of_shard(name, part.submit_unsent(in_shard))
+        for by_shard, result in zip(by_client, results, strict=True):
+            if result is not None:
+                by_shard[name] = result
+    return [_oldest(by_shard) for by_shard in by_client]
+
+
+def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
+    """Return the query for one shard, with the shard's part of the previous result."""
+    return LagQuery(query.client_id, tracked, query.before.shards.get(name) if query.before is not None else None)
+
+
+def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
+    """Return the oldest of the shards' results; None if the client pulled from no shard."""
+    if not by_shard:
+        return None
+    oldest = min((each.since for each in by_shard.values() if each.since), default=0)
+    return Unsent(oldest, done=all(each.done for each in by_shard.values()), shards=by_shard)
+
+
+def explain(
+    part: ShardGateway,
+    name: str,
+    vectors: Vectors,
+    query: tuple[str, str, str, Claims | None],
+    tracked: TrackedCursor,
+) -> Steps[Explanation]:
+    """Explain why a client has or lacks a row of one shard; see `engine.explain.explain`.
+
+    Args:
+        part: the shard's gateway.
+        name: the shard's name.
+        vectors: resolves and creates client cursors.
+        query: client id, table, row id, and the client's claims or None, as for `SyncGateway.submit_explain`.
+        tracked: what this process knows of the client, with cursors of the sharded gateway.
+
+    Raises:
+        StagingUnavailableError: the shard or the default shard cannot be reached.
+    """
+    (by_shard,) = yield from _in_shards([name], vectors, [(query[0], tracked)])
+    explanation: Explanation = yield from of_shard(name, part.submit_explain(*query, by_shard[name]))
+    return explanation
+
+
+def _in_shards(
+    names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, TrackedCursor]]
+) -> Steps[list[dict[str, TrackedCursor]]]:
+    """Return the position of each client in each of the named shards, by shard name.
+
+    Args:
+        names: the shards' names.
+        vectors: resolves client cursors.
+        clients: client id, and position with cursors of the sharded gateway.
+    """
+    # by shard name; None for a cursor that is 0, None or unknown
+    sent: list[dict[str, int] | None] = yield vectors.submit_parts(
+        [(client, tracked.cursor) for client, tracked in clients]
+    )
+    confirmed: list[dict[str, int] | None] = yield vectors.submit_parts(
+        [(client, tracked.confirmed) for client, tracked in clients]
+    )
+    return [
+        {name: _cursor_in_shard(name, tracked, sent_cursors, confirmed_cursors) for name in names}
+        for (_, tracked), sent_cursors, confirmed_cursors in zip(clients, sent, confirmed, strict=True)
+    ]
+
+
+def _cursor_in_shard(
+    name: str, tracked: TrackedCursor, sent: dict[str, int] | None, confirmed: dict[str, int] | None
+) -> TrackedCursor:
+    """Return a client's position in one shard.
+
+    Args:
+        name: the shard's name.
+        tracked: the client's position, with cursors of the sharded gateway.
+        sent: the cursor in each shard that `at.cursor` stands for; None if it stands for none.
+        confirmed: the same for `at.confirmed`.
+    """
+    state = tracked.state
+    # in the middle of pages, the shards' states are not those of the client's cursor
+    parts = state.parts if isinstance(state, ShardedSubscriptionState) and not state.has_more else None
+    # without a vector: a client that never pulled has nothing of the shard; for any other, the shard's record decides
+    unresolved = 0 if tracked.cursor is not None and tracked.cursor <= NEVER_PULLED else None
+    return tracked._replace(
+        cursor=sent.get(name, 0) if sent is not None else unresolved,
+        confirmed=confirmed.get(name, 0) if confirmed is not None else None,
+        state=parts.get(name) if parts is not None else None,
+    )

@@ -8,7 +8,7 @@ a *vector*, a cursor in each shard. `Vectors` looks the vector up and stores new
 - `UNKNOWN_CURSOR`: what the client has of the shard is unknown. The shard sends it every row as DELETE and INSERT.
 
 All real cursors are higher. `ShardedGateway` runs `pull` and `peek`; `sharding.subscriptions` calls `shard_cursors`.
-These are generators of futures, which `steps.run` runs.
+These are generators of futures, which `shard_gateway.run` runs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from msgspec.structs import replace
 
 from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
 from lakesync.engine.pulling import PullRequest
-from lakesync.engine.sharding.shard_gateway import ShardGateway
-from lakesync.engine.sharding.steps import Steps, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
 from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
-from lakesync.engine.source_pages import with_deletes
+from lakesync.engine.sources import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import ResyncRequiredError

@@ -1,4 +1,4 @@
-"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `steps.run`.
+"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `shard_gateway.run`.
 
 A *shard* is a staging store with some of the gateway's tables. There is no transaction over several shards. So a push
 to several is first checked in all of them, and then committed in one after another. A client's cursor stands for a
@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 
 from lakesync.engine.pushing import CheckedPush
-from lakesync.engine.sharding.shard_gateway import ShardGateway
-from lakesync.engine.sharding.steps import Steps, begin, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point

@@ -1,12 +1,21 @@
-"""The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs.
+"""The gateway of one shard, and the operations over several: generators that yield futures, run without an event loop.
 
-A *shard* is a staging store with some of the gateway's tables. `ShardedGateway` creates a `ShardGateway` for each. Its
-cursors are those of the shard's own feed, which clients never see.
+A *shard* is a staging store with some of the gateway's tables. `ShardedGateway` creates a `ShardGateway` for each: a
+`SyncGateway` with the additional operations that a sharded gateway needs. Its cursors are those of the shard's own
+feed, which clients never see.
+
+The operations of `ShardedGateway` call several shards, one after another. Each is a generator that yields the future of
+a call, and receives the result when the future is completed. `run` starts such a generator, and returns a future of
+what it returns, so no thread waits. What a generator's docstring lists under "Returns" and "Raises" is the outcome of
+that future.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,9 +24,83 @@ from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, read_page, remember_restart
 from lakesync.engine.pushing import CheckedPush, dry_run_push
 from lakesync.feed.client_state import current
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.store.feed import ClientView
+
+T = TypeVar("T")
+
+Steps = Generator[Future[Any], Any, T]
+"""A generator that yields futures, is sent their results or thrown their errors, and returns the final result."""
+
+
+def of_shard(name: str, future: Future[T]) -> Steps[T]:
+    """Wait for a future of one shard, and return its result. Use it with `yield from`.
+
+    Args:
+        name: the shard's name.
+        future: a future of an operation in the shard.
+
+    Raises:
+        StagingUnavailableError: the shard's store does not respond; the message names the shard.
+            Any other error of the future is raised unchanged.
+    """
+    try:
+        result: T = yield future
+    except StagingUnavailableError as error:
+        message = f"shard {name!r} is out, and this needs it (tables of other shards can be pushed to): {error}"
+        raise StagingUnavailableError(message, retry_after=error.retry_after) from error
+    return result
+
+
+def begin(outcome: Future[Any]) -> bool:
+    """Mark a future as running, so that it can no longer be cancelled; return False if it was cancelled."""
+    return not outcome.cancelled() and (outcome.running() or outcome.set_running_or_notify_cancel())
+
+
+def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
+    """Run a generator to its end. Each step runs in the thread that completes the future before it, and must not block.
+
+    Args:
+        steps: the generator.
+        outcome: the future to complete with the result; None creates one. It can be cancelled until a step calls
+            `begin`. The pending future is then cancelled too, and its `CancelledError` is thrown into the generator.
+
+    Returns:
+        The future of what the generator returns or raises.
+    """
+    target: Future[T] = outcome or Future()
+    pending: Future[Any] | None = None
+
+    def advance(step: Callable[[], Future[Any]]) -> None:
+        nonlocal pending
+        try:
+            pending = step()
+        except StopIteration as end:
+            if begin(target):
+                target.set_result(end.value)
+        except BaseException as error:
+            if begin(target):
+                target.set_exception(error)
+        else:
+            pending.add_done_callback(resume)
+
+    def resume(future: Future[Any]) -> None:
+        try:
+            result = future.result()
+        except BaseException as error:
+            advance(partial(steps.throw, error))
+        else:
+            advance(partial(steps.send, result))
+
+    def cancel_pending(completed: Future[T]) -> None:
+        if completed.cancelled() and pending is not None:
+            pending.cancel()
+
+    target.add_done_callback(cancel_pending)
+    advance(lambda: next(steps))
+    return target
 
 
 class ShardGateway(SyncGateway):

@@ -1,9 +1,9 @@
 """Subscriptions of WebSocket clients over all shards; see `engine.subscriptions` for one store.
 
 A *shard* is a staging store with some of the gateway's tables. A *broadcast* is a page of changes that the server sends
-to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` with `steps.run`, for the
-gateway's channels. A subscriber's state contains its state in each shard. A broadcast joins the pages of all shards,
-under a new cursor that means the cursor in each shard (a *vector*).
+to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` with `shard_gateway.run`,
+for the gateway's channels. A subscriber's state contains its state in each shard. A broadcast joins the pages of all
+shards, under a new cursor that means the cursor in each shard (a *vector*).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lakesync.engine.sharding.pulling import shard_cursors
-from lakesync.engine.sharding.shard_gateway import ShardGateway
-from lakesync.engine.sharding.steps import Steps, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
 from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import NEVER_PULLED, Access

@@ -1,34 +1,255 @@
 """`PostgresStore`: a staging store (the database that pushes are committed to) on Postgres.
 
-`staging.open_store` creates it for a `postgresql://` URL; the engine opens it. It forwards transactions to `Groups` and
-notices to `PostgresNotices`. The methods that the data pipeline calls are one transaction each; `PipelineTables` has
-their statements, which the SQLite store shares. `staging.store` says what each method promises and defines the terms.
+`staging.open_store` creates it for a `postgresql://` URL; the engine opens it. The methods that the data pipeline calls
+are one transaction each; `PipelineTables` has their statements, which the SQLite store shares. `PostgresNotices`
+delivers notices. `staging.store` says what each method promises and defines the terms.
+
+`Groups` is the group commit of one process: jobs of a gateway that wait at the same time share one transaction. A *job*
+is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs saves
+round trips, and the gateway's lock is taken once. Jobs and reads run in a pool of threads, one for each connection.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
+import psycopg
+import structlog
 from psycopg import sql
 
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import StoredConnector
 from lakesync.staging.cut_point import CutPointStore
 from lakesync.staging.erasing_store import ErasingStore
+from lakesync.staging.group_commit import Outcome, Turns
 from lakesync.staging.head import MAIN_SHARD, Head
-from lakesync.staging.notices import Listener
+from lakesync.staging.notices import Announcement, Listener, Notice
 from lakesync.staging.pipeline_tables import PipelineTables
-from lakesync.staging.postgres.connection import Connection, Database
-from lakesync.staging.postgres.groups import Groups
-from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway, load_head, save_head
+from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
+from lakesync.staging.postgres.connection import POOL_SIZE, Connection, Database, unavailable
+from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
 from lakesync.staging.postgres.notices import PostgresNotices
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
 
+log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
+
+_MAX_GROUP = 32
+"""The most jobs in one transaction."""
+
+
+class QueuedJob(NamedTuple):
+    """A function that runs in a commit, and the future of its result."""
+
+    function: Callable[[PostgresCommit], Any]
+    """The function that was submitted."""
+    future: Future[Any]
+    """Completed with the function's result or error, once the transaction has ended."""
+
+
+class QueuedRead(NamedTuple):
+    """A function that reads a snapshot, and the future of its result."""
+
+    function: Callable[[PostgresView], Any]
+    """The function that was passed to `read`."""
+    future: Future[Any]
+    """Completed with the function's result or error."""
+    gateway: str
+    """The id of the gateway that it reads."""
+
+
+class Groups:
+    """Runs jobs in threads: those of one gateway in order of submission, one thread at a time; gateways take turns."""
+
+    def __init__(
+        self, database: Database, wall: Callable[[], int], configs: ConfigCache, notices: PostgresNotices
+    ) -> None:
+        """Create the threads.
+
+        Args:
+            database: the pool of connections.
+            wall: returns the server's wall time in milliseconds since 1970.
+            configs: the cache of gateways' configurations.
+            notices: delivers the notices of commits.
+        """
+        self._database = database
+        self._notices = notices
+        self._wall = wall
+        self._configs = configs
+        self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[QueuedJob]] = {}
+        self._reads: Turns[QueuedRead] = Turns()
+        self._closed = False
+
+    def submit(self, gateway: str, job: Callable[[PostgresCommit], T]) -> Future[T]:
+        """Run `job` in one of the gateway's next transactions; see `TransactionStore.submit`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
+                return future
+            waiting = self._waiting.get(gateway)
+            if waiting is not None:
+                waiting.append(QueuedJob(job, future))
+            else:
+                self._waiting[gateway] = deque([QueuedJob(job, future)])
+                self._threads.submit(self._drain, gateway)
+        return future
+
+    def read(self, gateway: str, job: Callable[[PostgresView], T]) -> Future[T]:
+        """Run `job` over a read-only snapshot; see `TransactionStore.read`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if not self._closed:
+                self._reads.put(gateway, QueuedRead(job, future, gateway))
+                self._threads.submit(self._read_next)
+                return future
+        future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
+        return future
+
+    def close(self) -> None:
+        """Run the submitted jobs, and end the threads."""
+        with self._lock:
+            self._closed = True
+        self._threads.shutdown(wait=True)
+
+    def _read_next(self) -> None:
+        """Run the next read; gateways take turns."""
+        with self._lock:
+            job, future, gateway = self._reads.take()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            with self._database.reading() as connection:
+                result = job(PostgresView(connection, load_head(connection, gateway, self._configs, lock=False)))
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _drain(self, gateway: str) -> None:
+        """Run a gateway's next group of jobs, in a thread of the pool.
+
+        Afterwards the gateway is queued again, behind others that wait for a thread, until it has no jobs.
+        """
+        while group := self._next(gateway):
+            self._run_group(gateway, group)
+            if self._requeue(gateway):
+                return
+
+    def _run_group(self, gateway: str, group: list[QueuedJob]) -> None:
+        """Run a group of jobs, complete their futures, and deliver the notices of the transaction.
+
+        It raises nothing: after an error, later jobs of the gateway would wait forever, because `submit` starts no
+        thread for a gateway that has one.
+        """
+        jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
+        notices: list[Notice] = []
+        try:
+            outcomes = self._run(gateway, jobs, notices)
+        except BaseException as exc:
+            outcomes = [Outcome(job.future, error=exc) for job in jobs]
+        calls: list[Callable[[], None]] = [outcome.complete for outcome in outcomes]
+        calls.append(partial(self._notices.deliver, notices))
+        for call in calls:
+            try:
+                call()
+            except BaseException:  # of a function that waits for a future, of a listener, or of their log
+                with suppress(Exception):
+                    log.exception("a function that was notified of a commit failed", gateway=gateway)
+
+    def _requeue(self, gateway: str) -> bool:
+        """Queue a gateway behind those that wait for a thread; return whether it was queued.
+
+        In a closed store nothing can be queued. The thread then runs all jobs of its gateway.
+        """
+        with self._lock:
+            if not self._closed:
+                self._threads.submit(self._drain, gateway)
+            return not self._closed
+
+    def _next(self, gateway: str) -> list[QueuedJob]:
+        """Return a gateway's next group of jobs; if there are none, record that no thread works for the gateway."""
+        with self._lock:
+            waiting = self._waiting[gateway]
+            if not waiting:
+                del self._waiting[gateway]
+            return [waiting.popleft() for _ in range(min(len(waiting), _MAX_GROUP))]
+
+    def _run(self, gateway: str, jobs: list[QueuedJob], notices: list[Notice]) -> list[Outcome]:
+        """Run jobs in one transaction. A job that raises is rolled back alone.
+
+        Args:
+            gateway: the gateway's id.
+            jobs: the jobs, in order of submission.
+            notices: an empty list, to which this method adds the notices that the caller must deliver. They must be
+                delivered even if this method raises, because the transaction may have been committed.
+
+        Raises:
+            StagingUnavailableError: the transaction failed, or its outcome is unknown.
+        """
+        announced: list[int] = []  # the numbers of the notices, needed if the outcome is unknown
+        try:
+            with self._database.writing() as connection:
+                head = load_head(connection, gateway, self._configs, lock=True)
+                journal = Journal(connection, head, self._wall)
+                outcomes = [self._attempt(journal, job) for job in jobs]
+                if journal.head is not head:  # heads are immutable: a job that changed anything replaced it
+                    save_head(connection, journal.head)
+                notices += journal.announcement.take()
+                # from a generator: if a call raises, the numbers of the calls before it are in the list
+                announced.extend(self._notices.announce(connection, notice) for notice in notices)
+                crash_point("staging.before_commit")
+        except BaseException:
+            for number in announced:
+                self._notices.accept_copy(number)  # Postgres may send it, if the commit happened after all
+            raise
+        crash_point("staging.after_commit")
+        return outcomes
+
+    def _attempt(self, journal: Journal, job: QueuedJob) -> Outcome:
+        """Run one job within a savepoint.
+
+        Args:
+            journal: the gateway's log in the transaction.
+            job: the job; its notices are dropped if it is rolled back.
+
+        Returns:
+            The job's outcome if the transaction commits.
+        """
+        head, announcement = journal.head, journal.announcement
+        journal.announcement = Announcement()
+        connection = journal.connection
+        connection.execute("SAVEPOINT job")
+        try:
+            result = job.function(PostgresCommit(journal))
+        except BaseException as exc:
+            if isinstance(exc, psycopg.Error) and connection.closed:
+                raise  # the transaction is lost, so there is nothing to roll back
+            journal.head = head
+            journal.announcement = announcement
+            connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+            if not isinstance(exc, psycopg.Error):
+                return Outcome(job.future, error=exc)
+            error = unavailable(self._database.address, "a job", exc)
+            error.__cause__ = exc
+            return Outcome(job.future, error=error)
+        connection.execute("RELEASE job")
+        announcement.add(journal.announcement)
+        journal.announcement = announcement
+        return Outcome(job.future, result)
 
 
 class _Transaction(PipelineTables):
