@@ -175,14 +175,13 @@ def pull_response(request: Request, page: SyncPage) -> Response:
     return Response(encode_page(page), media_type=JSON)
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value: Any) -> Response:
     """Return a response with a value as JSON. Integers under keys named `hlc` or `*Hlc` become strings.
 
     Args:
         value: any value that msgspec can encode.
-        status: HTTP status.
     """
-    return Response(json.encode_json(value), status, media_type=JSON)
+    return Response(json.encode_json(value), media_type=JSON)
 
 
 def sends_protobuf(request: Request) -> bool:

@@ -145,24 +145,6 @@ def history_faults(
 
 
 @lake_errors
-def ledger_against_lake(
-    spark: SparkSession, store: FlushStore, names: LakeNames = NAMES, days: Collection[date] | None = None
-) -> list[LedgerDifference]:
-    """Return the days on which the history differs from the ledger's flushed deltas; empty if they agree.
-
-    Call it while no flush runs: deltas that are flushed but not confirmed yet are a difference.
-
-    Args:
-        spark: an open Spark session.
-        store: the staging store.
-        names: catalogue and namespaces of the lake's tables.
-        days: UTC days of arrival to compare; None for all.
-    """
-    ensure_deltas(spark, names)
-    return _differences(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect(), store, days)
-
-
-@lake_errors
 def days_against_lake(
     spark: SparkSession, store: FlushStore, days: Collection[date], names: LakeNames = NAMES
 ) -> list[DayCounts]:

@@ -173,12 +173,11 @@ def _schema(
     return registered_now.state(table, config.namespaces.own.get(gateway, ""))
 
 
-KEPT_HOURS = 24.0
-"""Hours for which a checkpoint's files are kept after a newer one was written. No download takes so long."""
+_KEPT_NS = 24 * 3_600_000_000_000
+"""Nanoseconds for which a checkpoint's files stay after a newer one was written: a day. No download takes so long."""
 
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 """Name of a checkpoint's folder: `EPOCH-ARRIVAL`."""
-_HOUR_NS = 3_600_000_000_000
 
 
 class _Folder(NamedTuple):
@@ -189,7 +188,7 @@ class _Folder(NamedTuple):
     path: str
 
 
-def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int, kept_hours: float = KEPT_HOURS) -> list[str]:
+def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int) -> list[str]:
     """Delete the files of a gateway's superseded checkpoints, and return the names of the deleted folders.
 
     A checkpoint is superseded once the files of the next one were written, whether that was published or not. The
@@ -199,10 +198,9 @@ def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int, kept_ho
         directory_uri: URI of the folder with the checkpoints of all gateways.
         newest: the gateway's newest published checkpoint.
         now_ms: wall time in milliseconds since 1970, by the clock that dates the files.
-        kept_hours: hours for which superseded files are kept.
     """
     system, root = file_system_of(f"{directory_uri.rstrip('/')}/{newest.gateway}")
-    limit_ns = now_ms * 1_000_000 - round(kept_hours * _HOUR_NS)
+    limit_ns = now_ms * 1_000_000 - _KEPT_NS
     published = (newest.epoch, newest.arrival)
     folders = sorted(folder for folder in _folders(system, root) if (folder.epoch, folder.arrival) <= published)
     removed = []

@@ -20,7 +20,7 @@ from lakehouse.backends.declared import destination_targets, flow_tasks, followe
 from lakehouse.backends.destinations import follow
 from lakehouse.backends.moves import Migration, flow, migrate
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.checks import ledger_against_lake
+from lakehouse.checks import history_faults
 from lakehouse.erasure import redaction
 from lakehouse.erasure import requests as erasure
 from lakehouse.erasure.requests import complete_erasures, flushed_requests, open_requests
@@ -226,7 +226,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     assert world.holding(SECRET) == []
     assert all(each.lake_ms for each in world.store.erasures("erasing"))
 
-    assert not ledger_against_lake(world.spark, world.store, world.names)
+    assert not history_faults(world.spark, world.store, world.names).differences
     world.merge()
     lake = {row: state for (_, row), state in states(spark.table(world.names.state("notes"))).items()}
     staged = world.store.read("erasing", lambda view: view.rows([("notes", row) for row in lake])).result()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history import flush as deltas_module
 from lakehouse.history.flush import flush, flush_due, flushed_arrivals
 from lakehouse.sessions import session
@@ -79,7 +79,9 @@ class Lab:
         """Once and whole, and staging knows it."""
         assert self.held(spark) == sorted(delta.delta_id for delta in self.pushed)
         assert duplicate_deltas(spark, self.names) == []
-        differences = [one for one in ledger_against_lake(spark, self.store, self.names) if one.gateway == self.gateway]
+        differences = [
+            one for one in history_faults(spark, self.store, self.names).differences if one.gateway == self.gateway
+        ]
         assert differences == []
         (waiting,) = [one for one in self.store.backlog() if one.gateway == self.gateway]
         assert (waiting.deltas, waiting.flushed_seq) == (0, waiting.last_seq)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pyspark
 import pytest
 
-from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import MaintenanceLimits, maintain
 from lakehouse.sessions import session
@@ -86,7 +86,7 @@ class Lab:
         rows = self.spark.table(self.names.deltas).select("delta_id").toArrow()["delta_id"].to_pylist()
         assert sorted(rows) == sorted(each.delta_id for each in self.pushed)
         assert duplicate_deltas(self.spark, self.names) == []
-        assert ledger_against_lake(self.spark, self.engine.store, self.names) == []
+        assert history_faults(self.spark, self.engine.store, self.names).differences == []
         (waiting,) = self.engine.store.backlog()
         assert (waiting.deltas, waiting.flushed_seq) == (0, waiting.last_seq)
         if merged:

@@ -3,7 +3,7 @@
 import pytest
 
 from lakehouse.checkpoints.publication import make_checkpoints
-from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.erasure.requests import complete_erasures, open_requests
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
@@ -60,7 +60,7 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp
         }
         assert duplicate_deltas(spark, names) == []
         flush_due(spark, engine.store, names=names)
-        assert ledger_against_lake(spark, engine.store, names) == []
+        assert history_faults(spark, engine.store, names).differences == []
         flushed = {waiting.shard: waiting for waiting in engine.store.backlog()}
         assert {waiting.deltas for waiting in flushed.values()} == {0}
         assert flushed["shard-orders"].flushed_seq == before + 1

@@ -13,7 +13,7 @@ import pytest
 
 from assets.maintenance import maintenance
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.checks import duplicate_deltas, duplicate_keys, ledger_against_lake
+from lakehouse.checks import duplicate_deltas, duplicate_keys, history_faults
 from lakehouse.history import flush as deltas
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import MaintenanceLimits, location_of, maintain
@@ -113,7 +113,7 @@ def test_b6_maintenance_during_a_flush_loses_and_duplicates_nothing(world, monke
     (report,) = world.flush()
     assert report.deltas == 3
     assert joined[0] == 3
-    assert ledger_against_lake(world.spark, world.store, NAMES) == []
+    assert history_faults(world.spark, world.store, NAMES).differences == []
     assert duplicate_deltas(world.spark, NAMES) == []
     monkeypatch.undo()
     done = world.tidy()

@@ -257,19 +257,18 @@ def _is_same(found: MigrationProgress, new_progress: MigrationProgress) -> bool:
     return (found.scope, found.division) == (new_progress.scope, new_progress.division)
 
 
-def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope, page: int = PAGE_DELTAS) -> BatchChecksum:
+def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope) -> BatchChecksum:
     """Return the count and id sum of an adapter's deltas in a scope, each delta once.
 
     Args:
         adapter: the adapter.
         scope: the deltas to count.
-        page: deltas read at once.
 
     Raises:
         AdapterError: the adapter cannot be read.
     """
     count, total = 0, 0
-    for found in read_pages(lambda query: read_arrow(adapter, query), scope.query(page)):
+    for found in read_pages(lambda query: read_arrow(adapter, query), scope.query(PAGE_DELTAS)):
         checksum = table_checksum(found.deltas)
         count, total = count + checksum.deltas, total + checksum.id_sum
     return BatchChecksum(count, total % 2**64)

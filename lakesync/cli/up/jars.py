@@ -108,18 +108,17 @@ def ensure(jar: Jar, folder: Path) -> Path:
     return path
 
 
-def ensure_all(folder: Path | None = None, *, s3: bool = False) -> list[Path]:
-    """Return the paths of all jars in the order of the class path, after downloading missing ones.
+def ensure_all(*, s3: bool = False) -> list[Path]:
+    """Return the paths of all jars in the cache folder, in the order of the class path, after downloading missing ones.
 
     Args:
-        folder: the cache folder; None: `cache_folder()`.
         s3: whether to include the jars for a warehouse on S3.
 
     Raises:
         StartupError: a download failed, a file has another SHA-256, or the disk is full.
     """
-    target = folder or cache_folder()
-    return [ensure(jar, target) for jar in (*JARS, *(S3_JARS if s3 else ()))]
+    folder = cache_folder()
+    return [ensure(jar, folder) for jar in (*JARS, *(S3_JARS if s3 else ()))]
 
 
 def is_cached(jar: Jar, folder: Path) -> bool:

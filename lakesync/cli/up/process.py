@@ -71,12 +71,12 @@ class Process:
         """The exit code; None while the process runs, negative for the signal that terminated it."""
         return self._child.poll()
 
-    def last_lines(self, count: int = 15) -> str:
-        """Return the last lines of its output since it was started."""
+    def last_lines(self) -> str:
+        """Return the last 15 lines of its output since it was started."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, file.tell() - 16_384))
-            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])
+            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-15:])
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group, if that still exists."""
@@ -116,10 +116,10 @@ class Process:
             time.sleep(0.1)
 
 
-def accepts(port: int, host: str = LOOPBACK) -> bool:
-    """Return whether a server accepts TCP connections on a port of a host."""
+def accepts(port: int) -> bool:
+    """Return whether a server accepts TCP connections on a port of this machine."""
     try:
-        with socket.create_connection((host, port), timeout=1):
+        with socket.create_connection((LOOPBACK, port), timeout=1):
             return True
     except OSError:
         return False

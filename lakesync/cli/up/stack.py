@@ -261,7 +261,11 @@ def _plain(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
 
 
-def stop_leftovers(folder: Path, *, grace: float = 5.0) -> list[int]:
+_GRACE_SECONDS = 5.0
+"""Until a leftover process that ignores SIGTERM is killed."""
+
+
+def stop_leftovers(folder: Path) -> list[int]:
     """Stop the processes of an earlier `lakesync up` on a data folder that was killed.
 
     They have the variable `MARKER` with the folder. Children inherit it, so this also finds processes that left their
@@ -270,7 +274,6 @@ def stop_leftovers(folder: Path, *, grace: float = 5.0) -> list[int]:
 
     Args:
         folder: the data folder.
-        grace: seconds until a process that ignores SIGTERM is killed.
 
     Returns:
         The process ids. This process and its ancestors are never stopped.
@@ -282,10 +285,10 @@ def stop_leftovers(folder: Path, *, grace: float = 5.0) -> list[int]:
     ]
     for process in leftovers:
         _ignore_missing(process.terminate)
-    _, alive = psutil.wait_procs(leftovers, timeout=grace)
+    _, alive = psutil.wait_procs(leftovers, timeout=_GRACE_SECONDS)
     for process in alive:
         _ignore_missing(process.kill)
-    psutil.wait_procs(alive, timeout=grace)
+    psutil.wait_procs(alive, timeout=_GRACE_SECONDS)
     return [process.pid for process in leftovers]
 
 

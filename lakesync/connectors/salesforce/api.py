@@ -302,19 +302,18 @@ def start_bulk_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
     return str(job["id"]), str(job["createdDate"])
 
 
-def wait_for_bulk_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_TIMEOUT_S) -> None:
+def wait_for_bulk_job(client: SalesforceClient, job: str) -> None:
     """Wait until a job is complete.
 
     Args:
         client: the client.
         job: the job's id.
-        timeout_s: seconds to wait.
 
     Raises:
         BulkJobLostError: the job failed, or Salesforce has deleted it (after seven days).
         AdapterError: the job is not complete in time.
     """
-    deadline, pause = time.monotonic() + timeout_s, _FIRST_PAUSE_S
+    deadline, pause = time.monotonic() + _JOB_TIMEOUT_S, _FIRST_PAUSE_S
     while True:
         status = client.call("GET", f"/jobs/query/{job}").json()
         match status["state"]:
@@ -326,7 +325,7 @@ def wait_for_bulk_job(client: SalesforceClient, job: str, *, timeout_s: float = 
                     f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
                 )
         if time.monotonic() > deadline:
-            raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {timeout_s:.0f} s")
+            raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {_JOB_TIMEOUT_S:.0f} s")
         time.sleep(pause)
         pause = min(pause * 1.5, _MAX_PAUSE_S)
 

@@ -89,15 +89,14 @@ class JiraSite:
     _ordered: list[Issue] | None = None
     """The index in the order of `indexed`; None after a change."""
 
-    def add_project(self, key: str, name: str | None = None, **more: Any) -> Project:
+    def add_project(self, key: str, **more: Any) -> Project:
         """Create a project.
 
         Args:
             key: prefix of its issues' keys, such as `OPS`.
-            name: display name; None for a generated one.
             more: other fields of `Project`.
         """
-        project = Project(str(next(self._ids)), key, name or f"Project {key}", **more)
+        project = Project(str(next(self._ids)), key, f"Project {key}", **more)
         self.projects[key] = project
         self._numbers.setdefault(key, count(1))
         return project
