@@ -18,10 +18,9 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor
 
-from gateway.app import create_app
 from gateway.bootstrap import Backends
 from gateway.dependencies import Services, check_bind_address
-from gateway.server import GatewayServer, listen
+from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.connectors import Connectors

@@ -18,12 +18,11 @@ from assets.checks import checks
 from assets.destinations import destinations, lake_comparisons
 from assets.erasure import erasure
 from assets.external import backends, sources
-from assets.flush import history
 from assets.freshness import FRESH, fresh_assets, freshness_checks
 from assets.ingest import connectors, downstream_log
+from assets.lake_tables import history, state_tables
 from assets.maintenance import maintenance
 from assets.moves import flows, migrations, tiers
-from assets.tables import state_tables
 from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.run_state import RunState

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
+from lakehouse.landing.row_changes import KnownRows, RowDigests, compare_census
 from lakehouse.landing.rows import Constants, LandedRows, LandedTable, ReadPosition
 from lakehouse.task_runner import Failure
 from lakesync.connectors.base import (

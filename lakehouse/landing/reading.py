@@ -21,8 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.landing.known_rows import KnownRows
-from lakehouse.landing.row_changes import DELTA_SCHEMA, PendingPages
+from lakehouse.landing.row_changes import DELTA_SCHEMA, KnownRows, PendingPages
 from lakehouse.landing.rows import BUCKETS, NO_PAGE, LandedFile, LandedTable
 from lakehouse.landing.tables import (
     COMMIT_ATTEMPTS,

@@ -1,22 +1,32 @@
-"""Computes the deltas that follow from a polled table's landed rows. The Spark tasks of deliveries call it.
+"""Computes the deltas that follow from a polled table's landed rows, and the table's current rows, in Spark tasks.
 
-A page is what a poll landed of a table at once. It has versions of rows, deletes, and claims to have all rows with a
-value in a column. A row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`);
-each change with an effect becomes a delta. `lakehouse.landing.reading` starts the tasks. `lakesync.testing.landing` has
-the same law in its simplest form, and a property test holds both equal.
+A page is what a poll landed of a table at once. It has new versions of rows, ids of deleted rows, and *claims*. A claim
+says that the page has all rows with a certain value in a column, so that other rows with this value are deleted. A
+row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`); each change with an
+effect becomes a delta. `lakehouse.landing.reading` starts the tasks. `lakesync.testing.landing` has the same law in its
+simplest form, and a property test holds both equal.
+
+The lake's table `known` has the rows as they were after a certain page. Later pages are in the table `landing`.
+`KnownRows` updates `known`, and gives a poll the current rows to compare with, if it reads a *census* (a list of all
+ids), or all rows of a table that has no cursor.
 """
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg_core.transform import bucket as bucket_of
 
 from lakehouse.landing.rows import (
+    BUCKETS,
     GONE,
     KNOWN_ROWS,
     NO_PAGE,
@@ -27,10 +37,14 @@ from lakehouse.landing.rows import (
     LandedTable,
     value_tuples,
 )
-from lakesync.connectors.base import changed_columns
+from lakesync.connectors.base import Page, SourceRow, changed_columns
+from lakesync.connectors.polling import CensusComparison
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta
+
+if TYPE_CHECKING:
+    from lakesync.connectors.base import Census
 
 DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
 """Columns of computed deltas; `delta` is the delta as JSON."""
@@ -314,3 +328,129 @@ def _change(columns: str | None, before: str | None) -> tuple[Op, Mapping[str, A
     if before is None:
         return "INSERT", _decode(columns)
     return "UPDATE", changed_columns(_decode(before), _decode(columns))
+
+
+class KnownRows(NamedTuple):
+    """A table's current rows after its landings up to a page."""
+
+    landed: LandedTable
+    """The table's files in `known` and `landing`."""
+    last_page: int
+    """The last page that counts."""
+
+    def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of a bucket, or with None of all buckets, in the columns `KNOWN_ROWS`.
+
+        A landed version is current if it is the row's newest, and neither a delete nor a claim of a later page removed
+        it. A row of `known` is current if no later page has it or claims it.
+        """
+        landed = self.landed
+        claimed = landed.claim_columns()
+        keys = ClaimKeys(claimed)
+        newest: dict[str, tuple[int, int]] = {}
+        deleted: dict[str, int] = {}
+        claims: dict[tuple[str, str], int] = {}
+        for row in self._landed_rows(bucket if not claimed else None):
+            for key in claims_of(row, landed.identity, keys):
+                claims[key] = max(row.page, claims.get(key, row.page))
+            if row.kind == ROW:
+                newest[row.row_id] = max((row.page, row.hlc), newest.get(row.row_id, (NO_PAGE, NO_PAGE)))
+            elif row.kind == GONE:
+                deleted[row.row_id] = max(row.page, deleted.get(row.row_id, NO_PAGE))
+
+        def is_claimed_after(columns: str, page: int) -> bool:
+            return bool(claims) and any(claims.get(key, NO_PAGE) > page for key in keys.of(columns))
+
+        for rows in self._pages(bucket):
+            is_current = [
+                kind == ROW and newest[row_id] == (page, hlc) and deleted.get(row_id, NO_PAGE) <= page
+                for kind, row_id, page, hlc in value_tuples(rows, "kind", "row_id", "page", "hlc")
+            ]
+            current = rows.filter(pa.array(is_current, pa.bool_())).select(["page", *KNOWN_ROWS.names])
+            if claims:
+                stays = [not is_claimed_after(*values) for values in value_tuples(current, "columns", "page")]
+                current = current.filter(pa.array(stays, pa.bool_()))
+            yield current.select(KNOWN_ROWS.names)
+        landed_ids = pa.array(sorted({*newest, *deleted}), pa.string())
+        for rows in landed.known_rows(bucket):
+            unchanged = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=landed_ids)))
+            if claims:
+                stays = [not is_claimed_after(columns, NO_PAGE) for columns in unchanged["columns"].to_pylist()]
+                unchanged = unchanged.filter(pa.array(stays, pa.bool_()))
+            yield unchanged
+
+    def _pages(self, bucket: int | None) -> Iterator[pa.Table]:
+        """Yield the landed rows since `known` of a bucket, or with None of all buckets. A claim has no row id."""
+        for rows in self.landed.pages(self.landed.since, self.last_page):
+            if bucket is None:
+                yield rows
+                continue
+            ids = pc.fill_null(rows["row_id"], "").combine_chunks()
+            yield rows.filter(pa.array(np.asarray(bucket_of(ids, BUCKETS)) == bucket))
+
+    def _landed_rows(self, bucket: int | None) -> Iterator[LandedRow]:
+        for rows in self._pages(bucket):
+            yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
+
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
+    """Compare the ids that the source has with the known rows.
+
+    Args:
+        rows: the known rows.
+        census: every row id at the source, or every value of another column. Then a row is absent if its value is.
+    """
+    at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
+    keys = ClaimKeys([census.column] if census.column is not None else [])
+    known, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
+    for batch in rows.rows():
+        known += batch.num_rows
+        if census.column is None:
+            values = batch["row_id"].combine_chunks()
+            known_ids.append(values)
+        else:
+            texts = batch["columns"].to_pylist()
+            values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
+        missing = batch.filter(pc.invert(pc.is_in(values, value_set=at_source)))
+        absent += [
+            SourceRow(row_id, msgspec.json.decode(columns))
+            for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
+        ]
+    if census.column is not None:
+        return CensusComparison(known, absent, [])
+    unknown = at_source.filter(pc.invert(pc.is_in(at_source, value_set=pa.concat_arrays(known_ids))))
+    return CensusComparison(known, absent, sorted(unknown.to_pylist()))
+
+
+class RowDigests:
+    """Digests of the known rows of a table that is read as a whole, so that unchanged rows do not land again."""
+
+    def __init__(self, rows: KnownRows) -> None:
+        """Compute the digests, which take about 100 bytes of memory each.
+
+        Args:
+            rows: the known rows.
+        """
+        self._digests = {
+            _digest(row_id, columns.encode())
+            for batch in rows.rows()
+            for row_id, columns in zip(batch["row_id"].to_pylist(), batch["columns"].to_pylist(), strict=True)
+        }
+
+    def changed(self, page: Page) -> Page:
+        """Return the page with only its new and changed rows. These count as known from now on."""
+        changed = []
+        for row in page.rows:
+            digest = _digest(row.row_id, _encode_sorted(row.columns))
+            if digest not in self._digests:
+                self._digests.add(digest)
+                changed.append(row)
+        return Page(page.table, changed, page.cursor, page.deleted, page.complete)
+
+
+def _digest(row_id: str, columns: bytes) -> bytes:
+    """Return a digest of a row's id and columns, by which equal rows are found without keeping them."""
+    return hashlib.blake2b(row_id.encode() + b"\0" + columns, digest_size=16).digest()

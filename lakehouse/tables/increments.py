@@ -3,7 +3,7 @@
 A state table's marks say, for each gateway, up to which arrival its deltas are merged. Days may be merged again in any
 order. The deltas of a merge are its increment. The driver finds the files that have them by the files' column bounds,
 the least and greatest values in Iceberg's manifests, before Spark tasks run. The assets of state tables
-(`assets.tables`), and making checkpoints, call this module.
+(`assets.lake_tables`), and making checkpoints, call this module.
 """
 
 from __future__ import annotations

@@ -15,8 +15,16 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow, table_checksum, to_arrow
 from lakesync.adapters.base import ArrowAdapter, ConcurrentWriters, DatabaseAdapter, Prunable, Splittable
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaQuery, queries_of_rows
-from lakesync.adapters.row_content import RowContent, RowId, contents_of
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    BatchChecksum,
+    DeltaBatch,
+    DeltaQuery,
+    RowContent,
+    RowId,
+    contents_of,
+    queries_of_rows,
+)
 from lakesync.model.errors import ConfigurationError, IntegrityError
 
 if TYPE_CHECKING:

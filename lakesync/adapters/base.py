@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
-from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    BatchChecksum,
+    DeltaBatch,
+    DeltaPage,
+    DeltaQuery,
+    MarkUpdate,
+    RowContent,
+    RowId,
+)
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Position

@@ -29,8 +29,17 @@ from lakesync.adapters.arrow_access import (
 )
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, Splittable, StateWriter
 from lakesync.adapters.batch_scan import last_position, sort_unique
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, queries_of_rows
-from lakesync.adapters.row_content import RowContent, RowId, states_of
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    BatchChecksum,
+    DeltaBatch,
+    DeltaPage,
+    DeltaQuery,
+    RowContent,
+    RowId,
+    queries_of_rows,
+    states_of,
+)
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError

@@ -1,14 +1,18 @@
-"""Deltas as adapters store, write and query them: the data types of the adapter protocols in `base.py`.
+"""Deltas and rows as adapters store, write and query them: the data types of the adapter protocols in `base.py`.
 
 A delta is a change of one row. It has two times: its hlc, by the clock of the client that made it, and its arrival, by
 the clock of the gateway that received it. A position is a place between two deltas in the order of a query. Row ids and
 batch ids have hash buckets, which divide a load among parallel writers (`transfer/loads.py`), and a destination table
 among locks (`sql/row_tables.py`).
+
+A destination table has the current rows of a synced table at a backend. The content of a row there is the merge of the
+row's deltas, in any order. With soft delete, a deleted row stays in the table with its last values and a mark. Adapters
+with destination tables, flows and tiers use `RowContent`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 from zlib import crc32
 
@@ -16,7 +20,8 @@ import msgspec
 
 from lakesync.model.delta import id_number
 from lakesync.model.errors import IntegrityError
-from lakesync.model.types import Position, RowDelta
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, Position, RowDelta
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +33,8 @@ _DEFAULT_PAGE = 10_000
 
 BUCKETS = 16
 """Number of buckets. A load has at most this many parts, because each part takes whole buckets."""
+RowId = tuple[str, str]
+"""`(gateway, row id)`: the identity of a row at a destination."""
 
 
 class StoredDelta(msgspec.Struct, frozen=True, gc=False):
@@ -213,3 +220,86 @@ class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
             [bucket_of(text) % self.count == self.number for text in encoded.dictionary.to_pylist()], pa.bool_()
         )
         return pa.chunked_array([belongs.take(encoded.indices)])
+
+
+class RowContent(msgspec.Struct, frozen=True, gc=False):
+    """The merge of a row's deltas, with the details that a destination table needs."""
+
+    state: RowState
+    arrival: int = -1
+    """The greatest arrival of its deltas; -1 if it has no deltas."""
+    without_deletes: RowState | None = None
+    """The merge without DELETEs, for a row that has any: the values that a soft-deleted row keeps."""
+    is_hidden: bool = False
+    """Whether a flow's filter excludes the row."""
+
+    @property
+    def retained(self) -> RowState:
+        """The state whose values a soft-deleted row keeps."""
+        return self.state if self.without_deletes is None else self.without_deletes
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether a table with soft delete marks the row as deleted: it existed before, or a filter hides it."""
+        return self.is_hidden or (not self.state.visible and self.retained.visible)
+
+    def merged_with(self, other: RowContent) -> RowContent:
+        """Return the content of the union of both sets of deltas."""
+        has_deletes = self.without_deletes is not None or other.without_deletes is not None
+        return RowContent(
+            merge_states(self.state, other.state),
+            max(self.arrival, other.arrival),
+            merge_states(self.retained, other.retained) if has_deletes else None,
+            self.is_hidden or other.is_hidden,
+        )
+
+
+NO_CONTENT = RowContent(RowState())
+"""The content of a row without deltas."""
+
+
+def merge_states(first: RowState, second: RowState) -> RowState:
+    """Merge two states of one row, by merging deltas that would give each of them.
+
+    `RowState` merges only deltas. The result equals the merge of all deltas of both states.
+
+    Args:
+        first: a state.
+        second: another state of the same row.
+    """
+    merged = RowState()
+    for state in (first, second):
+        for op, stamp in (("DELETE", state.tombstone), ("INSERT", state.inserted)):
+            if stamp is not None:
+                merged.merge(RowDelta(op, "", "", stamp[1], (), stamp[0], ""))  # type: ignore[arg-type]
+        for write in state.live:
+            cells = tuple(ColumnValue(column, value) for column, value in write.columns.items())
+            merged.merge(RowDelta("UPDATE", "", "", write.client_id, cells, write.hlc, write.delta_id))
+    return merged
+
+
+def states_of(deltas: Iterable[RowDelta]) -> dict[str, RowState]:
+    """Merge deltas of one table into row states, by row id."""
+    states: dict[str, RowState] = {}
+    for delta in deltas:
+        states.setdefault(delta.row_id, RowState()).merge(delta)
+    return states
+
+
+def contents_of(deltas: Iterable[StoredDelta]) -> dict[RowId, RowContent]:
+    """Merge deltas of one table into row contents, by gateway and row id."""
+    by_row: dict[RowId, list[StoredDelta]] = {}
+    for stored in deltas:
+        by_row.setdefault((stored.gateway, stored.delta.row_id), []).append(stored)
+    return {row: _content(row_deltas) for row, row_deltas in by_row.items()}
+
+
+def _content(deltas: Sequence[StoredDelta]) -> RowContent:
+    """Merge the deltas of one row."""
+    state, without_deletes = RowState(), RowState()
+    has_deletes = any(stored.delta.op == "DELETE" for stored in deltas)
+    for stored in deltas:
+        state.merge(stored.delta)
+        if has_deletes and stored.delta.op != "DELETE":
+            without_deletes.merge(stored.delta)
+    return RowContent(state, max(stored.arrival for stored in deltas), without_deletes if has_deletes else None)

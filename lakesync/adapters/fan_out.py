@@ -22,8 +22,7 @@ from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, read_arrow, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
 from lakesync.adapters.composite import CompositeBase
-from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery
-from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery, RowContent, RowId
 from lakesync.model import hlc
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.schema import TableSchema

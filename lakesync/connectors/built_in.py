@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from lakesync.connectors.base import ConnectorType
-from lakesync.connectors.jira.actions import JIRA_ACTIONS, jira_actions
+from lakesync.connectors.jira.api import JIRA_ACTIONS, jira_actions
 from lakesync.connectors.jira.source import JIRA_SWITCHES, JIRA_TABLES, JiraSource
-from lakesync.connectors.salesforce.actions import SALESFORCE_ACTIONS, salesforce_actions
+from lakesync.connectors.salesforce.api import SALESFORCE_ACTIONS, salesforce_actions
 from lakesync.connectors.salesforce.source import SALESFORCE_SWITCHES, SALESFORCE_TABLES, SalesforceSource
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.webhook import SEND, WebhookActions

@@ -8,7 +8,7 @@ import pytest
 import requests
 from fastapi.routing import iter_route_contexts
 
-from gateway.app import build_routes
+from gateway.server import build_routes
 from gateway.settings import PREFIXES
 from tests.integration.gateway_support import DEADLINE, SERVICE, filled, sign
 from tests.integration.operations import OPERATIONS

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lakesync.adapters.row_content import states_of
+from lakesync.adapters.deltas import states_of
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, EXAMPLES, TABLES, start_server

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters import SqliteAdapter, StoredDelta
 from lakesync.adapters.backends import bigquery
-from lakesync.adapters.deltas import DeltaBatch
-from lakesync.adapters.row_content import merge_states
+from lakesync.adapters.deltas import DeltaBatch, merge_states
 from lakesync.adapters.transfer.follower import (
     ColdTierContents,
     DeltaSelection,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from gateway.app import create_app
-from gateway.server import GatewayServer, listen
+from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.registry import Connectors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.app import build_routes
+from gateway.server import build_routes
 
 DESCRIPTION: dict[str, Any] = build_routes().openapi()
 _ACCESS = {"token": "client", "admin": "admin", "service": "service"}

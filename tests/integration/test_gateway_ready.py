@@ -7,9 +7,8 @@ import threading
 import pytest
 import requests
 
-from gateway.app import create_app
 from gateway.routes import monitoring
-from gateway.server import GatewayServer, listen
+from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_store

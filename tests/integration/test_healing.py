@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-import assets.flush
+import assets.lake_tables
 import lakehouse.tables.increments
 import sensors.lags
 from assets.asset_metadata import target_key
@@ -176,7 +176,7 @@ def killed_before_materialisation(pipeline, monkeypatch):
     """The batch is confirmed, and Dagster never hears of it."""
     request = pipeline.requested()
     with monkeypatch.context() as patched:
-        patched.setattr(assets.flush, "size_metadata", cancelling(pipeline))
+        patched.setattr(assets.lake_tables, "size_metadata", cancelling(pipeline))
         run = pipeline.run("flush", request)
     assert not run.get_asset_materialization_events()
     return {"table", "checkpoint", "destination"}

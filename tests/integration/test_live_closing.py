@@ -11,8 +11,7 @@ from contextlib import suppress
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.app import create_app
-from gateway.server import GatewayServer, listen
+from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits
 from lakesync.model.types import SyncPull, SyncPush

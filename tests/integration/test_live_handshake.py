@@ -10,8 +10,8 @@ from starlette.websockets import WebSocketDisconnect
 from structlog.testing import capture_logs
 from uvicorn.protocols.utils import ClientDisconnected
 
-from gateway.app import create_app
 from gateway.compat_uvicorn import WIRE_EXTENSION
+from gateway.server import create_app
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine
 from lakesync.staging import open_store

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from starlette.types import Message
 
 from gateway.admission import RequestGate
-from gateway.app import create_app
 from gateway.compat_uvicorn import LiveWebSocketProtocol
 from gateway.dependencies import Caller, Services
 from gateway.live.connection import LiveConnection
 from gateway.live.hub import ConnectionLimits, Hub
 from gateway.request_log import RequestRecord
+from gateway.server import create_app
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush

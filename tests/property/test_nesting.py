@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from lakesync.adapters import CompositeAdapter, FanOutAdapter, LifecycleAdapter, LocalDisk, ObjectDeltas, Route
 from lakesync.adapters.backends.sqlite import SqliteAdapter
-from lakesync.adapters.deltas import DeltaQuery
-from lakesync.adapters.row_content import states_of
+from lakesync.adapters.deltas import DeltaQuery, states_of
 from lakesync.model.schema import parse_schema
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import rows

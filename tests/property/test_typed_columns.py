@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakehouse.tables.typed_columns import typed_values
-from lakesync.adapters.deltas import StoredDelta
-from lakesync.adapters.row_content import RowContent, contents_of
+from lakesync.adapters.deltas import RowContent, StoredDelta, contents_of
 from lakesync.adapters.sql.row_values import row_values
 from lakesync.analysis.query import typed_value
 from lakesync.model.delta import delta_id, jcs_raw

@@ -20,8 +20,7 @@ from lakesync.adapters.batch_scan import (
     sort_unique,
     split_points,
 )
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery
-from lakesync.adapters.row_content import states_of
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, states_of
 from lakesync.model.errors import AdapterError, ConfigurationError, extra
 from lakesync.model.merge import RowState
 from lakesync.model.types import Position

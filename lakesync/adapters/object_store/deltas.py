@@ -41,6 +41,7 @@ from lakesync.adapters.deltas import (
     DeltaQuery,
     MarkUpdate,
     checksum_of,
+    states_of,
 )
 from lakesync.adapters.digests import Digest, DigestScope, day_of, digest_deltas, merge_digests
 from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo
@@ -56,7 +57,6 @@ from lakesync.adapters.object_store.delta_files import (
     value_range,
 )
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, redact_table
-from lakesync.adapters.row_content import states_of
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError, NotFoundError, ValidationError

@@ -17,10 +17,20 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow, require_pyarrow, to_arrow
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DeadLetter, SuspendedTable
-from lakesync.adapters.deltas import BUCKETS, ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
+from lakesync.adapters.deltas import (
+    BUCKETS,
+    NO_CONTENT,
+    ArrowPage,
+    BatchChecksum,
+    DeltaBatch,
+    DeltaPage,
+    DeltaQuery,
+    MarkUpdate,
+    RowContent,
+    RowId,
+)
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow
-from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
 from lakesync.adapters.sql import delta_reads, follower_state, row_tables
 from lakesync.adapters.sql.backend import Connection, Dialect, Executor
 from lakesync.adapters.sql.delta_table import (

@@ -13,8 +13,17 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
 from lakesync.adapters.batch_scan import last_position, sort_unique
-from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order, position_of, queries_of_rows
-from lakesync.adapters.row_content import RowContent, RowId, contents_of, states_of
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    DeltaQuery,
+    Order,
+    RowContent,
+    RowId,
+    contents_of,
+    position_of,
+    queries_of_rows,
+    states_of,
+)
 from lakesync.adapters.sql.backend import Connection, Value
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
 from lakesync.model.merge import RowState

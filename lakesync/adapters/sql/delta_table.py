@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from lakesync.adapters.arrow import columns_as_text, hashes_of, ids_checksum
 from lakesync.adapters.batch_scan import sort_unique
-from lakesync.adapters.deltas import BatchChecksum
+from lakesync.adapters.deltas import BatchChecksum, RowId
 from lakesync.adapters.redaction import NO_COLUMNS, RedactionRequest, RedactionResult, TouchedRow
-from lakesync.adapters.row_content import RowId
 from lakesync.adapters.sql.backend import (
     Column,
     Connection,

@@ -19,8 +19,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from lakesync.adapters.base import DeadLetter, SuspendedTable
-from lakesync.adapters.deltas import MarkUpdate
-from lakesync.adapters.row_content import RowId
+from lakesync.adapters.deltas import MarkUpdate, RowId
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.model.hlc import wall_clock
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakesync.adapters.base import WHOLE_ROW, DeadLetter
-from lakesync.adapters.deltas import BUCKETS, bucket_of
-from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
+from lakesync.adapters.deltas import BUCKETS, NO_CONTENT, RowContent, RowId, bucket_of
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.adapters.sql.follower_state import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
 from lakesync.adapters.sql.row_values import row_values, system_column, user_columns

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from lakesync.adapters.base import DeadLetter
-from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.adapters.deltas import RowContent, RowId
 from lakesync.model.hlc import wall_of
 from lakesync.model.schema import Column, ColumnType, TableSchema
 

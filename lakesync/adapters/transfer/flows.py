@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import columns_as_text, select_deltas, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_pages
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore
-from lakesync.adapters.deltas import DeltaQuery, MarkUpdate, queries_of_rows
+from lakesync.adapters.deltas import DeltaQuery, MarkUpdate, RowContent, RowId, queries_of_rows
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.adapters.transfer.follower import ColdTierContents, count_by_day
 from lakesync.adapters.transfer.progress import decode_progress
 from lakesync.config.backends import Condition

@@ -21,9 +21,8 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_contents, read_pages
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter, TableIsolation
-from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, MarkUpdate, Part
+from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, MarkUpdate, Part, RowContent, RowId
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.adapters.transfer.progress import decode_progress
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, SchemaError

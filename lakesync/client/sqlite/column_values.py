@@ -18,7 +18,7 @@ import msgspec
 from lakesync.model.errors import ValidationError
 from lakesync.model.schema import ColumnType
 from lakesync.model.types import RowDelta
-from lakesync.wire.pages import PageDelta, cells_of, flat
+from lakesync.wire.encoded import PageDelta, cells_of, flat
 
 JsonValue = bytes | memoryview | msgspec.Raw
 TableTypes = Mapping[str, Mapping[str, ColumnType]]

@@ -32,10 +32,9 @@ from lakesync.client.transports.base import (
     ClockMeasuringTransport,
     SyncTransport,
 )
-from lakesync.client.transports.worker import POLL_SECONDS
 from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError, RejectedError, TransientError
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
-from lakesync.wire.pages import about_bytes
+from lakesync.wire.encoded import about_bytes
 
 _REPEATED_PAGES = 6
 """How often in a row a named source (an adapter from which clients pull, beside the gateway's own changes) may send the
@@ -45,6 +44,8 @@ MAX_PAGES = 3
 sixteen cursors of a client, and a client must be able to return to its durable one."""
 MAX_BYTES = 16 << 20
 """Approximate bytes of columns in pages that wait or are being written; above it, no further page is pulled."""
+_WAIT_SECONDS = 0.5
+"""Seconds of one wait for a prefetched page; there may be many. A KeyboardInterrupt may be raised only at its end."""
 CANCEL_INTERVAL = 0.02
 """Seconds to wait for the thread to end by itself before its pull is cancelled."""
 
@@ -360,7 +361,7 @@ class _PrefetchThread:
         with self._changed:
             self._bytes_being_written = 0
             self._changed.notify_all()
-            while not self._changed.wait_for(lambda: self._pages or self._error is not None, POLL_SECONDS):
+            while not self._changed.wait_for(lambda: self._pages or self._error is not None, _WAIT_SECONDS):
                 pass  # a KeyboardInterrupt just before a wait is raised when the wait ends
             pages, self._pages = self._pages, []
             self._bytes_being_written, self._bytes_waiting = self._bytes_waiting, 0

@@ -1,6 +1,10 @@
-"""The parts of Salesforce's REST API and Bulk API 2.0 that the Salesforce source and actions use.
+"""The parts of Salesforce's REST API and Bulk API 2.0 that the connector uses; and the Salesforce actions.
 
 The source reads a large first load through a bulk job on Salesforce's side, whose result it reads as pages of CSV.
+
+The actions create or update a record. An action must happen once, even if it is attempted again after a lost response.
+Repeating an update is harmless; `_create` says what it does instead. The action dispatcher calls `salesforce_actions`
+for each action.
 """
 
 from __future__ import annotations
@@ -13,12 +17,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import requests
 
-from lakesync.connectors.base import Usage
-from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, retry_after
-from lakesync.connectors.user_filters import ESCAPES, escape
+from lakesync.connectors.base import ConnectorConfig, Usage
+from lakesync.connectors.http_api import (
+    ESCAPES,
+    ApiActions,
+    CursorLostError,
+    HttpApi,
+    Params,
+    StatusMessages,
+    error_for_status,
+    escape,
+    retry_after,
+)
+from lakesync.model.action_handlers import ActionContext, ActionDescriptor
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -28,6 +43,8 @@ from lakesync.model.errors import (
     NotFoundError,
     RateLimitedError,
 )
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import Action
 from lakesync.wire.http_auth import BearerAuth
 
 _ADVICE = {
@@ -45,6 +62,52 @@ _JOB_TIMEOUT_S = 1_800.0
 """Seconds to wait for a bulk job."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
 """Bounds of the pause between two checks of a job."""
+_CLOCK_SKEW_MS = 60_000
+"""By how much the client's clock, which sets an action's hlc, may be ahead of Salesforce's."""
+
+
+_NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
+_FIELDS = {
+    "type": "object",
+    "description": "Values by field.",
+    "minProperties": 1,
+    "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"},
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+}
+
+CREATE_RECORD = ActionDescriptor(
+    "create_record",
+    "Create a record",
+    {
+        "type": "object",
+        "properties": {
+            "object": {**_NAME, "description": "The object: Account, Contact, …"},
+            "fields": _FIELDS,
+            "externalIdField": {
+                **_NAME,
+                "description": "A field that identifies the record, so that a retry cannot create it twice.",
+            },
+            "externalId": {"type": "string", "minLength": 1},
+        },
+        "required": ["object", "fields"],
+        "dependentRequired": {"externalIdField": ["externalId"], "externalId": ["externalIdField"]},
+        "additionalProperties": False,
+    },
+)
+UPDATE_RECORD = ActionDescriptor(
+    "update_record",
+    "Change fields of a record",
+    {
+        "type": "object",
+        "properties": {
+            "object": {**_NAME, "description": "The object: Account, Contact, …"},
+            "id": {"type": "string", "pattern": "^[A-Za-z0-9]{15}([A-Za-z0-9]{3})?$"},
+            "fields": _FIELDS,
+        },
+        "required": ["object", "id", "fields"],
+        "additionalProperties": False,
+    },
+)
 
 
 def login_url(settings: Mapping[str, Any]) -> str:
@@ -356,3 +419,43 @@ def delete_bulk_job(client: SalesforceClient, job: str) -> None:
     """Delete a job, unless it is already deleted."""
     with suppress(BulkJobLostError):
         client.call("DELETE", f"/jobs/query/{job}")
+
+
+def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
+    """Create a record; return its id.
+
+    With an external id Salesforce itself recognises a repeat. Without one, a second attempt first looks for a record
+    that the first may have created.
+    """
+    kind, fields = params["object"], dict(params["fields"])
+    if "externalIdField" in params:
+        path = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
+        return {"id": client.call("PATCH", path, json=fields).json()["id"]}
+    if context.attempt > 1 and (found := _find_created(client, action, kind, fields)) is not None:
+        return {"id": found}
+    return {"id": client.call("POST", f"/sobjects/{kind}", json=fields, repeatable=False).json()["id"]}
+
+
+def _find_created(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
+    """Return the id of the record that an earlier attempt may have created: the newest one with these values."""
+    since = datetime_literal(max(wall_of(action.hlc) - _CLOCK_SKEW_MS, 0))
+    has_values = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
+    soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {has_values} ORDER BY CreatedDate DESC LIMIT 1"
+    records = next(client.query(soql))["records"]
+    return records[0]["Id"] if records else None
+
+
+def _update(client: SalesforceClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
+    """Set fields of a record; return its id."""
+    client.call("PATCH", f"/sobjects/{params['object']}/{params['id']}", json=dict(params["fields"]))
+    return {"id": params["id"]}
+
+
+_FUNCTIONS = ((CREATE_RECORD, _create), (UPDATE_RECORD, _update))
+SALESFORCE_ACTIONS = tuple(descriptor for descriptor, _ in _FUNCTIONS)
+"""The actions that a connector of type `salesforce` supports."""
+
+
+def salesforce_actions(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
+    """Return a connector's actions; the result is the record's `{id}`."""
+    return ApiActions(lambda: SalesforceClient(config.settings, hosts=config.hosts), _FUNCTIONS)

@@ -27,7 +27,7 @@ from lakesync.connectors.base import (
     describe_clock_skew,
     text_table,
 )
-from lakesync.connectors.http_api import CursorLostError
+from lakesync.connectors.http_api import CursorLostError, balanced_condition
 from lakesync.connectors.salesforce.api import (
     BulkJobLostError,
     Json,
@@ -39,7 +39,6 @@ from lakesync.connectors.salesforce.api import (
     start_bulk_job,
     wait_for_bulk_job,
 )
-from lakesync.connectors.user_filters import balanced_condition
 
 OVERLAP_MS = 300_000
 """How far before the newest change a poll reads again.
