@@ -5,8 +5,7 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line. Its modules are imported here, so that importing this package costs nothing."""
-    from lakesync.cli.app import app
-    from lakesync.cli.lazy_commands import prepare_streams
+    from lakesync.cli.app import app, prepare_streams
 
     prepare_streams()
     app()

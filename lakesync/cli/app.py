@@ -1,15 +1,222 @@
-"""The `lakesync` command: the list of its commands.
+"""The `lakesync` command: the list of its commands (`COMMANDS`), and the groups and apps that load them lazily.
 
 A command's module is imported when the command runs, since importing all of them would take longer than most commands.
+`LazyGroup` also turns exceptions into exit codes. The modules of commands call `command_app` and `examples`, which give
+all commands the same plain-text help. `main` calls `prepare_streams` first.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import io
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from lakesync.cli.lazy_commands import CONTEXT, CommandEntry, LazyGroup
+from lakesync.cli import exit_codes
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of every command's click context: help by `-h` too, and lines of at most 100 characters."""
+
+
+class PlainHelp:
+    """Mixin for help as plain text: importing rich, typer's default, takes longer than most commands run."""
+
+    epilog: str | None
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 click's signature
+        """Write the text after the options: a heading, then each example on a line of its own.
+
+        Args:
+            ctx: click's context, which is not used.
+            formatter: click's formatter of the help text.
+        """
+        heading, *lines = [line.strip() for line in (self.epilog or "").splitlines() if line.strip()] or [""]
+        if lines:
+            formatter.write(f"\n{heading}\n" + "".join(f"  {line}\n" for line in lines))
+
+
+class PlainCommand(PlainHelp, TyperCommand):
+    """A command with plain help."""
+
+
+class PlainGroup(PlainHelp, TyperGroup):
+    """A group of commands with plain help."""
+
+
+class _App(typer.Typer):
+    """A typer app whose commands have plain help."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=PlainCommand, **settings)
+
+
+def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typer:  # noqa: A002 typer's word
+    """Return the typer app to which a module adds its commands.
+
+    Args:
+        help: the help of the group; None for a single command, which has its own.
+        epilog: the group's examples, as `examples` returns them; None for a single command.
+
+    Returns:
+        An app. With one command and no callback it is that command, else a group.
+    """
+    return _App(
+        help=help,
+        epilog=epilog,
+        cls=PlainGroup,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=CONTEXT,
+    )
+
+
+def examples(*lines: tuple[str, str]) -> str:
+    """Return the examples of a command's help, for `epilog`.
+
+    Args:
+        lines: command lines that can be pasted, each with its explanation, which becomes a comment; "" for none.
+    """
+    formatted = (f"  {line}   # {purpose}" if purpose else f"  {line}" for line, purpose in lines)
+    return "\n\n".join(["Examples:", *formatted])
+
+
+class CommandEntry(NamedTuple):
+    """The module of a command, and how `lakesync --help` lists the command."""
+
+    module: str
+    """The command's module, relative to `lakesync.cli`, such as `remote.push`, which has the typer app `push_app`."""
+    panel: str
+    """The heading under which the command is listed."""
+    summary: str
+    """The first line of the command's help."""
+
+
+class LazyCommand(TyperCommand):
+    """A command whose module is not imported yet. It has only a name and a summary, for lists and completion."""
+
+    def __init__(self, name: str, entry: CommandEntry) -> None:
+        """Create a command from its entry.
+
+        Args:
+            name: the command's name on the command line.
+            entry: the command's module and summary.
+        """
+        super().__init__(
+            name=name, callback=None, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.panel
+        )
+        self._entry = entry
+
+    def load(self) -> Any:
+        """Import the command's module and return the real command."""
+        app = getattr(import_module(f"lakesync.cli.{self._entry.module}"), f"{self.name}_app")
+        command = typer.main.get_command(app)
+        command.name = self.name
+        return command
+
+
+class LazyGroup(PlainGroup):
+    """A group of lazy commands. Expected exceptions of commands become exit codes here."""
+
+    entries: dict[str, CommandEntry] = {}  # noqa: RUF012 set by the subclass
+    """The commands by name, in the order of the help."""
+
+    def __init__(self, **attributes: Any) -> None:
+        """Add a lazy command for each entry. The arguments are those of `TyperGroup`."""
+        super().__init__(**attributes)
+        for name, entry in self.entries.items():
+            self.add_command(LazyCommand(name, entry), name)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 click's signature
+        """Return the commands' names in the order of `entries`."""
+        return list(self.commands)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands under the headings of their panels.
+
+        Args:
+            ctx: click's context.
+            formatter: click's formatter of the help text.
+        """
+        TyperCommand.format_options(cast("TyperCommand", self), ctx, formatter)
+        width = max(map(len, self.entries), default=0)
+        for panel in dict.fromkeys(entry.panel for entry in self.entries.values()):
+            with formatter.section(panel):
+                in_panel = [(name, entry) for name, entry in self.entries.items() if entry.panel == panel]
+                formatter.write_dl([(f"{name:<{width}}", entry.summary) for name, entry in in_panel])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name, and import it if it is lazy.
+
+        Args:
+            ctx: click's context.
+            args: the command line after the group's options.
+
+        Returns:
+            The command's name, the command, and the remaining arguments.
+        """
+        name, command, remaining_args = super().resolve_command(ctx, args)
+        if isinstance(command, LazyCommand):
+            command = command.load()
+            self.add_command(command, name)
+        return name, command, remaining_args
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. An expected exception is reported on stderr, as JSON with `--json`, and becomes an exit code.
+
+        Raises:
+            typer.Exit: the command raised an expected exception.
+            Exception: the command raised an unexpected exception, which is re-raised for its traceback; or a usage
+                error, which typer reports.
+        """
+        as_json = "--json" in (*ctx._protected_args, *ctx.args)  # noqa: SLF001 click's own
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                _flush_stdout()
+        except Exception as error:
+            format_usage = getattr(error, "format_message", None)  # typer's usage errors have it in all versions
+            if format_usage is None:
+                code = exit_codes.report_error(error, as_json=as_json)
+            elif as_json:
+                code = exit_codes.report_usage(format_usage())
+            else:
+                raise  # typer explains how to use a command
+            if code is None:
+                raise
+            raise typer.Exit(code) from error
+
+
+def prepare_streams() -> None:
+    """Replace streams that the parent process closed, and escape characters that a stream cannot encode."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their file descriptors
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush_stdout() -> None:
+    """Flush stdout, so that a failure is reported like any other error and not while the interpreter exits.
+
+    Raises:
+        OSError: the disk is full, or the reader has closed its end. The remaining output is discarded, because the
+            interpreter would try to write it again.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
 
 _SETUP, _DATA, _INSPECT, _OPERATE = "Set up and run", "Data", "Inspect", "Operate"
 """The headings under which `lakesync --help` lists the commands."""

@@ -1,6 +1,6 @@
 """The exit code of each error, and the report of an error on stderr.
 
-`LazyGroup` (`lakesync.cli.lazy_commands`) runs every command, and calls `report_error` for an exception that a command
+`LazyGroup` (`lakesync.cli.app`) runs every command, and calls `report_error` for an exception that a command
 raises. A few commands exit with one of the codes themselves.
 """
 

@@ -216,7 +216,7 @@ def _http_transport(
 
 def _subject(token: str) -> str | None:
     """Return the `sub` claim of a token; None if it is no JWT, or has no such claim."""
-    from lakesync.client.transports.tokens import claims
+    from lakesync.client.transports.base import claims
 
     subject = claims(token).get("sub")
     return subject if isinstance(subject, str) else None

@@ -31,7 +31,7 @@ from lakesync.adapters.deltas import (
 )
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow
-from lakesync.adapters.sql import delta_reads, follower_state, row_tables
+from lakesync.adapters.sql import follower_state, queries, row_tables
 from lakesync.adapters.sql.backend import Connection, Dialect, Executor
 from lakesync.adapters.sql.delta_table import (
     DELTAS_TABLE,
@@ -42,8 +42,8 @@ from lakesync.adapters.sql.delta_table import (
     redact_deltas,
     rows_of_table,
 )
-from lakesync.adapters.sql.digests import delete_orphan_rows, digests
 from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
+from lakesync.adapters.sql.queries import delete_orphan_rows, digests
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.merge import RowState
@@ -110,22 +110,22 @@ class SqlAdapter:
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Like `query_deltas_since`, as an Arrow table."""
         with self._connect() as connection:
-            return delta_reads.read_page(connection, query)
+            return queries.read_page(connection, query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return the merged state of each row."""
         with self._connect() as connection:
-            return delta_reads.read_states(connection, gateway, table, list(row_ids))
+            return queries.read_states(connection, gateway, table, list(row_ids))
 
     def newest_position(self) -> Position | None:
         """Return the position after the last delta, using the arrival index."""
         with self._connect() as connection:
-            return delta_reads.newest_position(connection)
+            return queries.newest_position(connection)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
         """Return split points of a query, using the index for its order."""
         with self._connect() as connection:
-            return delta_reads.split_points(connection, query, size)
+            return queries.split_points(connection, query, size)
 
     @property
     def max_writers(self) -> int:
@@ -149,9 +149,7 @@ class SqlAdapter:
         """Rewrite rows of the destination table from the deltas, in one transaction."""
         with self._connect() as connection:
             rows = [(gateway, row_id) for row_id in row_ids]
-            return self._write(
-                connection, schema, partial(delta_reads.read_contents, connection, schema.table, rows), rows
-            )
+            return self._write(connection, schema, partial(queries.read_contents, connection, schema.table, rows), rows)
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows of the destination table from contents, in one transaction. Returns the number of contents."""
@@ -334,7 +332,7 @@ class SqlAdapter:
             follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
         for start in range(0, len(rows), _ROWS_PER_REBUILD):
             chunk = rows[start : start + _ROWS_PER_REBUILD]
-            contents = delta_reads.read_contents(connection, schema.table, chunk)
+            contents = queries.read_contents(connection, schema.table, chunk)
             row_tables.rebuild_rows(connection, self._dialect, schema, chunk, transform.apply(schema, chunk, contents))
         return len(rows)
 
@@ -409,7 +407,7 @@ class SqlAdapter:
                 with row_tables.savepoint(connection, self._dialect):
                     if self._dialect.has_transactions:  # a lock lasts until the end of the transaction
                         follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
-                    stored = delta_reads.read_contents(connection, schema.table, rows)
+                    stored = queries.read_contents(connection, schema.table, rows)
                     absent = {row: NO_CONTENT for row in rows if row not in stored}
                     contents = {**absent, **transform.apply(schema, rows, stored)}
                     row_tables.write_contents(connection, self._dialect, schema, contents)

@@ -4,7 +4,7 @@ Its primary key is a delta's identity (hlc, client id, delta id, gateway), in th
 choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then contains
 `#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. The SQL column `columns` has
 a delta's columns as JSON text; Arrow tables have them so, or as a map (see `lakesync.adapters.arrow`). `SqlAdapter`
-writes the table with this module, and reads it with `delta_reads`.
+writes the table with this module, and reads it with `queries`.
 """
 
 from __future__ import annotations

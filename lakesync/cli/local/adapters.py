@@ -22,7 +22,7 @@ import msgspec
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, LakeSyncError, TransientError
 from lakesync.model.hlc import start_of

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Json
 from lakesync.model.errors import ConfigurationError, DuplicateError
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import (
     LakeSyncError,

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, Yes, complete_tables, load_settings
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 

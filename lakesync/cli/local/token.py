@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 import typer
 
 from lakesync.cli import output
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import (
     Claim,
     Data,
@@ -108,7 +108,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the claims of a token, without verifying its signature."""
-    from lakesync.client.transports.tokens import claims
+    from lakesync.client.transports.base import claims
 
     token_claims = claims(read_text(file).strip())
     if not token_claims:
@@ -238,7 +238,7 @@ def console(
     keep it as secret as the token.
     """
     from lakesync.cli.connection import connect
-    from lakesync.client.transports.tokens import claims
+    from lakesync.client.transports.base import claims
 
     remote = connect(url, gateway, token_file, data, token_seconds=hours * 3600)
     remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token

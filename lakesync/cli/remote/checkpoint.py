@@ -16,7 +16,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Client, Data, Gateway, Json, TokenFile, Url
 from lakesync.model.errors import NotFoundError
 from lakesync.model.hlc import wall_of

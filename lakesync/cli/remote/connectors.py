@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, load_settings, read_json
 from lakesync.model.errors import LakeSyncError, NotFoundError
 

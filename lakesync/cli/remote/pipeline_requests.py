@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakesync.cli import output
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, load_settings
 from lakesync.model.errors import ConfigurationError, ValidationError
 

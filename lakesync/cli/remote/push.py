@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from lakesync.cli import output
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import (
     Claim,
     Data,

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.app import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
 from lakesync.model.errors import SchemaError, ValidationError
 

@@ -25,8 +25,7 @@ import msgspec
 import requests
 
 from lakesync.client.errors import UnreachableError, error_from_code
-from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
-from lakesync.client.transports.tokens import TokenHolder
+from lakesync.client.transports.base import Checkpoint, ServerSchema, Token, TokenHolder
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.errors import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
 from lakesync.model.schema import TableSchema

@@ -156,7 +156,7 @@ class PipelineMarks(Protocol):
         """Store a mark; it replaces the one with its name.
 
         Args:
-            name: the mark's name; see `lakehouse.mark_names`.
+            name: the mark's name; see `lakehouse.marks`.
             body: JSON text.
         """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
-from lakesync.adapters.sql import delta_reads
+from lakesync.adapters.sql import queries
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything
 
@@ -11,7 +11,7 @@ from tests.conformance.test_adapters import everything
 @pytest.mark.parametrize("most", [3, 40, 10_001])
 @pytest.mark.parametrize("order", ["arrival", "hlc"])
 def test_deltas_with_one_arrival_are_returned_once_and_in_order(tmp_path, monkeypatch, most, order):
-    monkeypatch.setattr(delta_reads, "_MAX_EQUAL_VALUES", most)
+    monkeypatch.setattr(queries, "_MAX_EQUAL_VALUES", most)
     adapter = SqliteAdapter(tmp_path / "d.db")
     # stored by hlc, then client: so of one arrival the younger client's come first
     made = [make_delta("ba"[n % 2], 1000 - n // 4, f"r{n % 4}", x=n) for n in range(120)]

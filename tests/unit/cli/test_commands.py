@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lakesync.cli.app import COMMANDS, app
-from lakesync.cli.lazy_commands import LazyCommand
+from lakesync.cli.app import COMMANDS, LazyCommand, app
 
 
 def commands():
