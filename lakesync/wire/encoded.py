@@ -47,19 +47,27 @@ class EncodedDeltas(Sequence[RowDelta]):
             parts: JSON texts, each with one delta, or several separated by commas.
             count: the number of deltas in all parts.
         """
-        self._parts = parts
+        self.parts = parts
         self._count = count
         self._decoded: list[RowDelta] | None = None
 
-    @property
-    def text(self) -> bytes:
-        """The content of the JSON array, without its brackets."""
-        return b",".join(self._parts)
+    def enclosed(self, start: bytes, end: bytes) -> bytes:
+        """Return the JSON array's content between two texts. Each part is copied once: pages are large.
+
+        Args:
+            start: the text before the first delta.
+            end: the text after the last one.
+        """
+        texts = [start]
+        for part in self.parts:
+            texts += (part, b",")
+        texts[-1 if self.parts else 1 :] = [end]
+        return b"".join(texts)
 
     @property
     def size(self) -> int:
         """The bytes of all parts, without the commas between them."""
-        return sum(map(len, self._parts))
+        return sum(map(len, self.parts))
 
     def __len__(self) -> int:
         return self._count
@@ -76,7 +84,7 @@ class EncodedDeltas(Sequence[RowDelta]):
 
     def _deltas(self) -> list[RowDelta]:
         if self._decoded is None:
-            self._decoded = decode_deltas(b"[%b]" % self.text)
+            self._decoded = decode_deltas(self.enclosed(b"[", b"]"))
         return self._decoded
 
 
@@ -85,12 +93,12 @@ def encode_page(page: SyncPage) -> bytes:
     if not isinstance(page.deltas, EncodedDeltas):
         return encode_response(page)
     more = b"true" if page.has_more else b"false"
-    return b'{"deltas":[%b],"serverHlc":"%d","hasMore":%b}' % (page.deltas.text, page.server_hlc, more)
+    return page.deltas.enclosed(b'{"deltas":[', b'],"serverHlc":"%d","hasMore":%b}' % (page.server_hlc, more))
 
 
 def encode_array(deltas: Sequence[RowDelta]) -> bytes:
     """Encode deltas as a JSON array, without decoding `EncodedDeltas`."""
-    return b"[%b]" % deltas.text if isinstance(deltas, EncodedDeltas) else encode_deltas(deltas)
+    return deltas.enclosed(b"[", b"]") if isinstance(deltas, EncodedDeltas) else encode_deltas(deltas)
 
 
 def encoded_size(deltas: Sequence[RowDelta]) -> int:

@@ -171,7 +171,7 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
         return pages[0]
     encoded = [page for page in pages if isinstance(page, EncodedDeltas)]
     if pages and len(encoded) == len(pages):
-        return EncodedDeltas([page.text for page in encoded if page], sum(len(page) for page in encoded))
+        return EncodedDeltas([part for page in encoded for part in page.parts], sum(len(page) for page in encoded))
     return [delta for page in pages for delta in page]
 
 
