@@ -32,21 +32,23 @@ _UNDECIDED_KIND = _MAX_DELTAS + 1
 _UNDECIDED = chr(_UNDECIDED_KIND)
 """The same as a character: the statement returns one character for each entry."""
 
-# without its LIMIT, SQLite would merge the inner query into the outer one and compute `kind` twice
 _JOINED = """
 SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
-FROM ({entries} LIMIT -1)"""
-"""SQL: the result of a range, over rows (table, row id, `changed`, encoded row, `kind`) of the inner query. `kind` is
-the number of deltas to send of an entry's row, or `_UNDECIDED_KIND`."""
+FROM ({entries})"""
+"""SQL: the result of a range, over rows (`changed`, encoded row, `kind`, row key) of the inner query. `kind` is the
+number of deltas to send of an entry's row, or `_UNDECIDED_KIND`. The inner query has a LIMIT, because SQLite would
+merge it into the outer one otherwise, and compute `kind` twice."""
 _KEYS = ", json_group_array(json_array(table_name, row_id))"
 """SQL: the row keys of all entries, as a further column."""
 _ROW = "LEFT JOIN row_state r ON r.number = e.number"
 """SQL: joins an entry's row."""
-_PART = "changed > :since AND changed <= :until ORDER BY changed, number"
+_KEY = ", r.table_name, r.row_id"
+"""SQL: the row key in the inner query."""
+_PART = "e.changed > :since AND e.changed <= :until ORDER BY e.changed, e.number"
 """SQL: the entries of the range, in the order of the feed."""
 
 _MAY_HAVE_HAD = (
-    "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
+    "(iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base) AND e.first > 0)"
 )
 """SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
 _NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
@@ -59,16 +61,16 @@ _NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED_KIND})"
 """SQL: 0 deltas of a row that the reader does not need, unless it may have written to the row."""
 
 _OF_ONE = f"""
-SELECT r.table_name, r.row_id, e.changed, r.spelled,
-    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind
-FROM (SELECT * FROM entry WHERE bucket = :bucket_0 AND {_PART} LIMIT :limit) e {_ROW}"""
+SELECT e.changed, r.spelled,
+    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind{{key}}
+FROM entry e {_ROW} WHERE e.bucket = :bucket_0 AND {_PART} LIMIT :limit"""
 """SQL: the entries of one bucket key, each of which decides about its row alone."""
 
 _LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
 """What one entry of a row says; the greatest of a row's entries decides. `_LATER`: the row is sent at a later entry.
 `_HAD`: the reader may have the row. `_INSIDE`: the reader may see the row. `_OWN`: a change for the reader alone."""
 _OF_SEVERAL = f"""
-SELECT r.table_name, r.row_id, p.changed, r.spelled,
+SELECT p.changed, r.spelled,
     CASE (
         SELECT max(CASE
             WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_LATER}
@@ -77,8 +79,11 @@ SELECT r.table_name, r.row_id, p.changed, r.spelled,
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
-    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED_KIND} END AS kind
-FROM (SELECT * FROM entry WHERE bucket IN ({{buckets}}) AND {_PART}, bucket LIMIT -1) p {_ROW.replace("e.", "p.")}"""
+    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED_KIND} END
+    AS kind{{key}}
+FROM (
+    SELECT e.bucket, e.number, e.changed FROM entry e WHERE e.bucket IN ({{buckets}}) AND {_PART}, e.bucket LIMIT -1
+) p {_ROW.replace("e.", "p.")} LIMIT -1"""
 """SQL: the entries (p) of several bucket keys; all entries (e) of a row under these keys decide about it.
 
 If the greatest says `_LATER`, nothing is sent at this entry. If it says `_INSIDE`, the reader may see the row and never
@@ -159,8 +164,10 @@ def _width(buckets: int) -> int:
 @cache
 def _statement(width: int, *, with_keys: bool) -> str:
     """Return the statement that reads the range under `width` bucket keys; see `_JOINED` for its columns."""
-    several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{index}" for index in range(width)))
-    return _JOINED.format(keys=_KEYS if with_keys else "", entries=several if width > 1 else _OF_ONE)
+    key, keys = (_KEY, _KEYS) if with_keys else ("", "")
+    buckets = ", ".join(f":bucket_{index}" for index in range(width))
+    entries = _OF_SEVERAL.format(buckets=buckets, key=key) if width > 1 else _OF_ONE.format(key=key)
+    return _JOINED.format(keys=keys, entries=entries)
 
 
 @cache
