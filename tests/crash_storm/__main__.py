@@ -13,10 +13,10 @@ from typing import Annotated
 import msgspec
 import stamina
 import typer
-from lakesync.cli.app import examples
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lakesync.cli.app import examples
 from tests.crash_storm.storm import Storm
 from tests.postgres_server import postgres_server
 
