@@ -29,14 +29,14 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import PushResult, SyncPush
-from lakesync.staging.remote import dispatch, methods
+from lakesync.staging.remote import METHODS, dispatch
 
 router = APIRouter(prefix="/internal", dependencies=[Depends(local_service)])
 
 MAX_BODY_BYTES = 64 << 20
 """Largest body of a request. A published checkpoint lists all its files."""
 
-_METHODS = {"type": "string", "enum": sorted(methods())}
+_METHODS = {"type": "string", "enum": sorted(METHODS)}
 
 
 @router.post(

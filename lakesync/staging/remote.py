@@ -11,8 +11,8 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -20,9 +20,6 @@ import requests
 import stamina
 
 from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailableError, TransientError, ValidationError
-from lakesync.model.types import RowDelta, StoredConnector
-from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.records import Backlog, Batch, Checkpoint, CutPoint, Erasure, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store.pipeline import PipelineStore
 from lakesync.wire.http_auth import BearerAuth
 
@@ -44,16 +41,10 @@ class Method(NamedTuple):
     arguments: type[msgspec.Struct]
     """A struct with a field for each parameter."""
     decode: Callable[[bytes], msgspec.Struct]
-    """Decodes the arguments. It is created once, by one thread, because creating msgspec's decoders in several threads
-    may crash (see `lakesync.staging.table_values`)."""
+    """Decodes the arguments. It is created when the module is imported, because creating msgspec's decoders in several
+    threads may crash (see `lakesync.staging.table_values`)."""
     result_type: Any
     """The type of the return value."""
-
-
-@cache
-def methods() -> dict[str, Method]:
-    """Return every method of `PipelineStore`, by name."""
-    return {name: _method_of(name) for name in dir(PipelineStore) if not name.startswith("_")}
 
 
 def _method_of(name: str) -> Method:
@@ -69,6 +60,10 @@ def _method_of(name: str) -> Method:
     return Method(arguments, msgspec.json.Decoder(arguments).decode, hints["return"])
 
 
+METHODS = {name: _method_of(name) for name in dir(PipelineStore) if not name.startswith("_")}
+"""Every method of `PipelineStore`, by name."""
+
+
 def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
     """Call a method of `store` by name, and return its result as JSON.
 
@@ -82,9 +77,9 @@ def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
         ValidationError: the arguments do not fit the method.
         LakeSyncError: an error that the method raised.
     """
-    known = methods().get(method)
+    known = METHODS.get(method)
     if known is None:
-        raise NotFoundError(f"staging has no method {method!r}: it has {', '.join(sorted(methods()))}")
+        raise NotFoundError(f"staging has no method {method!r}: it has {', '.join(sorted(METHODS))}")
     try:
         arguments = known.decode(body or b"{}")
     except msgspec.MsgspecError as exc:
@@ -100,7 +95,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class RemoteStore:
-    """The store of a gateway process, through its internal route.
+    """The store of a gateway process, through its internal route: it has every method of `PipelineStore`.
 
     All methods can be repeated. So a call without a complete response, or that the gateway did not complete in time, is
     repeated at least once, and then until `retry_seconds` is over.
@@ -133,104 +128,23 @@ class RemoteStore:
         """Close the connections."""
         self._session.close()
 
-    def gateways(self) -> list[str]:
-        """Return the ids of all gateways."""
-        return self._call("gateways", list[str])
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a method of `PipelineStore` that sends the call."""
+        if name not in METHODS:
+            raise AttributeError(name)
+        return partial(self._call, name)
 
-    def backlog(self) -> list[Backlog]:
-        """Return each shard's backlog."""
-        return self._call("backlog", list[Backlog])
+    def _call(self, name: str, *values: Any, **named: Any) -> Any:
+        """Call a method, and return its result, decoded as the type in its signature."""
+        method = METHODS[name]
+        body = msgspec.json.encode(method.arguments(*values, **named))
+        return msgspec.json.decode(self._request(name, body), type=method.result_type)
 
-    def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Return a gateway's schemas and rules."""
-        return self._call("gateway_config", GatewayConfig, gateway=gateway)
-
-    def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time, ordered by name."""
-        return self._call("connectors", list[StoredConnector], gateway=gateway)
-
-    def plan(
-        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
-    ) -> Batch | None:
-        """Return the open batch, or a new one; see `PipelineStore.plan`."""
-        return self._call_optional(
-            "plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas, through=through, since=since
-        )
-
-    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
-        self._call_optional("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum, snapshot_id=snapshot_id)
-
-    def trim(self, gateway: str, shard: str) -> int:
-        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
-        return self._call("trim", int, gateway=gateway, shard=shard)
-
-    def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
-        return self._call("ledger", list[LedgerDay], gateway=gateway)
-
-    def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested; see `PipelineStore.request_flush`."""
-        self._call_optional("request_flush", bool, gateway=gateway)
-
-    def cut_point(self, gateway: str) -> CutPoint:
-        """Return the point at which the next checkpoint can be made; see `PipelineStore.cut_point`."""
-        return self._call("cut_point", CutPoint, gateway=gateway)
-
-    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
-        return self._call("publish_checkpoint", bool, checkpoint=checkpoint)
-
-    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None before its first one."""
-        return self._call_optional("newest_checkpoint", Checkpoint, gateway=gateway)
-
-    def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
-        return self._call("marks", dict[str, str])
-
-    def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
-        self._call_optional("put_mark", bool, name=name, body=body)
-
-    def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase all values that a row ever had; see `PipelineStore.erase_row`."""
-        return self._call("erase_row", Erasure, gateway=gateway, table=table, row_id=row_id)
-
-    def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase everything that a client ever wrote; see `PipelineStore.erase_client`."""
-        return self._call("erase_client", Erasure, gateway=gateway, client_id=client_id)
-
-    def erasures(self, gateway: str) -> list[Erasure]:
-        """Return every erasure, in order; see `PipelineStore.erasures`."""
-        return self._call("erasures", list[Erasure], gateway=gateway)
-
-    def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Merge older deltas that the erased ones had overwritten; see `PipelineStore.restore`."""
-        return self._call("restore", Erasure, gateway=gateway, seq=seq, deltas=deltas)
-
-    def confirm_erasure(self, gateway: str, seq: int) -> None:
-        """Record that the lake has executed an erasure; see `PipelineStore.confirm_erasure`."""
-        self._call_optional("confirm_erasure", bool, gateway=gateway, seq=seq)
-
-    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Return the JDBC address from which tasks of Spark read a shard's log."""
-        return self._call("log_source", LogSource, shard=shard)
-
-    def _call(self, method: str, result_type: type[T], **arguments: Any) -> T:
-        """Call a method, and return its result, decoded as `result_type`."""
-        return msgspec.json.decode(self._request(method, arguments), type=result_type)
-
-    def _call_optional(self, method: str, result_type: type[T], **arguments: Any) -> T | None:
-        """Like `_call`, for a method that may return None."""
-        return msgspec.json.decode(self._request(method, arguments), type=result_type | None)
-
-    def _request(self, method: str, arguments: dict[str, Any]) -> bytes:
+    def _request(self, method: str, body: bytes) -> bytes:
         """Send a call, and return the body of the response.
 
         Retries while the store cannot be reached, for `retry_seconds` seconds, and at least once.
         """
-        body = msgspec.json.encode(arguments)
         deadline, attempts = time.monotonic() + self._retry_seconds, 0
 
         def may_repeat(error: Exception) -> bool:
