@@ -80,7 +80,7 @@ def check_journal(folder: Path) -> None:
         IntegrityError: `state.db` has rows, and `log.db` is missing or empty.
     """
     journal, state = folder / LOG_FILE, folder / STATE_FILE
-    if _size(journal) or not _size(state):
+    if size_of(journal) or not size_of(state):
         return
     with closing(sqlite3.connect(state)) as connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'applied'").fetchone() is None:
@@ -93,9 +93,12 @@ def check_journal(folder: Path) -> None:
         )
 
 
-def _size(path: Path) -> int:
-    """Return a file's size in bytes; 0 if it is missing."""
-    return path.stat().st_size if path.exists() else 0
+def size_of(path: Path) -> int:
+    """Return a file's size in bytes; 0 if it is missing. SQLite removes a `-wal` file when its database is closed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:

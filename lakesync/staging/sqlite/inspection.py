@@ -12,7 +12,7 @@ from typing import Any
 
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest, pending
-from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, connect, migrate
+from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, connect, migrate, size_of
 
 _DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
 """Each file's name, and the name of its migrations."""
@@ -47,7 +47,7 @@ def status(url: str) -> Status:
     heads: tuple[GatewayHead, ...] = ()
     if schemas[0].version <= schemas[0].newest:
         heads = tuple(GatewayHead(*row) for row in _select(folder / LOG_FILE, HEADS))
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    size = sum(size_of(file) for file in folder.iterdir())
     return Status(url, schemas, size, heads)
 
 

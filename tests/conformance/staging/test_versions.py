@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import psycopg
@@ -118,6 +119,14 @@ def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
         with pytest.raises(StagingUnavailableError, match="owned by process"):
             upgrade_store(url)
     store.close()
+
+
+def test_the_status_leaves_out_a_file_that_is_removed_while_it_is_read(old):
+    if old.startswith("sqlite"):
+        folder = Path(old.removeprefix("sqlite://"))
+        # found in the folder, and without a file at the next look, as the `-wal` of a store that another process closes
+        folder.joinpath("closed.db-wal").symlink_to(folder / "removed")
+    assert store_status(old).bytes > 0
 
 
 def test_the_commands_report_the_versions(old):
