@@ -1,4 +1,4 @@
-"""B1 to B3 where the catalogue answers late, or commits and its answer is lost."""
+"""B1 to B3 where the catalogue answers late or never, or commits and its answer is lost."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -6,14 +6,17 @@ from urllib.parse import urlsplit
 
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 
 from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import MaintenanceLimits, maintain
 from lakehouse.sessions import session
+from lakehouse.spark_errors import is_unanswered
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
+from lakesync.cli.up import spark_server as spark_server_settings
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import TransientError
@@ -23,8 +26,12 @@ from lakesync.staging import open_store
 from tests.cluster.rest_catalogue import rest_catalogue
 from tests.integration.gateway_support import wall_ms
 from tests.integration.lost_answers import OF_REST, OF_SQL, Proxy, locked, unheard
+from tests.mute_server import mute_server
 
 SCHEMA = parse_schema({"table": "t", "columns": [{"name": "n", "type": "number"}]})
+
+LIMIT_SECONDS = 10
+"""Of silence, after which Spark gives up the catalogue."""
 
 pytestmark = pytest.mark.timeout(300)  # Spark's first queries take a minute where the machine is busy
 
@@ -113,7 +120,8 @@ def _delta(number, hlc):
 def _jdbc(uri):
     parts = urlsplit(uri)
     place = {".type": "jdbc", ".uri": f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}"}
-    return {**place, ".jdbc.user": "postgres", ".jdbc.password": "postgres", ".jdbc.schema-version": "V1"}
+    user = {".jdbc.user": "postgres", ".jdbc.password": "postgres"}
+    return {**place, **user, ".jdbc.schema-version": "V1", ".jdbc.socketTimeout": f"{LIMIT_SECONDS}"}
 
 
 @pytest.fixture(
@@ -134,7 +142,8 @@ def behind(request, own_database, lab, tmp_path):
         if before:
             proxy = Proxy(urlsplit(url).hostname, urlsplit(url).port, OF_REST)
         place = f"http://127.0.0.1:{proxy.port}/" if before else url
-        yield lab(f"late_{len(request.param)}", {".type": "rest", ".uri": place}, catalog_uri=own_database), proxy
+        rest = {".type": "rest", ".uri": place, ".rest.client.socket-timeout-ms": f"{LIMIT_SECONDS * 1000}"}
+        yield lab(f"late_{len(request.param)}", rest, catalog_uri=own_database), proxy
     proxy.close()
 
 
@@ -185,6 +194,36 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
         lab.check()
         heard += 1
     assert heard > 5
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1200)
+def test_b1_a_commit_that_is_answered_after_the_limit_damages_nothing(behind):
+    lab, proxy = behind
+    lab.push(5)
+    lab.flush()
+    lab.push(5)
+    proxy.delay = LIMIT_SECONDS + 3.0
+    lab.flush()
+    proxy.delay = 0.0
+    lab.merge()
+    lab.check()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "logs_in"),
+    [("http://", False), ("postgresql://nobody@", False), ("postgresql://nobody@", True)],
+    ids=["rest", "postgres that accepts no login", "postgres that answers no statement"],
+)
+def test_spark_gives_up_a_silent_catalogue(spark_server, monkeypatch, scheme, logs_in):
+    monkeypatch.setattr(spark_server_settings, "_RESPONSE_SECONDS", 1)
+    with mute_server(logs_in=logs_in) as server, session(spark_server["config"]) as spark:
+        lake = {"catalog": "silent", "catalog_uri": f"{scheme}127.0.0.1:{server.port}/lake"}
+        for key, value in spark_server_settings.catalogue(spark_server["config"].replace(lake=lake)).items():
+            spark.conf.set(key, value)
+        with pytest.raises(PySparkException) as raised:
+            spark.sql("SHOW NAMESPACES IN silent").collect()
+    assert is_unanswered(raised.value)
 
 
 @pytest.mark.deep

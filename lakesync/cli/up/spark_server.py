@@ -84,6 +84,10 @@ _SESSION_TIMEOUT = "25h"
 """Runs share a session for a day (`lakehouse.sessions`), and Spark rejects the id of a session that has ended."""
 _COLLECTION_INTERVAL = "1min"
 """Interval of full garbage collections, after which the server returns memory to the system."""
+_CONNECT_SECONDS = 10
+"""Seconds to wait for a connection to the catalogue."""
+_RESPONSE_SECONDS = 120
+"""Seconds without a byte from the catalogue after which a call fails. The drivers would wait for ever."""
 _SERIAL_CORES = 4
 """Up to this number of cores, the serial garbage collector is used."""
 _RETURN_MEMORY = (
@@ -336,7 +340,12 @@ def _package(name: str) -> Path:
 def _catalogue_backend(uri: str) -> dict[str, str]:
     """Return Iceberg's settings for a REST catalogue or a database URL of SQLAlchemy."""
     if uri.startswith(("http://", "https://")):
-        return {"type": "rest", "uri": uri}
+        return {
+            "type": "rest",
+            "uri": uri,
+            "rest.client.connection-timeout-ms": str(_CONNECT_SECONDS * 1000),
+            "rest.client.socket-timeout-ms": str(_RESPONSE_SECONDS * 1000),
+        }
     return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(uri)}
 
 
@@ -348,7 +357,11 @@ def _jdbc(uri: str) -> dict[str, str]:
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = f":{parts.port}" if parts.port else ""
     query = f"?{parts.query}" if parts.query else ""
-    properties = {"uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}"}
+    properties = {
+        "uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}",
+        "jdbc.connectTimeout": str(_CONNECT_SECONDS),
+        "jdbc.socketTimeout": str(_RESPONSE_SECONDS),
+    }
     if parts.username:
         properties["jdbc.user"] = unquote(parts.username)
     if parts.password:
