@@ -61,8 +61,10 @@ def guard_commits(catalogue_uri: str) -> None:
         return
     import psycopg
 
+    from lakesync.wire.postgres import BoundedConnection, parameters
+
     try:
-        with psycopg.connect(catalogue_uri) as connection:
+        with BoundedConnection.connect(**parameters(catalogue_uri)) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakesync_commit_guard'))")
             row = connection.execute(_TRIGGER_EXISTS).fetchone()
             if row is None or not row[0]:

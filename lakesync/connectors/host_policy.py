@@ -16,10 +16,10 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from requests import PreparedRequest
-from requests.adapters import HTTPAdapter
 from requests.utils import select_proxy
 
 from lakesync.model.errors import ConfigurationError
+from lakesync.wire.http_limits import BoundedAdapter
 
 ANY_PUBLIC = "*"
 """Allows every host with a public address."""
@@ -96,7 +96,7 @@ class HostPolicy(msgspec.Struct, frozen=True):
         return ANY_PUBLIC in self.allowed and _is_public(address)
 
 
-class PinnedAdapter(HTTPAdapter):
+class PinnedAdapter(BoundedAdapter):
     """Transport adapter of `requests` that connects to the address that the policy has checked.
 
     The Host header and TLS use the host's name. With a proxy, which resolves hosts itself, only the name is checked.

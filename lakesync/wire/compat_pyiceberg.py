@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.utils.config import Config, merge_config
-from requests.adapters import HTTPAdapter
 
+from lakesync.wire.http_limits import BoundedAdapter, mount
 from lakesync.wire.sqlalchemy_limits import with_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from requests import PreparedRequest, Response, Session
-
-CONNECT_SECONDS = 10.0
-"""Seconds to wait for a connection."""
-RESPONSE_SECONDS = 120.0
-"""Seconds without a byte from the server after which a request fails."""
+    from requests import Session
 
 
 def load_bounded(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -51,14 +46,5 @@ class BoundedRestCatalog(RestCatalog):
 
     def _config_headers(self, session: Session) -> None:
         """Prepare a new session, before any request with it, such as that for a token."""
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, _BoundedAdapter())
+        mount(session, BoundedAdapter())
         super()._config_headers(session)
-
-
-class _BoundedAdapter(HTTPAdapter):
-    """Sends requests with a timeout."""
-
-    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
-        """Send a request. pyiceberg never sets its timeout."""
-        return super().send(request, *args, **{**options, "timeout": (CONNECT_SECONDS, RESPONSE_SECONDS)})

@@ -26,6 +26,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import ColumnType
 from lakesync.wire.http_auth import no_auth
+from lakesync.wire.http_limits import BoundedAdapter, mount
 
 if TYPE_CHECKING:
     from google.cloud import bigquery
@@ -36,6 +37,8 @@ _TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("JSON", "RECORD", "STRUCT"), "json"),
 }
 """BigQuery's type → the schema's; other types become strings."""
+_RETRY_SECONDS = 60.0
+"""Seconds after the first attempt during which a failed request is repeated."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
@@ -57,29 +60,34 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
     """
     settings = config.settings
     with extra("bigquery", "BigQuery needs its client"):
+        import google.auth
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.transport.requests import AuthorizedSession
         from google.cloud import bigquery
+        from google.oauth2.service_account import Credentials
     location = {"project": settings["projectId"], "location": settings.get("location") or "US"}
     if endpoint := settings.get("endpoint"):
         config.hosts.check("bigquery.endpoint", endpoint)
-        from google.auth.credentials import AnonymousCredentials
-        from google.auth.transport.requests import AuthorizedSession
-
         anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
         session = AuthorizedSession(anonymous)  # type: ignore[no-untyped-call]
         session.auth = no_auth
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, PinnedAdapter(config.hosts))
+        mount(session, PinnedAdapter(config.hosts))
         return bigquery.Client(
             **location, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session
         )
+    scopes = bigquery.Client.SCOPE
     if key := settings.get("keyFilename"):
-        return bigquery.Client.from_service_account_json(key, **location)  # type: ignore[no-untyped-call,no-any-return]
-    if not config.own_identity:
+        credentials = Credentials.from_service_account_file(key, scopes=scopes)  # type: ignore[no-untyped-call]
+    elif config.own_identity:
+        credentials, _ = google.auth.default(scopes=scopes)
+    else:
         raise ConfigurationError(
             f"bigquery.keyFilename is missing: name a key file, or ask the operator to allow this server's Google "
             f"identity: allowed_references in [connectors] with google:{config.gateway}"
         )
-    return bigquery.Client(**location)
+    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+    mount(session, BoundedAdapter())
+    return bigquery.Client(**location, credentials=credentials, _http=session)
 
 
 class BigQueryReader:
@@ -165,12 +173,16 @@ class BigQuerySnapshot:
     def _run(self, statement: str, values: Sequence[Any]) -> Any:
         """Run a statement as a job, and return its result."""
         from google.cloud import bigquery
+        from google.cloud.bigquery import retry
 
         config = bigquery.QueryJobConfig(
             default_dataset=f"{self._client.project}.{self._dataset}",
             query_parameters=[bigquery.ScalarQueryParameter(None, _parameter_type(value), value) for value in values],
         )
-        return self._client.query(statement, job_config=config).result(page_size=ROWS_PER_PAGE)
+        retrying = retry.DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)
+        # Without `job_retry=None` the driver tries for five minutes to start a job on an unreachable server.
+        job = self._client.query(statement, job_config=config, retry=retrying, job_retry=None)
+        return job.result(page_size=ROWS_PER_PAGE, retry=retrying)
 
 
 _TRANSIENT_REASONS = frozenset(

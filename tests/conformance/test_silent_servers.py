@@ -1,0 +1,55 @@
+"""Servers that take connections and never answer: the lake's catalogue, and BigQuery. Calls fail in a bounded time."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from lakehouse.sessions import guard_commits
+from lakesync.adapters import open_adapter
+from lakesync.analysis.catalogue import open_catalogue
+from lakesync.config import load
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.sql import bigquery
+from lakesync.model.errors import AdapterError, ConfigurationError, LakeUnavailableError
+from lakesync.wire import http_limits, postgres
+from tests.mute_server import mute_server
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """The address of a silent server, which is given up after a second."""
+    monkeypatch.setattr(http_limits, "RESPONSE_SECONDS", 1.0)
+    with mute_server() as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize("settings", [{}, {"spark.sql.catalog.lake.credential": "user:secret"}])
+def test_a_silent_rest_catalogue_is_given_up(silent, settings, tmp_path):
+    config = load({"data_dir": tmp_path, "lake": {"catalog_uri": silent}, "spark": {"settings": settings}})
+    with pytest.raises(LakeUnavailableError, match="there is no Iceberg catalogue at"):
+        open_catalogue(config)
+
+
+def test_an_adapter_gives_up_a_silent_rest_catalogue(silent):
+    with pytest.raises(ConfigurationError, match="timed out"):
+        open_adapter(f"iceberg://lakesync?uri={silent}&warehouse=w")
+
+
+@pytest.mark.parametrize("logs_in", [False, True])
+def test_a_session_is_not_opened_for_ever_where_the_catalogue_is_silent(logs_in, monkeypatch):
+    monkeypatch.setattr(postgres, "RESPONSE_SECONDS", 1.0)
+    with mute_server(logs_in=logs_in) as server, pytest.raises(LakeUnavailableError, match="cannot be reached"):
+        guard_commits(f"postgresql://nobody@127.0.0.1:{server.port}/lake?connect_timeout=2")
+
+
+def test_a_connector_gives_up_a_silent_bigquery(silent, monkeypatch):
+    monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 1.0)
+    settings = {"projectId": "p", "dataset": "d", "endpoint": silent}
+    reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings, hosts=HostPolicy(("127.0.0.1",))))
+    with closing(reader), pytest.raises(AdapterError, match="BigQuery failed"), reader.snapshot() as snapshot:
+        snapshot.columns("SELECT 1 AS one")
