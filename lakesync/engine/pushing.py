@@ -18,7 +18,7 @@ from lakesync.engine.checks import EngineLimits, check_backlog, check_column_cou
 from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import PushRows, by_row, own_bucket, repeated
+from lakesync.feed.apply import PushRows, by_row, mark_astray, own_bucket, repeated
 from lakesync.feed.client_state import (
     current,
     ends_scope,
@@ -130,6 +130,11 @@ def commit_push(
         commit.append(push.client_id, packed, arrival, access.claims)
         index = rules.index(commit.config)
         sender_is_current = apply(commit, new.rows, sender, arrival, index, new.stored)
+        if known_cursor is not None and known_cursor <= NEVER_PULLED and record.pages_sent:
+            # The client was sent pages, but had none when it sent the push. If it lost its database since, and pulled
+            # again before the push arrived, then it does not have these writes.
+            mark_astray(commit, list(commit.rows(new.rows.deltas.keys()).values()), push.client_id)
+            sender_is_current = False
     if len(new.deltas) < len(push.deltas):
         added = {id(delta) for delta in new.deltas}
         # it may repeat them because it was restored from a backup, and then has old versions of their rows

@@ -287,19 +287,29 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, know
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
     ]
     # a client that retries the same push again and again causes one move of each row, not one for each retry
-    fresh = [row for row in lost if not _is_astray(row, sender.client_id, known_cursor)]
-    if fresh:
-        commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
-    rows, moves = [], []
-    for row, at in zip(fresh, commit.next_arrivals(len(fresh)), strict=True):
-        after = row.copy()
-        after.note_writer(sender.client_id, at)
-        after.writers[sender.client_id] = Writer(-at, at)  # a negative arrival: the client's copy is astray
-        rows.append(after)
-        moves.append(move(after, own_bucket(sender.client_id), at, "own"))
-    if rows:
-        commit.put_rows(rows, moves)
+    mark_astray(commit, [row for row in lost if not _is_astray(row, sender.client_id, known_cursor)], sender.client_id)
     return bool(lost)
+
+
+def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) -> None:
+    """Store that a client's copies of rows may differ from the rows, so that its next pull reads them.
+
+    Args:
+        commit: the open transaction that stores the client's push.
+        rows: the rows, after the push.
+        client_id: the client's id.
+    """
+    if rows:
+        commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
+    marked, moves = [], []
+    for row, at in zip(rows, commit.next_arrivals(len(rows)), strict=True):
+        after = row.copy()
+        after.note_writer(client_id, at)
+        after.writers[client_id] = Writer(-at, at)  # a negative arrival: the client's copy is astray
+        marked.append(after)
+        moves.append(move(after, own_bucket(client_id), at, "own"))
+    if marked:
+        commit.put_rows(marked, moves)
 
 
 def _is_astray(row: StoredRow, client_id: str, known_cursor: int) -> bool:

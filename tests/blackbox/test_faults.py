@@ -429,6 +429,16 @@ CASES = {
         ("wipe", 0), pull(0, 1, "answer lost"), edit(0, "DELETE", "notes/r3"), push(0),
         clients=[("letter", B, 0)],
     ),
+    "a push arrives only after its client lost its database and pulled again": case(
+        "stock stock", 4,
+        edit(0, "UPDATE", "notes/r2", x=1, y=1), push(0, "request lost"),
+        edit(1, "INSERT", "notes/r2", team="a", y=1), push(1), ("wipe", 0), pull(0), ("old push", 0, 1),
+    ),
+    "an INSERT arrives only after its client lost its database and pulled again": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), push(1),
+        edit(0, "INSERT", "notes/r2", team="a", y=1), push(0, "request lost"), ("wipe", 0), pull(0), ("old push", 0, 1),
+    ),
     "a row of nine writers comes into a bucket that a client saw before with another token": case(
         "stock stock", 1,
         *TOKENS_IN_TURNS, edit(0, "INSERT", "notes/r2", team="c"), push(0),
