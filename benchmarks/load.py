@@ -101,14 +101,15 @@ def run_on_uvloop(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def push(port: int, load: PushLoad) -> list[Sample]:
+def push(port: int, load: PushLoad, *other_ports: int) -> list[Sample]:
     """Run a `PushLoad`, and return a sample for each push, ordered by `ended`.
 
     Args:
         port: the gateway's port on this machine.
         load: what to push.
+        other_ports: ports of further processes of the gateway; clients are divided among all of them.
     """
-    return run_on_uvloop(_push_all(port, load))
+    return run_on_uvloop(_push_all((port, *other_ports), load))
 
 
 def pull(port: int, load: PullLoad) -> list[Sample]:
@@ -121,7 +122,7 @@ def pull(port: int, load: PullLoad) -> list[Sample]:
     return run_on_uvloop(_pull_all(port, load))
 
 
-async def _push_all(port: int, load: PushLoad) -> list[Sample]:
+async def _push_all(ports: Sequence[int], load: PushLoad) -> list[Sample]:
     """Run a `PushLoad` on the event loop; see `push`."""
     samples: list[Sample] = []
     numbers = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
@@ -137,7 +138,7 @@ async def _push_all(port: int, load: PushLoad) -> list[Sample]:
             first = part.rows if load.shape else 0
             own = iter(range(first, first + load.deltas // load.clients))
             bodies = _bodies(name, part, own, begun, number, load.clients, late_ms=late)
-        connection, bearer = await Connection.open(port), token(name, **claims)
+        connection, bearer = await Connection.open(ports[number % len(ports)]), token(name, **claims)
         for body, deltas in bodies:
             start = time.perf_counter()
             await connection.call("POST", f"/sync/{GATEWAY}/push", bearer, body)

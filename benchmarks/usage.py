@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -33,6 +33,17 @@ class Usage(NamedTuple):
     """Resident memory at the end."""
     rss_peak_mib: float
     """The greatest of the samples of resident memory."""
+
+
+def sum_of(usages: Sequence[Usage]) -> Usage:
+    """Return the usage of several processes together, which were measured at the same time.
+
+    Args:
+        usages: one for each process, at least one.
+    """
+    seconds = max(usage.seconds for usage in usages)
+    cpu, *memory = (round(sum(values), 2) for values in zip(*[usage[1:] for usage in usages], strict=True))
+    return Usage(seconds, cpu, *memory)
 
 
 class SharedMemory:

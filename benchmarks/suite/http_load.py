@@ -12,6 +12,7 @@ import msgspec
 
 from benchmarks import load, server
 from benchmarks.suite import Benchmark
+from benchmarks.usage import sum_of
 from tests.postgres_server import postgres_server
 
 
@@ -30,6 +31,9 @@ def _push_arguments(parser: ArgumentParser) -> None:
         "--rule", action="store_true", help="with --mix: with a sync rule; each client has its own rows"
     )
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite", help="with --mix: staging store")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="with --store postgres: gateway processes over the one store"
+    )
 
 
 def push(options: Namespace) -> dict[str, Any]:
@@ -38,7 +42,7 @@ def push(options: Namespace) -> dict[str, Any]:
     `plain_rate` is the rate of a minimal server (`benchmarks.baselines`: one SQLite row per delta, one commit per
     push) for comparison, and `ratio` that of the two. With `--mix`, rows are inserted first and then changed in
     each of the five shapes of `load.SHAPES`, one after another; the figures without a shape's name are those of the
-    last, `mixture`.
+    last, `mixture`. With several processes of the gateway, processor time and memory are those of all together.
     """
     if options.mix:
         return mix(options)
@@ -75,7 +79,10 @@ def mix(options: Namespace) -> dict[str, Any]:
         settings = {}
         if options.store == "postgres":
             settings["LAKESYNC_STAGING_URL"] = opened.enter_context(postgres_server()).uri
-        gateway = opened.enter_context(server.gateway(folder / "gateway", **settings))
+        gateway, *others = [
+            opened.enter_context(server.gateway(folder / f"gateway-{number}", **settings))
+            for number in range(options.processes if options.store == "postgres" else 1)
+        ]
         plain = None if options.no_baseline else opened.enter_context(server.plain(folder / "plain"))
         if options.rule:
             load.admin(gateway.port, "sync-rules", load.RULES)
@@ -86,10 +93,11 @@ def mix(options: Namespace) -> dict[str, Any]:
             wanted = msgspec.structs.replace(
                 filled, batch=options.batch, deltas=options.deltas, seconds=options.seconds, shape=shape
             )
-            with gateway.measure() as used:
-                samples = load.run_in_process(load.push, gateway.port, wanted)
+            with ExitStack() as measured_now:
+                used = [measured_now.enter_context(each.measure()) for each in (gateway, *others)]
+                samples = load.run_in_process(load.push, gateway.port, wanted, *[other.port for other in others])
             figures = load.figures(samples)
-            figures |= load.usage_figures(used[0], figures["deltas"])
+            figures |= load.usage_figures(sum_of([usage for (usage,) in used]), figures["deltas"])
             if plain is not None:
                 figures |= _of_plain(plain, wanted, figures["rate"])
             found |= figures | {f"{shape}_{name}": figures[name] for name in ("rate", "p99_ms", "cpu_us_per_delta")}
