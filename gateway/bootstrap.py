@@ -22,7 +22,7 @@ from lakesync.adapters.backend_config import open_backend, resolve_backend
 from lakesync.config import Config
 from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
-from lakesync.engine.housekeeping import Housekeeping
+from lakesync.engine.standalone_engine import Housekeeping
 from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
 from lakesync.flush.queue import open_queue_store
 from lakesync.flush.thresholds import adaptive_buffer

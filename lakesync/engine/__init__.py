@@ -6,8 +6,8 @@ that pushes are committed to), and `SyncGateway` the operations of one gateway. 
 """
 
 from lakesync.engine.checks import EngineLimits
-from lakesync.engine.embedded_gateway import open_gateway
 from lakesync.engine.engine import Engine
 from lakesync.engine.gateway import GatewayStats, SyncGateway
+from lakesync.engine.standalone_engine import open_gateway
 
 __all__ = ["Engine", "EngineLimits", "GatewayStats", "SyncGateway", "open_gateway"]

@@ -3,7 +3,7 @@
 An *adapter* gives access to a database or object store. A *flush* writes staging's deltas to the gateway's adapter. A
 *source* is another adapter, from which clients pull. *Rehydration* fills a staging store that was lost, or is always
 empty at the start, from the deltas in the adapter. Apps call these methods on the gateway of `open_gateway`;
-`engine.housekeeping` calls the flusher in the background.
+`Housekeeping` calls the flusher in the background.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, cast
 
 from lakesync.client.core.store import SOURCE_GENERATION
 from lakesync.client.sqlite.change_tracking import ChangeTracking, Operation
-from lakesync.client.sqlite.column_values import NotBulkWritableError, TableTypes, decode_uniform, group_by_columns
 from lakesync.client.sqlite.row_groups import DeltaFields, RowGroup, RowGroups, RowPart, update_rows, write_rows
+from lakesync.client.sqlite.sql_values import NotBulkWritableError, TableTypes, decode_uniform, group_by_columns
 from lakesync.client.sqlite.stamps import Record, StampCodec, known_table
 from lakesync.model.types import RowDelta, RowKey
 

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeVar
 
-from lakesync.client.sqlite.column_values import (
+from lakesync.client.sqlite.sql_values import (
     DecodedColumns,
     NotBulkWritableError,
     TableTypes,

@@ -1,25 +1,36 @@
-"""Background work of an engine without a data pipeline: it flushes gateways and updates the destination's tables.
+"""An engine without a data pipeline: `open_gateway`, a gateway in an application's own process, and `Housekeeping`.
 
-A *flush* writes the deltas that were pushed to the gateway's adapter, the *destination*. A *destination table* there
-has the current rows of a synced table. The gateway server (`gateway/bootstrap.py`) and `open_gateway` create one
-`Housekeeping` per engine, which has a thread for each of the two tasks (`PeriodicTask`).
+Applications call `lakesync.open_gateway`. Deltas (changes of rows) are committed to a *staging store* and, if an
+*adapter* is given, flushed to that database or object store. A *destination table* there has the current rows of a
+synced table.
+
+`Housekeeping` flushes gateways and updates the destination tables in the background, with a thread for each of the two
+tasks (`PeriodicTask`). The gateway server (`gateway/bootstrap.py`) and `open_gateway` create one per engine.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
+from pathlib import Path
 
 import structlog
 
 from lakesync.adapters.base import Materialisable
-from lakesync.adapters.registry import as_database
+from lakesync.adapters.registry import Adapter, as_database, open_adapter
+from lakesync.engine.checks import EngineLimits
 from lakesync.engine.engine import Engine
-from lakesync.flush import FlushReport, Materialiser, Outlet
+from lakesync.engine.gateway import SyncGateway
+from lakesync.flush import FlushQueue, FlushReport, FlushSettings, Materialiser, Outlet
 from lakesync.flush.flusher import OnFailure
+from lakesync.model import hlc
 from lakesync.model.errors import LakeSyncError
+from lakesync.model.schema import TableSchema
+from lakesync.rules.model import SyncRules
+from lakesync.staging import open_store
 
 log = structlog.get_logger("flush")
 
@@ -33,6 +44,93 @@ OnFlushed = Callable[[FlushReport], None]
 """Called with the report of a flush that wrote deltas."""
 OnFlushFailed = Callable[[str, Exception], None]
 """Called with the gateway's id and the error."""
+
+
+@contextmanager
+def open_gateway(
+    gateway_id: str,
+    *,
+    adapter: Adapter | str | None = None,
+    staging: Path | str = "memory://",
+    flush: FlushSettings | None = None,
+    max_backpressure_bytes: int | None = None,
+    schemas: Iterable[TableSchema] = (),
+    rules: SyncRules | None = None,
+    sources: Mapping[str, Adapter] | None = None,
+    queue: FlushQueue | None = None,
+    on_flushed: OnFlushed | None = None,
+    on_materialisation_failure: OnFailure | None = None,
+    background: bool = True,
+    wall: Callable[[], int] = hlc.wall_clock,
+) -> Iterator[SyncGateway]:
+    """Open a gateway for a `with` block, and flush everything at its end.
+
+        with lakesync.open_gateway("shop", adapter="file:///var/lib/shop") as gateway:
+            gateway.handle_push(push)
+
+    Args:
+        gateway_id: the gateway's id; one staging store and one adapter may contain several gateways.
+        adapter: the database or object store that deltas are flushed to, as an open adapter or as a URI. An open
+            adapter stays open. None keeps deltas in staging.
+        staging: a folder for SQLite, or a URL for `open_store`. With `memory://`, unflushed deltas are lost when the
+            process ends.
+        flush: thresholds and format of flushes; None flushes after 1 MiB or 30 s.
+        max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice the `max_buffer_bytes`
+            of `flush`, and 1 GiB without an adapter.
+        schemas: table schemas to register.
+        rules: sync rules to activate, if they differ from the active ones; None keeps the active ones.
+        sources: adapters that clients can pull from, by source name.
+        queue: the queue of updates of destination tables (tables with the current rows, beside the deltas); by default
+            in memory, if the adapter maintains such tables.
+        on_flushed: called after each flush that wrote deltas, with its report.
+        on_materialisation_failure: called for each update of a destination table that failed too often and was set
+            aside.
+        background: whether a thread flushes when a threshold is exceeded. Otherwise call `flush` when `should_flush`
+            returns true.
+        wall: returns wall time in milliseconds since 1970.
+
+    Yields:
+        The open gateway.
+
+    Raises:
+        ConfigurationError: a URL or a setting is invalid.
+        SchemaError: a schema is invalid, or conflicts with the registered one.
+        StagingUnavailableError: staging cannot be opened.
+        FlushError: the final flush failed. The deltas stay in a durable staging store.
+    """
+    settings = flush or FlushSettings()
+    with ExitStack() as closing:
+        if isinstance(adapter, str):
+            adapter = open_adapter(adapter)
+            closing.callback(adapter.close)
+        outlet = Outlet.to(adapter, settings, queue) if adapter is not None else None
+        limits = _limits(settings, max_backpressure_bytes, flushes=outlet is not None)
+        url = f"sqlite://{staging.absolute()}" if isinstance(staging, Path) else staging
+        engine = Engine(open_store(url, wall), wall, limits, outlet=outlet, sources=sources)
+        engine.open()
+        closing.callback(engine.close)
+        gateway = engine.gateway(gateway_id)
+        for schema in schemas:
+            gateway.register_schema(schema)
+        if rules is not None and gateway.config().rules != rules:
+            gateway.set_rules(rules)
+        if outlet is None:
+            yield gateway
+            return
+        housekeeping = Housekeeping(
+            engine, outlet, on_flushed=on_flushed, on_materialisation_failure=on_materialisation_failure
+        )
+        closing.callback(housekeeping.finish)  # acknowledged deltas are flushed also if the block raises
+        if background:
+            housekeeping.start()
+        yield gateway
+
+
+def _limits(settings: FlushSettings, max_backpressure_bytes: int | None, *, flushes: bool) -> EngineLimits:
+    """Return the engine's limits; without an explicit bound, the backlog may be twice the flush threshold."""
+    if max_backpressure_bytes is not None:
+        return EngineLimits(max_backpressure_bytes=max_backpressure_bytes)
+    return EngineLimits(max_backpressure_bytes=2 * settings.max_buffer_bytes) if flushes else EngineLimits()
 
 
 class PeriodicTask:
