@@ -34,7 +34,7 @@ from gateway.live.hub import Hub, limits_of
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import openapi_document
 from gateway.request_log import RequestLogMiddleware
-from gateway.routes import ROUTERS, sync
+from gateway.routes import ROUTERS
 from gateway.settings import PREFIXES, GatewaySettings
 from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine
@@ -120,8 +120,6 @@ def build_routes() -> FastAPI:
         # The gateway has its own log and metrics. FastAPI's telemetry would take time in every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    for prefix in PREFIXES:
-        sync.add_routes(app.router, prefix)
     for router in (*ROUTERS, live.router):
         for prefix in PREFIXES:
             app.include_router(router, prefix=prefix, include_in_schema=not prefix)

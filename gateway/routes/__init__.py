@@ -9,9 +9,11 @@ from gateway.routes import (
     monitoring,
     pages,
     rows,
+    sync,
 )
 
 ROUTERS = (
+    sync.router,  # first: routes are tried in this order, and clients push and pull most
     actions.router,
     checkpoint.router,
     configuration.router,
