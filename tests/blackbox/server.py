@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -99,6 +99,7 @@ class _Process:
                     self.port = int(json.loads(line)["url"].rpartition(":")[2])
                     return
             if self._running.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 raise RuntimeError(f"the server did not start: {log.read_text()[-3000:]}")
             time.sleep(0.02)
 
@@ -147,8 +148,8 @@ class Server:
         self._return: Future[None] | None = None
         """The start of the process that died last, while the others serve."""
         self._processes: list[_Process] = []
-        self._kept = threading.local()
-        """Each thread's connections by process, each with the start of the process to which it leads."""
+        self._idle: dict[tuple[int, int], list[http.client.HTTPConnection]] = defaultdict(list)
+        """Connections that no request uses, by process and the number of its start."""
         self._starter = ThreadPoolExecutor(1)
         program = [str(_SLOW_GATEWAY)] if slow else ["-m", "gateway"]
         try:
@@ -211,6 +212,9 @@ class Server:
         """End it and remove what it kept."""
         self._starter.shutdown()
         self.kill()
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
         if self.proxy is not None:
             self.proxy.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -229,16 +233,22 @@ class Server:
         headers: Mapping[str, str] | None = None,
         process: int = 0,
     ) -> Answer:
-        """One request over the connection that the thread keeps to the process."""
+        """One request over a connection to the process that is open and idle, or over a new one."""
         process = self.serving(process)
-        connections = self._kept.__dict__.setdefault("connections", {})
-        start, connection = connections.get(process, (0, None))
-        if start != self._processes[process].starts:
-            start, connection = self._processes[process].starts, self._connection(process)
-            connections[process] = (start, connection)
+        idle = self._idle[process, self._processes[process].starts]
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = self._connection(process)
         request = Request(method, path, token, body, headers or {}, process)
-        response = self._sent(request, connection).getresponse()
-        return Answer(response.status, response.read())
+        try:
+            response = self._sent(request, connection).getresponse()
+            answer = Answer(response.status, response.read())
+        except BaseException:
+            connection.close()
+            raise
+        idle.append(connection)
+        return answer
 
     def _connection(self, process: int) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self._processes[process].port, timeout=DEADLINE)
