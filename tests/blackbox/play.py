@@ -12,10 +12,11 @@ from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
 from tests.blackbox.exchange import START_MS, Exchange, brief, headers_of, named, spell
-from tests.blackbox.histories import FILLERS, RULES, TABLES, Step, groups_of
+from tests.blackbox.histories import FILLERS, RULES, groups_of
 from tests.blackbox.law import Delta, id_sum, key_of, shows
 from tests.blackbox.line import LineEndedError
 from tests.blackbox.server import DEADLINE, Request, Server
+from tests.blackbox.steps import TABLES, Step
 
 PATIENCE = 20.0
 """Seconds in which rows must come in line with rules that changed."""

@@ -8,9 +8,10 @@ from itertools import count, islice
 from typing import Any, NamedTuple
 
 from tests.blackbox.clients import WrongError
-from tests.blackbox.histories import Step, history
+from tests.blackbox.histories import history
 from tests.blackbox.overlap import OverlappingGame
 from tests.blackbox.server import RefusedError, Request, Server
+from tests.blackbox.steps import Step
 
 _names = count()
 AT_ONCE = 20

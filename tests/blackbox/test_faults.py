@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.blackbox.histories import MANY_TEAMS, Step
 from tests.blackbox.run import Case, wrong
 from tests.blackbox.server import Server
+from tests.blackbox.steps import MANY_TEAMS, Step
 
 TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": ["q"], "level": "1"})
 A, B = TWO
