@@ -30,7 +30,7 @@ from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from sensors.backoff import Attempts, skip_during_outage
+from sensors.backoff import skip_during_outage
 from sensors.lags import PipelineLags, due_tables, is_under_way
 
 MOVE = "lakesync/move"
@@ -68,8 +68,7 @@ def move_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = Attempts(context.cursor)
-        lags.record_requests(MOVE_SENSOR, attempts.by_part)
+        attempts = lags.attempts(MOVE_SENSOR, context.cursor)
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()
@@ -155,8 +154,7 @@ def destination_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = Attempts(context.cursor)
-        lags.record_requests(DESTINATION_SENSOR, attempts.by_part)
+        attempts = lags.attempts(DESTINATION_SENSOR, context.cursor)
         with open_staging() as store:
             behind = destination_lags(lags, context, store)
             ready, delayed = attempts.ready(behind)
@@ -229,8 +227,7 @@ def poll_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = Attempts(context.cursor)
-        lags.record_requests(POLL_SENSOR, attempts.by_part)
+        attempts = lags.attempts(POLL_SENSOR, context.cursor)
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()

@@ -35,7 +35,7 @@ from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import PipelineMarks, PipelineStore
-from sensors.backoff import Attempt, pause
+from sensors.backoff import Attempt, Attempts, pause
 
 if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
@@ -89,14 +89,16 @@ class PipelineLags:
         self._queued: tuple[QueuedRun, ...] = ()
         self._requests: dict[str, Mapping[str, Attempt]] = {}
 
-    def record_requests(self, sensor: str, requests: Mapping[str, Attempt]) -> None:
-        """Record the run requests of a sensor for the pipeline's report.
+    def attempts(self, sensor: str, cursor: str | None) -> Attempts:
+        """Return the run requests in a sensor's cursor, and record them for the pipeline's report.
 
         Args:
             sensor: the sensor's name.
-            requests: key of a part → how often, and with which mark, a run was requested since its mark moved.
+            cursor: the sensor's cursor; None before its first request.
         """
-        self._requests[sensor] = requests
+        found = Attempts(cursor)
+        self._requests[sensor] = found.by_part
+        return found
 
     def read(
         self,

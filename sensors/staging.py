@@ -21,7 +21,7 @@ from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
-from sensors.backoff import Attempts, skip_during_outage
+from sensors.backoff import skip_during_outage
 from sensors.lags import PipelineLags, is_under_way
 
 WATCH_SECONDS = 4.5
@@ -75,8 +75,7 @@ def flush_sensor(
 
     def check(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
         """Return a request of a run if a flush is due; otherwise why there is none."""
-        attempts = Attempts(context.cursor)
-        lags.record_requests(FLUSH_SENSOR, attempts.by_part)
+        attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
         now_ms = WallClock(config.clock_offset_file).now_ms()
         exceeded = reader.exceeded(store, backlog)
@@ -134,7 +133,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
 
     Args:
         open_staging: opens the staging store, which has the erasure requests.
-        lags: reports the pipeline's lags, with the run requests that the sensor records in it.
+        lags: records the sensor's run requests for the pipeline's report.
     """
     tags = {REQUESTED_BY: ERASURE_SENSOR}
 
@@ -147,8 +146,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = Attempts(context.cursor)
-        lags.record_requests(ERASURE_SENSOR, attempts.by_part)
+        attempts = lags.attempts(ERASURE_SENSOR, context.cursor)
         with open_staging() as store:
             open_lags = open_erasures(store)
         if not open_lags:
