@@ -31,20 +31,36 @@ class Proxy:
         """Answers to commits to be lost from now on: the commit was made, and the connection ends."""
         self.after = 0
         """How many are heard before those."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._clients: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def close(self) -> None:
-        """Take no further connections."""
+        """End every connection, and take no further ones."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
         self._listener.close()
+        for client in self._clients:
+            with suppress(OSError):  # it has ended
+                client.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
 
     def _accept(self) -> None:
         with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                commits = threading.Event()
-                for pair in ((client, server, commits, True), (server, client, commits, False)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+                self._clients.append(client)
+                self._threads.append(threading.Thread(target=self._serve, args=(client,), daemon=True))
+                self._threads[-1].start()
+
+    def _serve(self, client: socket.socket) -> None:
+        commits = threading.Event()
+        with client, suppress(OSError), socket.create_connection(self._target) as server:
+            back = threading.Thread(target=self._pass, args=(server, client, commits, False), daemon=True)
+            back.start()
+            self._pass(client, server, commits, True)
+            back.join()
 
     def _pass(self, source: socket.socket, target: socket.socket, commits: threading.Event, asks: bool) -> None:
         with suppress(OSError):  # the other side is gone, as one may be

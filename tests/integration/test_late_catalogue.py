@@ -1,6 +1,6 @@
 """B1 to B3 where the catalogue answers late or never, or commits and its answer is lost."""
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -130,21 +130,26 @@ def _jdbc(uri):
 def behind(request, own_database, lab, tmp_path):
     """A lab, and the proxy between it and its catalogue."""
     parts = urlsplit(own_database)
-    proxy = Proxy(parts.hostname, parts.port, OF_SQL)
-    through = own_database.replace(f":{parts.port}/", f":{proxy.port}/")
-    if request.param == "postgres":
-        yield lab("late", _jdbc(through), catalog_uri=own_database), proxy
-        proxy.close()
+    places = (tmp_path / "warehouse").as_uri(), tmp_path, Path(pyspark.__file__).parent
+
+    def over_rest(url):
+        rest = {".type": "rest", ".uri": url, ".rest.client.socket-timeout-ms": f"{LIMIT_SECONDS * 1000}"}
+        return lab(f"late_{len(request.param)}", rest, catalog_uri=own_database)
+
+    if request.param == "rest":
+        with (
+            rest_catalogue(own_database, {}, *places) as url,
+            closing(Proxy(urlsplit(url).hostname, urlsplit(url).port, OF_REST)) as proxy,
+        ):
+            yield over_rest(f"http://127.0.0.1:{proxy.port}/"), proxy
         return
-    warehouse, home = (tmp_path / "warehouse").as_uri(), Path(pyspark.__file__).parent
-    before = request.param == "rest"
-    with rest_catalogue(own_database if before else through, {}, warehouse, tmp_path, home) as url:
-        if before:
-            proxy = Proxy(urlsplit(url).hostname, urlsplit(url).port, OF_REST)
-        place = f"http://127.0.0.1:{proxy.port}/" if before else url
-        rest = {".type": "rest", ".uri": place, ".rest.client.socket-timeout-ms": f"{LIMIT_SECONDS * 1000}"}
-        yield lab(f"late_{len(request.param)}", rest, catalog_uri=own_database), proxy
-    proxy.close()
+    with closing(Proxy(parts.hostname, parts.port, OF_SQL)) as proxy:
+        through = own_database.replace(f":{parts.port}/", f":{proxy.port}/")
+        if request.param == "postgres":
+            yield lab("late", _jdbc(through), catalog_uri=own_database), proxy
+            return
+        with rest_catalogue(through, {}, *places) as url:
+            yield over_rest(url), proxy
 
 
 def test_b1_a_commit_with_a_lost_answer_is_found_and_damages_nothing(behind, monkeypatch):
