@@ -65,9 +65,10 @@ def test_clients_continue_after_a_destroyed_store_is_rebuilt(spawn, spark_server
         assert spark.table(names.gateways).count() == 1
         (newest,) = spark.table(f"{names.gateways}.snapshots").collect()
     assert newest["summary"]["engine-name"] == "spark"
-    kept = LakeHistory(config).config("gw")
-    assert kept == store.gateway_config("gw")
-    assert LakeHistory(config).connectors("gw") == registered
+    with LakeHistory(config) as history:
+        kept = history.config("gw")
+        assert kept == store.gateway_config("gw")
+        assert history.connectors("gw") == registered
     assert "a plain secret" not in msgspec.json.encode(registered).decode()
     assert ODD in {part.value for bucket in kept.rules.buckets for part in bucket.filters}
     lost = delta("lost", {"team": "red", "size": 1}, client="alice")

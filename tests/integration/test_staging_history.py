@@ -39,9 +39,9 @@ def lake(tmp_path, monkeypatch):
     """A catalogue with a namespace, and the configuration that names it."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     conf = config.load({"data_dir": tmp_path})
-    catalogue = SqlCatalog(conf.lake.catalog, uri=conf.lake.catalog_uri, warehouse=conf.lake.warehouse)
-    catalogue.create_namespace("lakesync")
-    return conf, catalogue
+    with SqlCatalog(conf.lake.catalog, uri=conf.lake.catalog_uri, warehouse=conf.lake.warehouse) as catalogue:
+        catalogue.create_namespace("lakesync")
+        yield conf, catalogue
 
 
 def pushes_of(gateway, count):
@@ -91,12 +91,12 @@ def test_pushes_are_read_whole_and_in_order(lake, monkeypatch, at_once):
     table = catalogue.create_table("lakesync.deltas", SCHEMA)
     for start in range(0, len(rows), 25):
         table.append(pa.Table.from_pylist(rows[start : start + 25], SCHEMA))
-    history = LakeHistory(conf)
-    assert history.gateways() == ["g", "h"]
-    for gateway, pushes in expected.items():
-        assert list(history.pushes(gateway)) == pushes
-    assert list(history.pushes("nobody")) == []
-    assert history.config("g") is None
+    with LakeHistory(conf) as history:
+        assert history.gateways() == ["g", "h"]
+        for gateway, pushes in expected.items():
+            assert list(history.pushes(gateway)) == pushes
+        assert list(history.pushes("nobody")) == []
+        assert history.config("g") is None
 
 
 def test_configurations_are_read_from_the_table_of_gateways(lake):
@@ -105,9 +105,9 @@ def test_configurations_are_read_from_the_table_of_gateways(lake):
     told = msgspec.structs.replace(new_config(), version=3)
     properties = {f"{CONFIG_PROPERTY}shop": msgspec.json.encode(told).decode(), "other": "x"}
     catalogue.create_table("lakesync.gateways", pa.schema([("gateway", pa.string())]), properties=properties)
-    history = LakeHistory(conf)
-    assert history.gateways() == ["shop"]
-    assert history.config("shop") == told
+    with LakeHistory(conf) as history:
+        assert history.gateways() == ["shop"]
+        assert history.config("shop") == told
 
 
 def test_a_row_of_the_table_gateways_overrides_an_old_property(lake):
@@ -118,23 +118,24 @@ def test_a_row_of_the_table_gateways_overrides_an_old_property(lake):
     properties = {f"{CONFIG_PROPERTY}{gateway}": msgspec.json.encode(old).decode() for gateway in ("shop", "quiet")}
     table = catalogue.create_table("lakesync.gateways", columns, properties=properties)
     table.append(pa.Table.from_pylist([{"gateway": "shop", "config": msgspec.json.encode(new).decode()}], columns))
-    history = LakeHistory(conf)
-    assert (history.config("shop"), history.config("quiet")) == (new, old)
+    with LakeHistory(conf) as history:
+        assert (history.config("shop"), history.config("quiet")) == (new, old)
 
 
 def test_a_catalogue_on_postgres_is_read_too(postgres_uri, tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     conf = config.load({"data_dir": tmp_path, "lake": {"catalog_uri": postgres_uri, "system_namespace": "history"}})
     uri = postgres_uri.replace("postgresql://", "postgresql+psycopg://")
-    catalogue = SqlCatalog(conf.lake.catalog, uri=uri, warehouse=conf.lake.warehouse)
-    catalogue.create_namespace("history")
-    with pytest.raises(LakeUnavailableError, match=r"history\.deltas") as refused:
-        LakeHistory(conf)
-    assert "postgres:postgres" not in str(refused.value)
     expected = pushes_of("g", 3)
-    table = catalogue.create_table("history.deltas", SCHEMA)
-    table.append(pa.Table.from_pylist(rows_of("g", expected), SCHEMA))
-    assert list(LakeHistory(conf).pushes("g")) == expected
+    with SqlCatalog(conf.lake.catalog, uri=uri, warehouse=conf.lake.warehouse) as catalogue:
+        catalogue.create_namespace("history")
+        with pytest.raises(LakeUnavailableError, match=r"history\.deltas") as refused:
+            LakeHistory(conf)
+        assert "postgres:postgres" not in str(refused.value)
+        table = catalogue.create_table("history.deltas", SCHEMA)
+        table.append(pa.Table.from_pylist(rows_of("g", expected), SCHEMA))
+    with LakeHistory(conf) as history:
+        assert list(history.pushes("g")) == expected
 
 
 def test_a_missing_lake_is_reported(lake):

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from datetime import date
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -43,7 +44,7 @@ _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "h
 
 
 class LakeHistory:
-    """Implements `engine.rebuild.LakeHistory` over an Iceberg catalogue."""
+    """Implements `engine.rebuild.LakeHistory` over an Iceberg catalogue. Use it as a context manager."""
 
     def __init__(self, config: Config) -> None:
         """Open the lake of a configuration, for reading.
@@ -57,10 +58,19 @@ class LakeHistory:
         try:
             self._deltas = self._catalogue.load_table((self._system, "deltas"))
         except (NoSuchTableError, SQLAlchemyError) as exc:
+            self._catalogue.close()
             raise LakeUnavailableError(
                 f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {self._system}.deltas: "
                 "set lake.catalog_uri to the lake's catalogue, or start with an empty store"
             ) from exc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._catalogue.close()
 
     def gateways(self) -> list[str]:
         """Return every gateway with deltas or a configuration."""

@@ -251,7 +251,10 @@ def _rebuild(
     wall = WallClock(config.clock_offset_file).now_ms
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} deltas"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+    with (
+        Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress,
+        LakeHistory(config) as history,
+    ):
         tasks: dict[str, int] = {}
 
         def advance(gateway: str, deltas: int) -> None:
@@ -262,7 +265,7 @@ def _rebuild(
         rebuilt = rebuild(
             url,
             wall,
-            LakeHistory(config),
+            history,
             replace=replace,
             margin_ms=margin_ms,
             on_progress=advance,
