@@ -251,7 +251,7 @@ def test_salesforce_addresses_are_checked_too(field):
         connectors("*").seal("gw", body)
 
 
-def test_public_addresses_are_public():
+def test_public_addresses_are_accepted():
     policy = HostPolicy()
     for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"):
         assert policy._allows(ip_address(address)), address

@@ -97,5 +97,5 @@ def test_each_process_has_only_the_secrets_that_it_needs(started, tmp_path, name
     assert found["PATH"] == os.environ["PATH"]
 
 
-def test_every_process_is_checked(started):
+def test_the_table_of_secrets_has_every_process(started):
     assert set(started) == set(NEEDED)

@@ -188,7 +188,7 @@ def test_clients_with_old_cursors_converge(url, clock, ours):
     engine.close()
 
 
-def test_a_stock_client_that_lost_its_cursor_and_kept_its_rows_is_not_wedged(url, clock):
+def test_a_reference_client_that_lost_its_cursor_keeps_its_rows(url, clock):
     engine = opened(url, clock)
     story(engine, clock)
     reader = Client("reader", "red")

@@ -70,7 +70,7 @@ def eventually(call):
                 raise
 
 
-def test_a_store_gives_up_a_silent_server_and_comes_back(proxy, hush, resume, clock):
+def test_a_store_times_out_on_a_silent_server_and_recovers(proxy, hush, resume, clock):
     with ExitStack() as closing:
         store = open_store(f"{proxy.url}?connect_timeout=2", clock)
         store.open(Book())
@@ -111,7 +111,7 @@ def test_a_commit_without_an_answer_is_reported_as_unknown(proxy, hush, resume, 
     store.close()
 
 
-def test_an_adapter_gives_up_a_silent_server_and_comes_back(proxy, hush, resume):
+def test_an_adapter_times_out_on_a_silent_server_and_recovers(proxy, hush, resume):
     adapter = PostgresAdapter(f"{proxy.url}?connect_timeout=2")
     assert adapter.get_latest_state("g", "notes", ["r"]) is not None
 
@@ -153,7 +153,7 @@ def test_the_catalogues_connections_detect_a_dead_server(own_database):
     catalogue.close()
 
 
-def test_a_catalogue_gives_up_a_silent_server_and_comes_back(proxy, hush, resume):
+def test_a_catalogue_times_out_on_a_silent_server_and_recovers(proxy, hush, resume):
     uri = proxy.url.replace("postgresql://", "postgresql+psycopg://")
     catalogue = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
     catalogue.create_tables()
@@ -166,7 +166,7 @@ def test_a_catalogue_gives_up_a_silent_server_and_comes_back(proxy, hush, resume
     catalogue.close()
 
 
-def test_a_connector_gives_up_a_silent_server_and_comes_back(proxy, hush, resume):
+def test_a_connector_times_out_on_a_silent_server_and_recovers(proxy, hush, resume):
     reader = PostgresReader(proxy.url, HostPolicy(("127.0.0.1",)))
 
     def interrupted():

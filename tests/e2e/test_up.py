@@ -11,7 +11,7 @@ from tests.e2e.up_support import COMMAND
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
-def test_a_life_of_lakesync_up(up):
+def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
     told = up.start().told()
     assert requests.get(f"{told['gateway']['url']}/health", timeout=60).ok
     assert requests.get(f"{told['dagster']['url']}/server_info", timeout=60).ok

@@ -132,7 +132,7 @@ def titles(db: Client) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SIGN_IN)
-def test_from_a_login_to_a_row_under_a_rule_on_a_claim(login, monkeypatch, name):
+def test_a_user_who_logged_in_gets_the_rows_that_a_rule_on_a_claim_shows(login, monkeypatch, name):
     world = login(name)
     boss = world.function("boss@example.com", monkeypatch, **ADMIN[name]) if name in ADMIN else None
     bearer = boss() if boss is not None else sign("boss", "shop", role="admin")

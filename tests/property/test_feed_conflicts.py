@@ -63,7 +63,7 @@ class LetterHistory(History):
 
 @settings(deadline=None, max_examples=40)
 @given(history=histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
-def test_l4_a_client_that_resolves_conflicts_by_row_is_never_wedged(
+def test_l4_a_client_that_resolves_conflicts_by_row_gets_every_later_value(
     history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
 ) -> None:
     play(history, skews, rules, LetterHistory)

@@ -156,7 +156,7 @@ CROWD = [f"p{number}" for number in range(9)]
     ],
     ids=["it is hidden", "it is deleted", "it stays", "its writer has deleted its own"],
 )
-def test_w2_a_writer_that_its_row_does_not_store_any_more_is_told_of_it(before, own, after, told):
+def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_stores(before, own, after, told):
     now = START
     engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
@@ -184,7 +184,7 @@ def test_w2_a_writer_that_its_row_does_not_store_any_more_is_told_of_it(before, 
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "in the file"])
-def test_l7_a_row_that_left_is_deleted_for_a_writer_that_it_does_not_store_any_more(tmp_path, restarted):
+def test_l7_a_row_that_becomes_hidden_is_deleted_at_a_writer_that_it_no_longer_stores(tmp_path, restarted):
     """A range of the feed that is read from the file decides like the walk over rows in memory."""
     engine = opened(tmp_path)
     engine.gateway("g").set_rules(parse_rules(RULES))

@@ -55,7 +55,7 @@ def python_merge(deltas):
     return {row: spelled(state) for row, state in rows.items()}
 
 
-def test_m5_the_kernel_agrees_with_the_vectors():
+def test_m5_the_merge_of_columns_agrees_with_the_vectors():
     for case in json.loads((VECTORS / "merge.json").read_text("utf-8")):
         deltas = [
             msgspec.structs.replace(each, row_id="r") for each in decode_deltas(json.dumps(case["deltas"]).encode())
@@ -71,7 +71,7 @@ def test_m5_the_kernel_agrees_with_the_vectors():
     apart=st.sampled_from([0, 1 << 58]),
     seed=st.integers(0, 99),
 )
-def test_m5_the_kernel_equals_the_merge_at_once_and_in_overlapping_steps(deltas, at, apart, seed):
+def test_m5_the_merge_of_columns_equals_that_of_rows_at_once_and_in_overlapping_steps(deltas, at, apart, seed):
     """`apart`: stamps so far from one another that they do not fit one integer, and are ranked."""
     given_deltas = [
         msgspec.structs.replace(

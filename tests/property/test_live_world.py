@@ -204,7 +204,7 @@ def test_l5_a_value_that_won_over_a_push_reaches_its_client_during_broadcasts_to
     run(play())
 
 
-def test_what_concerns_a_client_alone_is_told_after_the_store_was_away(places: Places) -> None:
+def test_a_value_that_won_over_a_push_reaches_its_client_after_an_outage_of_the_store(places: Places) -> None:
     ann, ben = LiveClient("ann", "a", clock=0), LiveClient("ben", "a", clock=100)
 
     async def play() -> None:
@@ -221,7 +221,7 @@ def test_what_concerns_a_client_alone_is_told_after_the_store_was_away(places: P
     run(play())
 
 
-def test_what_concerns_a_client_alone_is_told_after_its_line_was_full(places: Places) -> None:
+def test_a_value_that_won_over_a_push_reaches_its_client_after_its_connection_was_full(places: Places) -> None:
     ann, ben = LiveClient("ann", "a", page=3, clock=0), LiveClient("ben", "a", batch=3, clock=100)
 
     async def play() -> None:
@@ -334,7 +334,7 @@ def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Place
     run(play())
 
 
-def test_a_pull_with_other_claims_of_which_no_notice_came_yet_keeps_its_cursors(places: Places) -> None:
+def test_a_pull_with_other_claims_keeps_its_cursors_before_other_processes_are_notified_of_it(places: Places) -> None:
     """On Postgres, a scan may show the pull's commit before this process is notified of it."""
     gateway = places.gateway()
     gateway.set_rules(RULES)

@@ -53,7 +53,7 @@ def refused(verifying, **claims):
     return raised.value.check
 
 
-def test_claims_are_read_flatten_claims():
+def test_nested_claims_are_read_by_their_path():
     payload = {
         "team": "red",
         "app_metadata": {"team": "blue", "teams": ["a", "b"], "level": 3, "deep": {"er": "x"}},
@@ -89,7 +89,7 @@ def test_paths_do_not_change_how_top_level_claims_are_read(payload):
     assert {name: now.get(name) for name in payload} == {name: before.get(name) for name in payload}
 
 
-def test_paths_are_bounded():
+def test_paths_of_nested_claims_have_a_limited_depth_number_and_length():
     deep = current = {}
     for _ in range(50):
         current["n"] = current = {}
@@ -116,7 +116,7 @@ def test_the_gateway_claim_lists_the_gateways():
         assert refused(found, org=org) == "gateway"
 
 
-def test_enter_rules_decide_the_gateways_of_a_token():
+def test_rules_of_the_issuer_decide_the_gateways_of_a_token():
     enter = [{"gateway": "shop"}, {"gateway": "desk", "claim": "realm.roles", "values": ["staff", "boss"]}]
     found = verifier({"enter": enter}, sole="ignored")
     assert found.verify(token()).gateways == ("shop",)

@@ -62,7 +62,7 @@ def test_spark_and_pyiceberg_open_the_same_sqlite_catalogue(conf, tmp_path):
     assert conf.lake.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
 
 
-def test_a_rest_catalogue_and_a_warehouse_on_s3(conf):
+def test_spark_is_configured_for_a_rest_catalogue_and_a_warehouse_on_s3(conf):
     conf = conf.replace(lake={"catalog_uri": "https://lake.test/api", "warehouse": "s3://bucket/lake"})
     found = spark_server.catalogue(conf)
     assert found["spark.sql.catalog.lake.type"] == "rest"

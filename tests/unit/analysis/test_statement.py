@@ -49,7 +49,7 @@ def test_all_tables_of_a_statement_are_found(sql, tables):
         ("FROM t", None),
     ],
 )
-def test_columns_that_a_statement_may_read(sql, columns):
+def test_every_column_that_a_statement_may_read_is_found(sql, columns):
     assert parse_statement(sql).columns == columns
 
 

@@ -64,7 +64,7 @@ def lake(tmp_path_factory):
     return place, written
 
 
-def test_batch_snapshot_table_and_checkpoint_of_a_merged_delta(lake):
+def test_a_merged_delta_is_traced_to_its_batch_snapshot_table_and_checkpoint(lake):
     place, written = lake
     found = trace(place, "aaaa0000first")
     assert (found.batch_id, found.arrival_hlc, found.seq, found.columns) == ("b1", 100, 1, 2)

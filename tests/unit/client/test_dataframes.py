@@ -15,7 +15,7 @@ from tests.unit.client.todos import TODOS
 SCHEMAS = [TODOS]
 
 
-def test_dataframes_of_a_table(opened):
+def test_a_table_or_a_query_is_read_as_a_dataframe(opened):
     alice = opened()
     alice["todos"].insert({"title": "a", "done": True, "n": 1.5}, row_id="t")
     assert alice.to_pandas("todos").to_dict("records") == [
@@ -50,7 +50,7 @@ def test_a_polars_dataframe_has_the_types_of_its_table(opened):
     assert alice.to_polars("SELECT 1 AS x UNION ALL SELECT 'text'").rows() == [("1",), ("text",)]
 
 
-def test_a_dataframe_of_a_table_by_its_name(opened):
+def test_a_table_without_a_schema_is_read_by_its_name(opened):
     alice = opened()
     alice.conn.execute("CREATE TABLE own (x)")
     alice.conn.commit()

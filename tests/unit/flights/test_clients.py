@@ -51,7 +51,7 @@ def test_the_journal_stores_pushes_unchanged(tmp_path):
     assert journal.pushes == 2
 
 
-def test_the_middle_is_before_the_step_after_half_of_the_deltas():
+def test_the_middle_of_a_run_follows_the_step_with_half_of_the_deltas():
     played = DriverResult(deltas=100, timeline=[(0, 30), (2, 60), (5, 100)])
     assert played.middle == (2, push_time(5) - MINUTE)
     assert DriverResult(deltas=10, timeline=[(3, 10)]).middle == (3, push_time(4) - MINUTE)

@@ -126,7 +126,7 @@ def test_every_difference_is_a_mismatch(told):
     assert state_mismatches(truth, "final", "flights", right.slice(0, 0)) > 0
 
 
-def test_a_replica_is_held_to_its_own_carrier(told, replica):
+def test_a_replica_must_have_the_rows_of_its_own_carrier_only(told, replica):
     truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
     expected = visible_rows(truth, "final")
     assert replica_mismatches(expected, "UA", replica) == 1

@@ -12,7 +12,7 @@ DELTAS = [
 ]
 
 
-def test_a_body_reads_back():
+def test_an_encoded_push_is_decoded_unchanged():
     body = log.encode_body(DELTAS)
     assert body[0] == log.BODY_VERSION
     assert log.decode_body(body) == DELTAS

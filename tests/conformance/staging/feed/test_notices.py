@@ -114,7 +114,7 @@ def test_connected_clients_are_announced_in_order_and_without_bucket_keys(store)
     assert len(announced) > 1
 
 
-def test_a_failed_work_does_not_suppress_the_notice_of_its_group(store, book):
+def test_a_failed_transaction_does_not_suppress_the_notice_of_its_group(store, book):
     def failing(commit):
         raise ValueError("on purpose")
 

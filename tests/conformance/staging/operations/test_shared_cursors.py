@@ -26,7 +26,7 @@ def test_cursors_below_the_bound_are_deleted(store):
     assert read(store, lambda view: (view.shared_cursor(512), view.shared_cursor(1024))) == (None, {"main": 8})
 
 
-def test_a_shard_is_known_to_clients_once_a_cursor_stands_for_its_rows(store):
+def test_a_shard_counts_as_sent_once_a_cursor_covers_its_rows(store):
     store.submit("g", lambda commit: commit.put_client(ClientRecord("c", commit.epoch, 1))).result()
     put(store, 512, {"main": 7, "empty": 1})
     told = read(store, lambda view: {shard: view.sent_rows_of_shard(shard) for shard in ("main", "empty", "other")})

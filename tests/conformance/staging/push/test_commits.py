@@ -19,7 +19,7 @@ def test_committed_data_can_be_read(store, book):
     assert read(store, lambda view: view.arrival) == entry.arrival
 
 
-def test_a_failed_work_stores_nothing_and_does_not_affect_its_group(store, book):
+def test_a_failed_transaction_stores_nothing_and_does_not_affect_its_group(store, book):
     def failing(commit):
         book.push([make_delta("c", 50, "lost", x=1)])(commit)
         commit.put_client(ClientRecord("c", commit.epoch, 1))
@@ -42,7 +42,7 @@ def test_a_failed_work_stores_nothing_and_does_not_affect_its_group(store, book)
     assert [day.count for day in store.ledger("g")] == [20]
 
 
-def test_a_bucket_of_a_failed_work_can_be_created_again(store):
+def test_a_bucket_of_a_failed_transaction_can_be_created_again(store):
     def work(commit, fail):
         commit.put_moves([Move("b", "t", "r", commit.next_arrivals(1)[0], "join")])
         if fail:
@@ -98,7 +98,7 @@ def test_ensuring_a_gateway_twice_keeps_its_epoch(store, clock):
     assert read(store, lambda view: view.epoch) == epoch
 
 
-def test_works_run_in_order_of_submission(store):
+def test_transactions_run_in_order_of_submission(store):
     order: list[int] = []
     futures = [store.submit("g", lambda _, i=i: order.append(i)) for i in range(300)]
     for future in futures:

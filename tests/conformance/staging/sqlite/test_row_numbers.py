@@ -73,7 +73,7 @@ def test_a_row_whose_entry_was_read_before_it_was_written_keeps_its_number(opene
     assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)).deltas == 2
 
 
-def test_row_numbers_of_a_failed_work_are_not_kept(opened, book):
+def test_row_numbers_of_a_failed_transaction_are_not_kept(opened, book):
     store = opened()
     push(store, book, make_delta("c", 1, "r1", x=1))
 

@@ -15,7 +15,7 @@ from lakesync.staging.sqlite import write_behind as behind
 from lakesync.testing import ManualClock
 from tests.conformance.book import contents, make_delta
 from tests.conformance.calls import push, read
-from tests.conformance.staging.sqlite.test_births import Feed, write_behind
+from tests.conformance.staging.sqlite.test_pending_inserts import Feed, write_behind
 
 SOON = WriteBehindLimits(seconds=3600, rows=600, bytes=10**12)
 """Nothing is written behind by time, and 600 rows are written in five bits."""

@@ -96,7 +96,7 @@ def test_a_row_of_which_only_the_number_was_committed_is_written_after_a_restart
     again.close()
 
 
-def test_a_new_row_of_a_failed_work_is_not_kept(store):
+def test_a_new_row_of_a_failed_transaction_is_not_kept(store):
     def fails(commit):
         Feed().push([make_delta("c", 1, "r1", x=1)])(commit)
         assert len(commit.entries_after(["*"], 0, 10)) == 1

@@ -93,7 +93,7 @@ def house(serve, spark_server, tmp_path_factory):
         yield House(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("frames"))
 
 
-def test_runs_report_figures_keep_versions_and_delay_faulty_checkpoints(house, spark_server):
+def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spark_server):
     for table in TABLES:
         house.push(table, range(20), 1)
     first = house.run()
