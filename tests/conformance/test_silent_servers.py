@@ -35,7 +35,7 @@ def test_a_silent_rest_catalogue_is_given_up(silent, settings, tmp_path):
         open_catalogue(config)
 
 
-def test_an_adapter_gives_up_a_silent_rest_catalogue(silent):
+def test_an_adapter_times_out_on_a_silent_rest_catalogue(silent):
     with pytest.raises(ConfigurationError, match="timed out"):
         open_adapter(f"iceberg://lakesync?uri={silent}&warehouse=w")
 
@@ -47,7 +47,7 @@ def test_a_session_is_not_opened_for_ever_where_the_catalogue_is_silent(logs_in,
         guard_commits(f"postgresql://nobody@127.0.0.1:{server.port}/lake?connect_timeout=2")
 
 
-def test_a_connector_gives_up_a_silent_bigquery(silent, monkeypatch):
+def test_a_connector_times_out_on_a_silent_bigquery(silent, monkeypatch):
     monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 1.0)
     settings = {"projectId": "p", "dataset": "d", "endpoint": silent}
     reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings, hosts=HostPolicy(("127.0.0.1",))))

@@ -220,7 +220,7 @@ def test_b1_a_commit_that_is_answered_after_the_limit_damages_nothing(behind):
     [("http://", False), ("postgresql://nobody@", False), ("postgresql://nobody@", True)],
     ids=["rest", "postgres that accepts no login", "postgres that answers no statement"],
 )
-def test_spark_gives_up_a_silent_catalogue(spark_server, monkeypatch, scheme, logs_in):
+def test_spark_times_out_on_a_silent_catalogue(spark_server, monkeypatch, scheme, logs_in):
     monkeypatch.setattr(spark_server_settings, "_RESPONSE_SECONDS", 1)
     with mute_server(logs_in=logs_in) as server, session(spark_server["config"]) as spark:
         lake = {"catalog": "silent", "catalog_uri": f"{scheme}127.0.0.1:{server.port}/lake"}
