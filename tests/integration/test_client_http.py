@@ -299,6 +299,21 @@ def test_auto_sync_pushes_from_a_custom_queue(opened: Open, realtime: bool) -> N
     until(lambda: queue.depth() == 0, "the answer to hers")
 
 
+def test_deltas_from_a_custom_queue_do_not_come_back(opened: Open) -> None:
+    bob = opened("bob")
+    bob["todos"].insert({"title": "his"}, row_id="b")
+    bob.sync()
+    queue = MemoryQueue()
+    alice = opened("alice", queue=queue)
+    alice.sync()
+    entered = extract_delta(None, {"title": "x"}, table="todos", row_id="x", client_id="alice", hlc=1 << 50)
+    assert entered is not None
+    queue.push(entered)
+    assert alice.sync().pushed == 1
+    alice.sync()
+    assert [row["title"] for row in alice["todos"]] == ["his"]
+
+
 @pytest.mark.parametrize("realtime", [False, True])
 def test_auto_sync_pushes_and_pulls(opened: Open, realtime: bool) -> None:
     alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.3)

@@ -173,7 +173,7 @@ class SyncSession:
             link.queue.mark_sending(ids)
             result.had_contact = True
             try:
-                self.transport.push(SyncPush(self.replica.core.client_id, deltas))
+                self.transport.push(SyncPush(self.replica.core.client_id, deltas, self.replica.core.cursor))
             except LakeSyncError as error:
                 link.queue.nack(ids)
                 result.error = error
