@@ -138,12 +138,12 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         return rows_unlike_merge(scope.spark, table, names, gateways=gateways, days=scope.days, seed=scope.seed)
 
     def unlike_whole_history(scope: CheckScope) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.audit import unlike_history
+        from lakehouse.tables.audit import days_unlike_history
 
         if scope.days is not None:  # the whole table is compared only in the audit
             return []
         names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
-        return unlike_history(scope.spark, table, names, gateways=gateways)
+        return days_unlike_history(scope.spark, table, names, gateways=gateways)
 
     def unfit(scope: CheckScope) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import unfit_values

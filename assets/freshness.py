@@ -62,11 +62,11 @@ def days_of_asset(
         allowed: seconds after which an acknowledged delta that is not in the asset is late.
         now_ms: server wall time in milliseconds since 1970, by the gateways' clock.
     """
-    own = [lag for lag in lags if _is_of(key, lag)]
+    own = [lag for lag in lags if _is_lag_of(key, lag)]
     return arrival_days(store, own, now_ms - allowed * 1000)
 
 
-def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
+def _is_lag_of(key: dg.AssetKey, lag: Lag) -> bool:
     """Return whether a lag belongs to an asset."""
     if lag.part == "table":
         namespace, _, table = lag.name.rpartition(".")

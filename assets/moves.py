@@ -104,10 +104,11 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
         with failure_policy(context, pyspark, retried=False):
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
-                by_target = [flow_to_lake(spark, lake_flow_task(config, name, declared)._replace(again=replayed))]
+                task = lake_flow_task(config, name, declared)._replace(replay_range=replayed)
+                by_target = [flow_to_lake(spark, task)]
             else:
                 tasks = flow_tasks(config, staging.store, name, declared)
-                by_target = flow(spark, [msgspec.structs.replace(task, again=replayed) for task in tasks])
+                by_target = flow(spark, [msgspec.structs.replace(task, replay_range=replayed) for task in tasks])
             _report_flow_by_day(
                 context, [page for pages in by_target for page in pages], is_replay=replayed is not None
             )

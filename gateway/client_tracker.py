@@ -267,7 +267,7 @@ class ClientTracker:
         now = self._wall()
         mine = list(self._by_gateway.get(gateway, {}).items())
         found = [_status(name, seen, connected.get(name), now) for name, seen in mine]
-        return sorted(found, key=_by_lag)[:limit]
+        return sorted(found, key=_lag_order)[:limit]
 
     def status(self, gateway: str, client_id: str, connected: Mapping[str, ConnectedClient]) -> ClientStatus | None:
         """Return the status of one client; None if this process has not seen it.
@@ -398,6 +398,6 @@ def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, no
     )
 
 
-def _by_lag(client: ClientStatus) -> tuple[float, int, str]:
+def _lag_order(client: ClientStatus) -> tuple[float, int, str]:
     """Return the sort key that puts the client that is most behind first, and one that was never checked before it."""
     return (-inf if client.behind_ms is None else -client.behind_ms, client.cursor_hlc, client.client_id)

@@ -381,7 +381,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
 
 
-def wire_of(scope: MutableMapping[str, Any]) -> LiveWebSocketProtocol:
+def protocol_of(scope: MutableMapping[str, Any]) -> LiveWebSocketProtocol:
     """Return the protocol of the connection that an ASGI scope belongs to."""
     protocol: LiveWebSocketProtocol = scope["extensions"][WIRE_EXTENSION]
     return protocol

@@ -129,7 +129,7 @@ def history_faults(
     """
     ensure_deltas(spark, names)
     deltas = _deltas(spark, names, days)
-    marked = deltas.withColumn("future", _ahead() > MAX_DRIFT_MS)
+    marked = deltas.withColumn("future", _ms_ahead_of_arrival() > MAX_DRIFT_MS)
     keys = deltas.groupBy(sf.xxhash64(*_KEY).alias("key")).count().where(sf.col("count") > 1)
     # One row without gateway, day and future: the number of repeated keys. In one union, so that one job computes both.
     nothing = (f"CAST(NULL AS {kind})" for kind in ("string", "date", "boolean"))
@@ -222,7 +222,7 @@ def future_deltas(
         days: UTC days of arrival to read; None: all.
     """
     ensure_deltas(spark, names)
-    ahead = _deltas(spark, names, days).select(*_KEY, _ahead().alias("ahead"))
+    ahead = _deltas(spark, names, days).select(*_KEY, _ms_ahead_of_arrival().alias("ahead"))
     found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
     return [FutureDelta(*row) for row in found]
 
@@ -356,7 +356,7 @@ def _differing(
     ]
 
 
-def _ahead() -> Column:
+def _ms_ahead_of_arrival() -> Column:
     """Return the milliseconds by which a delta's hlc is ahead of its arrival."""
     return sf.shiftright("hlc", COUNTER_BITS) - sf.shiftright("arrival", COUNTER_BITS)
 

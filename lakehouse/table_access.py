@@ -43,7 +43,7 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
         ConfigurationError: the session's catalogue is neither JDBC on SQLite or Postgres, nor REST.
     """
     catalogue, namespace, table = name.replace("`", "").split(".")
-    opened = _opened(catalogue, _settings(spark, catalogue))
+    opened = _open_catalogue(catalogue, _settings(spark, catalogue))
     try:
         yield opened.load_table((namespace, table))
     finally:
@@ -89,11 +89,11 @@ def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in spark.conf.getAll.items() if key.startswith(prefix)}
 
 
-def _opened(name: str, settings: Mapping[str, str]) -> Catalog:
+def _open_catalogue(name: str, settings: Mapping[str, str]) -> Catalog:
     """Open a Spark catalogue by pyiceberg, with the session's settings of it."""
     kind, uri = settings.get("type"), settings.get("uri", "")
     if kind == "jdbc":
-        uri = _database(uri, settings) or ""
+        uri = _sqlalchemy_url(uri, settings) or ""
     if kind not in ("jdbc", "rest") or not uri:
         raise ConfigurationError(
             f"the catalogue {name} is of type {kind!r} at {settings.get('uri', '')!r}; it must be of type jdbc on "
@@ -102,7 +102,7 @@ def _opened(name: str, settings: Mapping[str, str]) -> Catalog:
     return open_iceberg(name, uri, settings)
 
 
-def _database(uri: str, settings: Mapping[str, str]) -> str | None:
+def _sqlalchemy_url(uri: str, settings: Mapping[str, str]) -> str | None:
     """Return SQLAlchemy's URL for a JDBC URL; None if it is neither SQLite nor Postgres."""
     if uri.startswith(_SQLITE):
         return f"sqlite:///{uri.removeprefix(_SQLITE)}"

@@ -51,7 +51,7 @@ day date COMMENT 'UTC day of the arrival', table_name string, row_id string,
 op string, client_id string, hlc bigint, delta_id string,
 width int COMMENT 'columns it came with', columns map<string, string> COMMENT 'JCS text of each value'
 """
-"""The history's columns, as Spark's SQL declares them."""
+"""The history's columns, as Spark's SQL declares them. `seq` is the push's number in staging's log."""
 
 _DELTAS_PROPERTIES = {
     "format-version": "2",
@@ -76,7 +76,11 @@ _cells map<string, struct<hlc: bigint, client_id: string, delta_id: string, widt
 _tombstone struct<hlc: bigint, client_id: string>, _inserted struct<hlc: bigint, client_id: string>,
 _gone boolean, _arrival bigint
 """
-"""A state table's own columns, as Spark's SQL declares them; typed columns follow."""
+"""A state table's own columns, as Spark's SQL declares them; typed columns follow.
+
+`_row` is the row id. `_cells` has all column values as JSON text, each with the delta that wrote it. `_tombstone` is
+the stamp of the row's newest DELETE, `_inserted` that of its newest INSERT. `_gone` says whether the row is deleted,
+and `_arrival` is the latest arrival of its deltas."""
 
 _STATE_PROPERTIES = {
     "format-version": "2",

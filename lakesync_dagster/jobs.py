@@ -35,7 +35,7 @@ from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from sensors.lags import is_under_way
+from sensors.lags import is_queued_or_running
 
 _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same pool, the one with the greater priority starts first."""
@@ -59,14 +59,14 @@ def pipeline_jobs(
             FLUSH_JOB,
             # `checkpoint_snapshots` publishes the checkpoints. The asset `checkpoint` cannot be in the job: its
             # partitions are gateways, the run's are days.
-            selection=_without(sensor_checks, "flush", "tables", "checkpoint_snapshots")
+            selection=_groups_without_checks(sensor_checks, "flush", "tables", "checkpoint_snapshots")
             | dg.AssetSelection.checks(PUBLISHED),
             description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
             tags={**limit, SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
         ),
         dg.define_asset_job(
             "tables",
-            selection=_without(sensor_checks, "tables"),
+            selection=_groups_without_checks(sensor_checks, "tables"),
             description="Merges the state tables again from the history, for the chosen days of arrival or completely.",
             tags={**limit, SLOT: OTHER_SLOT},
         ),
@@ -127,7 +127,7 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         except LakeUnavailableError as error:
             yield dg.SkipReason(str(error))
             return
-        ready = [part for part in due if not is_under_way(context.instance, {_PARTITION: part}, job.name)]
+        ready = [part for part in due if not is_queued_or_running(context.instance, {_PARTITION: part}, job.name)]
         for part in ready:
             run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
             yield dg.RunRequest(run_key=run_key, partition_key=part)
@@ -170,7 +170,7 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
                 due = assets_to_audit(config, snapshot, store)
         except LakeUnavailableError as error:
             return dg.SkipReason(str(error))
-        if due and is_under_way(context.instance, {}, job.name):
+        if due and is_queued_or_running(context.instance, {}, job.name):
             return dg.SkipReason("the audit that was requested before has not ended")
         if due:
             return dg.RunRequest(
@@ -181,7 +181,7 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
     return dg.Definitions(jobs=[job], schedules=[request_audit])
 
 
-def _without(checks: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
+def _groups_without_checks(checks: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
     """Return the selection of some groups of assets with their checks, except `checks`."""
     return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*checks)
 

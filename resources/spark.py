@@ -70,7 +70,7 @@ class SparkStatus:
             jobs = self._get("jobs")
             if jobs is None:
                 return None
-            mine = [job for job in jobs if _is_of(job, tag)]
+            mine = [job for job in jobs if _has_tag(job, tag)]
             if all(job["status"] != "RUNNING" for job in mine) or time.monotonic() > deadline:
                 break
             time.sleep(_CHECK_SECONDS)
@@ -106,7 +106,7 @@ class SparkStatus:
         return found
 
 
-def _is_of(job: dict[str, Any], tag: str) -> bool:
+def _has_tag(job: dict[str, Any], tag: str) -> bool:
     """Return whether a job has a tag. Spark Connect prefixes tags with the user and the session."""
     return any(each.endswith(f"_Tag_{tag}") for each in job.get("jobTags", ()))
 

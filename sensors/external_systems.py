@@ -31,7 +31,7 @@ from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from sensors.backoff import skip_during_outage
-from sensors.lags import PipelineLags, due_tables, is_under_way
+from sensors.lags import PipelineLags, due_tables, is_queued_or_running
 
 MOVE = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""
@@ -77,7 +77,7 @@ def move_sensor(
         requests, requested = [], []
         for lag in ready:
             partitions = _partition_tags(config, lag, days, marks, now_ms)
-            if partitions and not is_under_way(context.instance, {MOVE: job_name(lag)}):
+            if partitions and not is_queued_or_running(context.instance, {MOVE: job_name(lag)}):
                 tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **partitions}
                 requests.append(dg.RunRequest(job_name=job_name(lag), tags=tags))
                 requested.append(lag)
@@ -159,9 +159,9 @@ def destination_sensor(
             behind = destination_lags(lags, context, store)
             ready, delayed = attempts.ready(behind)
             names = {lag.name for lag in ready}
-            busy = {name for name in sorted(names) if is_under_way(context.instance, target_tags(keys[name]))}
+            busy = {name for name in sorted(names) if is_queued_or_running(context.instance, target_tags(keys[name]))}
             if names - busy:  # a run that moves these marks may have ended since they were read
-                behind = destination_lags(lags, context, store, anew=True)
+                behind = destination_lags(lags, context, store, read_again=True)
                 ready, delayed = attempts.ready(behind)
         requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not requested:
@@ -175,9 +175,9 @@ def destination_sensor(
         return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
 
     def destination_lags(
-        found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, anew: bool = False
+        found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, read_again: bool = False
     ) -> list[Lag]:
-        lagging = found.read(store, lambda: context.instance, anew=anew)
+        lagging = found.read(store, lambda: context.instance, read_again=read_again)
         return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
 
     def partitions(name: str, requested: list[Lag]) -> dict[str, str]:
@@ -234,7 +234,9 @@ def poll_sensor(
         found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
         ready, delayed = attempts.ready(found.values())
         requested = {
-            lag.key for lag in ready if not is_under_way(context.instance, poll_tags(f"{lag.gateway}/{lag.name}"))
+            lag.key
+            for lag in ready
+            if not is_queued_or_running(context.instance, poll_tags(f"{lag.gateway}/{lag.name}"))
         }
         if not requested:
             nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"

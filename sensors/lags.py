@@ -106,7 +106,7 @@ class PipelineLags:
         instance: Callable[[], dg.DagsterInstance],
         backlog: Sequence[Backlog] | None = None,
         *,
-        anew: bool = False,
+        read_again: bool = False,
     ) -> list[Lag]:
         """Return the parts that are behind.
 
@@ -118,7 +118,7 @@ class PipelineLags:
             instance: opens Dagster's instance, which takes a tenth of a second. While no part is behind it is called
                 only every `LIST_SECONDS`.
             backlog: staging's backlog, as read a moment ago; None to read it.
-            anew: True to read the lake now. Otherwise it is read after a flush or a new checkpoint, and every
+            read_again: True to read the lake now. Otherwise it is read after a flush or a new checkpoint, and every
                 `READ_SECONDS`.
 
         Raises:
@@ -130,7 +130,7 @@ class PipelineLags:
         ]
         with self._lock:
             now = time.monotonic()
-            if anew or now - self._read_at >= READ_SECONDS or marks != self._read_at_marks:
+            if read_again or now - self._read_at >= READ_SECONDS or marks != self._read_at_marks:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
                 staging_marks, followers = store.marks(), self._followers(store)
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
@@ -207,13 +207,15 @@ class PipelineLags:
         rejected = self._mark_reader().rejected.items()
         found = [DeadLetters("value", table, gateway, count, now_ms) for (gateway, table), count in rejected]
         destinations = [each.name for each in followers if each.part == "destination"]
-        found += [each for name in destinations if name in marks for each in _destination_letters(name, marks[name])]
+        found += [
+            each for name in destinations if name in marks for each in _destination_dead_letters(name, marks[name])
+        ]
         for each in found:
             since_ms = known.get((each.kind, each.name, each.gateway), now_ms)
             yield msgspec.structs.replace(each, since_ms=since_ms)
 
 
-def _destination_letters(name: str, text: str) -> Iterator[DeadLetters]:
+def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
     """Yield a destination's dead letters, as its latest run reported them to staging."""
     mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
     yield from (DeadLetters("destination", f"{target}!{table}", "", 1, 0) for table in mark.set_aside)
@@ -237,7 +239,7 @@ def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
     return found
 
 
-def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str], job_name: str | None = None) -> bool:
+def is_queued_or_running(instance: dg.DagsterInstance, tags: Mapping[str, str], job_name: str | None = None) -> bool:
     """Return whether a run with some tags is queued or in progress, so that another would do the same work.
 
     Sensors and schedules decide by marks what is due; they use the status of runs only here, to delay a request. A run

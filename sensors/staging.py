@@ -22,7 +22,7 @@ from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 from sensors.backoff import skip_during_outage
-from sensors.lags import PipelineLags, is_under_way
+from sensors.lags import PipelineLags, is_queued_or_running
 
 WATCH_SECONDS = 4.5
 """How long a tick, one evaluation of the sensor, watches staging: nearly until Dagster's daemon starts the next one."""
@@ -88,10 +88,10 @@ def flush_sensor(
         ready, delayed = attempts.ready(wanted.lags)
         if not ready:
             return dg.SkipReason("; ".join(map(str, delayed)))
-        if is_under_way(context.instance, tags):
+        if is_queued_or_running(context.instance, tags):
             return dg.SkipReason("a flush is under way")
         if not by_staging:  # a run that moves these marks may have ended since they were read
-            wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, anew=True))
+            wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, read_again=True))
             if wanted is None or not attempts.ready(wanted.lags)[0]:
                 return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
         context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
@@ -105,7 +105,11 @@ def flush_sensor(
         return dg.SensorResult(run_requests=[request], cursor=attempts.cursor_after(wanted.lags))
 
     def behind(
-        context: dg.SensorEvaluationContext, store: PipelineStore, backlog: Sequence[Backlog], *, anew: bool = False
+        context: dg.SensorEvaluationContext,
+        store: PipelineStore,
+        backlog: Sequence[Backlog],
+        *,
+        read_again: bool = False,
     ) -> list[Lag]:
         """Return the tables and checkpoints that are behind; none if the lake cannot be read, since no run could help.
 
@@ -113,10 +117,10 @@ def flush_sensor(
             context: the tick's context.
             store: the staging store.
             backlog: the store's backlog, as read a moment ago.
-            anew: True to read the lake now, instead of using a result that is a few seconds old.
+            read_again: True to read the lake now, instead of using a result that is a few seconds old.
         """
         try:
-            found = lags.read(store, lambda: context.instance, backlog, anew=anew)
+            found = lags.read(store, lambda: context.instance, backlog, read_again=read_again)
         except LakeUnavailableError as error:
             context.log.warning("%s", error)
             return []
@@ -154,7 +158,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
         ready, delayed = attempts.ready(open_lags)
         if not ready:
             return dg.SkipReason("; ".join(map(str, delayed)))
-        if is_under_way(context.instance, tags):
+        if is_queued_or_running(context.instance, tags):
             return dg.SkipReason("an erasure is under way")
         context.log.info("requests of %s", ", ".join(lag.gateway for lag in open_lags))
         return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.cursor_after(open_lags))

@@ -247,7 +247,7 @@ class LiveConnection:
             async with asyncio.timeout(self._services.settings.slow_reader_seconds):
                 await self._wire.wait_writable()
         except TimeoutError:
-            self._stall()
+            self._close_slow_reader()
             return
         self._wire.write_frame(websocket_frame(response))
         self.bytes_out += len(response)
@@ -328,9 +328,9 @@ class LiveConnection:
         """Close the connection if the client has still not read what was sent."""
         self._stall_timer = None
         if not self._wire.is_writable:
-            self._stall()
+            self._close_slow_reader()
 
-    def _stall(self) -> None:
+    def _close_slow_reader(self) -> None:
         """Close the connection of a client that does not read."""
         queued, seconds = self._wire.queued_bytes, self._services.settings.slow_reader_seconds
         log.warning("slow reader", request_id=self._opening.request_id, client=self._opening.client, queued=queued)

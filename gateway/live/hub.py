@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from fastapi import APIRouter, Request, Response, WebSocket
 
 from gateway.client_tracker import ConnectedClient
-from gateway.compat_uvicorn import wire_of
+from gateway.compat_uvicorn import protocol_of
 from gateway.dependencies import Caller, Services, ServicesDependency, authenticate
 from gateway.errors import CLOSE_GOING_AWAY, STOPPING_REASON, respond_to_error
 from gateway.live.channel import Channel
@@ -211,7 +211,7 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         return
     connection = LiveConnection(
         services,
-        wire_of(websocket.scope),
+        protocol_of(websocket.scope),
         caller,
         record,
         knows_resync=header(websocket.scope, RESYNC_HEADER) is not None,  # clients send it with any value

@@ -7,8 +7,8 @@ a change of the rules is not served, because a pull from its arrival would send 
 
 The sync rules define buckets: a bucket shows a client the rows of some tables that pass its filters. Decoding every row
 for every client would be slow. A row that a bucket shows has, for each filter by equality, one of a few values in that
-filter's column. So each frame is searched for the encoded forms of these values (needles), and only rows that contain
-one are decoded and tested.
+filter's column. So each frame is searched for the encoded forms of these values (`_required_bytes`), and only rows that
+contain one are decoded and tested.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
     buckets = [bucket for bucket in rules.buckets if not bucket.tables or table in bucket.tables]
     columns = {condition.column for bucket in buckets for condition in bucket.filters}
     kept = []
-    for row in _candidates(message, starts, tail, _needles(buckets, claims)):
+    for row in _candidates(message, starts, tail, _required_bytes(buckets, claims)):
         page = protobuf.parse(SyncResponse(), row)
         if matches(rules, table, _column_values(page.deltas, columns), claims):
             kept.append(row)
@@ -202,29 +202,29 @@ def _row_offsets(message: bytes) -> tuple[list[int], int]:
     return starts, offset
 
 
-def _candidates(message: bytes, starts: list[int], tail: int, needles: set[bytes] | None) -> Iterator[bytes]:
-    """Yield the rows that may be visible, in order: those that contain a needle, or all rows if `needles` is None."""
+def _candidates(message: bytes, starts: list[int], tail: int, required_bytes: set[bytes] | None) -> Iterator[bytes]:
+    """Yield the rows that may be visible, in order: those with one of `required_bytes`, or all rows if that is None."""
     indexes: Iterable[int] = range(len(starts))
-    if needles is not None:
-        pattern = re.compile(b"|".join(map(re.escape, sorted(needles))) or b"(?!)")
+    if required_bytes is not None:
+        pattern = re.compile(b"|".join(map(re.escape, sorted(required_bytes))) or b"(?!)")
         indexes = sorted({bisect_right(starts, found.start()) - 1 for found in pattern.finditer(message, 0, tail)})
     ends = [*starts[1:], tail]
     for index in indexes:
         yield message[starts[index] : ends[index]]
 
 
-def _needles(buckets: Iterable[Bucket], claims: Claims) -> set[bytes] | None:
+def _required_bytes(buckets: Iterable[Bucket], claims: Claims) -> set[bytes] | None:
     """Return byte strings of which each visible row contains at least one; None if any row may be visible."""
-    needles: set[bytes] = set()
+    required_bytes: set[bytes] = set()
     for bucket in buckets:
-        found = _bucket_needles(bucket, claims)
+        found = _required_bytes_of(bucket, claims)
         if found is None:
             return None
-        needles |= found
-    return needles
+        required_bytes |= found
+    return required_bytes
 
 
-def _bucket_needles(bucket: Bucket, claims: Claims) -> set[bytes] | None:
+def _required_bytes_of(bucket: Bucket, claims: Claims) -> set[bytes] | None:
     """Return the encoded forms of the values that a bucket's first filter by equality accepts; None if it has none."""
     for condition in bucket.filters:
         if condition.op in ("eq", "in"):

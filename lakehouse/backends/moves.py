@@ -80,7 +80,7 @@ class Flow(msgspec.Struct, frozen=True):
     row_filter: RowFilter
     schemas: tuple[TableSchema, ...] = ()
     """Schemas of the target's destination tables, which have merged rows; empty to write deltas only."""
-    again: tuple[int, int] | None = None
+    replay_range: tuple[int, int] | None = None
     """A range of arrivals (the gateways' timestamps of commits, in whose order a flow copies) that a backfill copies
     again, after new deltas up to its end: first and last arrival. None to copy new deltas only."""
 
@@ -93,11 +93,11 @@ class Flow(msgspec.Struct, frozen=True):
             source, target, *cold = open_backends(
                 [self.source, SingleBackend(self.target.name, self.target.uri), *self.target.cold], closing
             )
-            readable, until = LoadBarrier(source), self.again[1] if self.again else None
+            readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
             yield from run_flow(readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until)
-            if self.again:
+            if self.replay_range:
                 yield from replay_flow(
-                    readable, target, self.name, self.row_filter, self.schemas, self.again, cold=cold
+                    readable, target, self.name, self.row_filter, self.schemas, self.replay_range, cold=cold
                 )
 
 
@@ -127,9 +127,9 @@ class LakeFlow(NamedTuple):
     """The gateway to push to; None for the gateway that each delta came from."""
     config: Config
     """The project's configuration, with which the task connects to the gateways."""
-    progress: Path
+    progress_path: Path
     """The file in which the flow's progress is stored."""
-    again: tuple[int, int] | None = None
+    replay_range: tuple[int, int] | None = None
     """A range of arrivals (the gateways' timestamps of commits) that a backfill pushes again, after new deltas up to
     its end: first and last arrival. None to push new deltas only."""
 
@@ -138,27 +138,28 @@ class LakeFlow(NamedTuple):
 
         A row that no longer matches the filter is not pushed, even if it matched before.
         """
-        progress_file = ProgressInFile(self.progress, FlowProgress)
+        progress_file = ProgressInFile(self.progress_path, FlowProgress)
         stored = progress_file.read()
-        at = stored if stored is not None and stored.row_filter == self.row_filter else FlowProgress(self.row_filter)
+        is_continued = stored is not None and stored.row_filter == self.row_filter
+        progress = stored if stored is not None and is_continued else FlowProgress(self.row_filter)
         with ExitStack() as closing:
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
-            readable, until = LoadBarrier(source), self.again[1] if self.again else None
-            query = new_deltas_query(at, self.row_filter, until=until)
+            readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
+            query = new_deltas_query(progress, self.row_filter, until=until)
             # the last argument: which rows the target has already; a push to the lake does not ask
-            for scanned, deltas, after in filtered_pages(readable, query, at, self.row_filter, lambda *_: set()):
+            for scanned, deltas, after in filtered_pages(readable, query, progress, self.row_filter, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
-                at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
-                progress_file.write(at)
-                yield FlowStep(scanned, len(deltas), at, count_by_day(deltas))
-            if self.again:
-                low, high = self.again
+                progress = replace(progress, position=after or progress.position, deltas=progress.deltas + len(deltas))
+                progress_file.write(progress)
+                yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
+            if self.replay_range:
+                low, high = self.replay_range
                 query = DeltaQuery(since=low - 1, until=high, tables=self.row_filter.tables, limit=PAGE_DELTAS)
-                for scanned, deltas, _ in filtered_pages(readable, query, at, self.row_filter, lambda *_: set()):
+                for scanned, deltas, _ in filtered_pages(readable, query, progress, self.row_filter, lambda *_: set()):
                     _push(intake, deltas, self.into)
-                    yield FlowStep(scanned, len(deltas), at, count_by_day(deltas), is_replay=True)
+                    yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas), is_replay=True)
 
 
 def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
@@ -188,9 +189,9 @@ def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
     by_writer: dict[tuple[str, str], list[RowDelta]] = {}
     for each in from_arrow(deltas):
         by_writer.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
-    for (gateway, client), some in by_writer.items():
-        for start in range(0, len(some), DELTAS_PER_PUSH):
-            intake.push(gateway, encode_push(SyncPush(client, tuple(some[start : start + DELTAS_PER_PUSH]))))
+    for (gateway, client), pushed in by_writer.items():
+        for start in range(0, len(pushed), DELTAS_PER_PUSH):
+            intake.push(gateway, encode_push(SyncPush(client, tuple(pushed[start : start + DELTAS_PER_PUSH]))))
 
 
 DELTAS_PER_RANGE = 50_000

@@ -275,18 +275,18 @@ def checkpoint_differences(
 
 
 def _differences_of_sample(
-    checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
+    checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame, rng: random.Random
 ) -> Iterator[CheckpointDifference]:
     """Yield the differences of the totals, and of a sample of rows in the first frame of one file."""
     yield from _differences_of_totals(checkpoint, table, rows.count())
     if table.frames:
-        uri = chance.choice(table.frames)
+        uri = rng.choice(table.frames)
         try:
             deltas = _first_frame(uri)
         except (OSError, ValidationError) as error:
             yield _difference(checkpoint, table, f"{uri} cannot be read: {error}")
         else:
-            for what in _differences_of_rows(rows, table.table, uri, deltas, chance):
+            for what in _differences_of_rows(rows, table.table, uri, deltas, rng):
                 yield _difference(checkpoint, table, what)
 
 
@@ -386,11 +386,11 @@ def _checksum(deltas: list[RowDelta]) -> bytes:
 
 
 def _differences_of_rows(
-    snapshot: DataFrame, table: str, uri: str, deltas: tuple[RowDelta, ...], chance: random.Random
+    snapshot: DataFrame, table: str, uri: str, deltas: tuple[RowDelta, ...], rng: random.Random
 ) -> Iterator[str]:
     """Yield the differences of a sample of the rows in a frame."""
     framed = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
-    sampled = chance.sample(sorted(framed), min(SAMPLE, len(framed)))
+    sampled = rng.sample(sorted(framed), min(SAMPLE, len(framed)))
     stored = {
         row["_row"]: render.insert(stored_row(table, row))
         for row in snapshot.where(sf.col("_row").isin(sampled)).select(*FRAME_COLUMNS).toArrow().to_pylist()

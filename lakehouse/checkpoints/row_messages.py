@@ -99,7 +99,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
     cells = _cells(states["_cells"])
     deltas = _deltas(states, cells)
     rows = states["_row"].take(pa.array(deltas.row))
-    columns = _joined(_column_messages(cells), deltas.first, deltas.cells)
+    columns = _join_ranges(_column_messages(cells), deltas.first, deltas.cells)
     delta_ids = _identities(cells, deltas, rows, table)
     is_first = np.diff(deltas.row, prepend=-1) > 0
     ops = pa.array([_UPDATE, _INSERT], pa.binary()).take(pa.array(is_first.astype(np.int8)))
@@ -113,7 +113,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
         _with_length(_DELTA_ID, delta_ids),
     )
     counts = np.bincount(deltas.row, minlength=states.num_rows)
-    whole = _joined(_with_length(_RESPONSE_DELTAS, messages), np.cumsum(counts) - counts, counts)
+    whole = _join_ranges(_with_length(_RESPONSE_DELTAS, messages), np.cumsum(counts) - counts, counts)
     offsets = np.frombuffer(whole.buffers()[1], np.int32)[whole.offset : whole.offset + len(whole) + 1].astype(np.int64)
     return RowMessages(memoryview(whole.buffers()[2])[offsets[0] : offsets[-1]], offsets[1:] - offsets[0])
 
@@ -128,9 +128,9 @@ def _cells(maps: pa.Array) -> _Cells:
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
     hlc = np.asarray(cells.hlc)
-    if not _same(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta, and need no sorting
+    if not _same_delta(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta, and need no sorting
         cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
-        if not (_same(cells) | ~_same_stamp(cells)).all():  # a faulty client gave several deltas one stamp
+        if not (_same_delta(cells) | ~_same_stamp(cells)).all():  # a faulty client gave several deltas one stamp
             keys = (cells.width, _ranks(cells.delta_id), _ranks(cells.client), np.asarray(cells.hlc), cells.row)
             cells = cells.take(np.lexsort(keys))
     return cells
@@ -141,7 +141,7 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     begins = np.flatnonzero(~_same_stamp(cells))
     ends = np.append(begins[1:], len(cells.row))
     counts = ends - begins
-    is_mixed = np.add.reduceat(~_same(cells), begins) > 1 if len(begins) else np.array([], bool)
+    is_mixed = np.add.reduceat(~_same_delta(cells), begins) > 1 if len(begins) else np.array([], bool)
     is_complete = ~is_mixed & (counts == cells.width[begins])
     at = pa.array(begins)
     ids = pc.if_else(pa.array(is_complete), cells.delta_id.take(at), pa.scalar(None, pa.string()))
@@ -179,7 +179,7 @@ def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> p
     shifts = np.repeat(deltas.first[partial] - begins, counts)
     own = pa.array(shifts + np.arange(len(shifts)))
     texts = _concatenated(b'{"column":', _quoted(cells.name.take(own)), b',"value":', cells.value.take(own), b"}")
-    column_texts = _joined(texts, begins, counts, separator=b",")
+    column_texts = _join_ranges(texts, begins, counts, separator=b",")
     canonical = _concatenated(
         b'{"clientId":',
         _quoted(deltas.client.take(at)),
@@ -204,20 +204,20 @@ def _column_messages(cells: _Cells) -> pa.Array:
 
 def _same_stamp(cells: _Cells) -> npt.NDArray[np.bool_]:
     """Return for each cell whether it has the row and the stamp of the cell before it."""
-    return _follows(cells.row) & _follows(np.asarray(cells.hlc)) & _follows_text(cells.client)
+    return _equals_previous(cells.row) & _equals_previous(np.asarray(cells.hlc)) & _text_equals_previous(cells.client)
 
 
-def _same(cells: _Cells) -> npt.NDArray[np.bool_]:
+def _same_delta(cells: _Cells) -> npt.NDArray[np.bool_]:
     """Return for each cell whether it belongs to the same delta as the cell before it."""
-    return _same_stamp(cells) & _follows(cells.width) & _follows_text(cells.delta_id)
+    return _same_stamp(cells) & _equals_previous(cells.width) & _text_equals_previous(cells.delta_id)
 
 
-def _follows(values: Ints) -> npt.NDArray[np.bool_]:
+def _equals_previous(values: Ints) -> npt.NDArray[np.bool_]:
     """Return for each value whether it equals the one before it."""
     return np.concatenate([[False], values[1:] == values[:-1]])[: len(values)]
 
 
-def _follows_text(values: pa.Array) -> npt.NDArray[np.bool_]:
+def _text_equals_previous(values: pa.Array) -> npt.NDArray[np.bool_]:
     """Return, for each text, whether it equals the one before."""
     if not len(values):
         return np.array([], bool)
@@ -288,7 +288,7 @@ def _concatenated(*parts: pa.Array | bytes) -> pa.Array:
     return pc.binary_join_element_wise(*given, _NOTHING)
 
 
-def _joined(values: pa.Array, first: Ints, count: Ints, separator: bytes = b"") -> pa.Array:
+def _join_ranges(values: pa.Array, first: Ints, count: Ints, separator: bytes = b"") -> pa.Array:
     """Concatenate the values of each range. The ranges are consecutive; the start of an empty range is ignored."""
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])

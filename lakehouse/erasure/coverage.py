@@ -95,7 +95,7 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
     return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
 
 
-def landed_by(request: Erasure, connector: str | None) -> Condition | None:
+def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:
     """Return the condition for the polled rows that a request covers.
 
     It is for the tables `landing` (polled rows as received) and `known` (the last version of each polled row). It does
@@ -237,19 +237,19 @@ _STATE = ("_gateway", "_row", "_cells", "_inserted")
 def _count_covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
     """Return the number of rows with contents that a request covers."""
     if history:
-        mine = pc.and_(pc.equal(batch["gateway"], request.gateway), pc.less_equal(batch["hlc"], request.hlc))
+        covered = pc.and_(pc.equal(batch["gateway"], request.gateway), pc.less_equal(batch["hlc"], request.hlc))
         if request.shards:
-            mine = pc.and_(mine, pc.is_in(batch["shard"], pa.array(request.shards)))
+            covered = pc.and_(covered, pc.is_in(batch["shard"], pa.array(request.shards)))
         if request.client_id is not None:
-            mine = pc.and_(mine, pc.equal(batch["client_id"], request.client_id))
+            covered = pc.and_(covered, pc.equal(batch["client_id"], request.client_id))
         else:
-            mine = pc.and_(mine, pc.equal(batch["table_name"], request.table))
-            mine = pc.and_(mine, pc.equal(batch["row_id"], request.row_id))
-        return sum(_has_content(row) for row in batch.filter(mine).to_pylist())
-    mine = pc.equal(batch["_gateway"], request.gateway)
+            covered = pc.and_(covered, pc.equal(batch["table_name"], request.table))
+            covered = pc.and_(covered, pc.equal(batch["row_id"], request.row_id))
+        return sum(_has_content(row) for row in batch.filter(covered).to_pylist())
+    covered = pc.equal(batch["_gateway"], request.gateway)
     if request.client_id is None:
-        mine = pc.and_(mine, pc.equal(batch["_row"], request.row_id))
-    return sum(_has_covered_part(row, request) for row in batch.filter(mine).to_pylist())
+        covered = pc.and_(covered, pc.equal(batch["_row"], request.row_id))
+    return sum(_has_covered_part(row, request) for row in batch.filter(covered).to_pylist())
 
 
 def _has_content(delta: dict[str, Any]) -> bool:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.erasure.coverage import delete_files, deltas_of, landed_by, unreferenced_files
-from lakehouse.landing.rows import GONE, OLD_MARK, ROW
+from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, unreferenced_files
+from lakehouse.landing.rows import DELETED_ROW, OLD_MARK, ROW
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.spark_errors import lake_errors
@@ -261,12 +261,12 @@ def erase_landed(
     # `known` may have been deleted; until the next poll creates it again, there is only `landing`
     has_landing, has_known = map(spark.catalog.tableExists, (landing_name(names), known_name(names)))
     for each in (one for mine in requests.values() for one in mine):
-        covered = landed_by(each, connector)
+        covered = polled_rows_of(each, connector)
         if covered is None:
             continue
         if has_landing:
             in_landing = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
-            update = f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL"
+            update = f"UPDATE {landing_name(names)} SET kind = '{DELETED_ROW}', columns = NULL"
             landed += _execute(spark, in_landing, landing_name(names), update)
         crash_point("erasure.landing")
         if has_known:

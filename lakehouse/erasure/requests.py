@@ -83,10 +83,10 @@ def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
     requests = open_requests(store)
     backlog = store.backlog() if requests else []
     due = {
-        gateway: flushed_requests(mine, [each for each in backlog if each.gateway == gateway])
-        for gateway, mine in requests.items()
+        gateway: flushed_requests(own, [each for each in backlog if each.gateway == gateway])
+        for gateway, own in requests.items()
     }
-    return {gateway: mine for gateway, mine in due.items() if mine}
+    return {gateway: own for gateway, own in due.items() if own}
 
 
 def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
@@ -146,9 +146,9 @@ def complete_erasures(
         erase_state_table(spark, table, requests, names)
     if has_old_snapshots(spark, names.deltas):
         drop_old_snapshots(spark, names.deltas, names)
-    arrival = max(restore_hidden(spark, store, each, names, open_staging).arrival for each in requests)
+    arrival = max(restore_overwritten(spark, store, each, names, open_staging).arrival for each in requests)
     delete_frames(checkpoints_uri, requests[0].gateway, arrival)
-    result = prove(spark, requests, tables, names)
+    result = search_erased(spark, requests, tables, names)
     for each in result.proven:
         store.confirm_erasure(each.gateway, each.seq)
         crash_point("erasure.confirmed")
@@ -172,7 +172,7 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 
 
 @lake_errors
-def restore_hidden(
+def restore_overwritten(
     spark: SparkSession, store: ErasureStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
     """Restore in staging the older values, of other clients, that a client's erased values had overwritten.
@@ -247,7 +247,9 @@ def delete_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
 
 
 @lake_errors
-def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames) -> SearchResult:
+def search_erased(
+    spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames
+) -> SearchResult:
     """Search every data file of the history and of state tables for rows that one gateway's requests cover.
 
     A file with such rows that no snapshot references is deleted. Iceberg rejects a commit that could still add it.
@@ -269,8 +271,8 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         name = names.deltas if table is None else names.state(table)
         location = location_of(spark, name)
         searched.append(location)
-        mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
-        found = find_leftovers(spark, location, mine, history=table is None)
+        own = [each for each in requests if table is None or each.client_id is not None or each.table == table]
+        found = find_leftovers(spark, location, own, history=table is None)
         in_use = {
             data_file_path(row["file_path"])[1]
             for row in spark.table(f"{name}.all_files").select("file_path").collect()

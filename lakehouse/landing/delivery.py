@@ -3,9 +3,9 @@
 Spark tasks push in chunks. While the gateway rejects pushes because too much is unflushed (backpressure), the driver
 waits and then starts another task. Polls and replays of connectors (`lakehouse.landing.polls`) call it.
 
-A page is what landing wrote of a table at once, numbered by the HLC of its first row. Deltas are pushed in the order of
-pages, so the last page that is pushed completely says where to continue. An intake is a connection that pushes to a
-gateway.
+A *landing* appends polled rows to the lake's table `landing`, page by page. A page is numbered by the HLC of its first
+row. Deltas are pushed in the order of pages, so the last page that is pushed completely says where to continue. An
+*intake* is a connection that pushes to a gateway.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Delivery:
             with self._open_intake() as intake:
                 intake.ensure_schema(self._gateway, schema)
 
-    def _push(self, deltas: DataFrame, done: DeliveryReport, upto: int) -> Iterator[int]:
+    def _push(self, deltas: DataFrame, done: DeliveryReport, last_page: int) -> Iterator[int]:
         """Push in one task after another, and wait between them while the gateway rejects pushes.
 
         A task does not wait itself: it would occupy the core that the awaited flush needs.
@@ -218,10 +218,10 @@ class Delivery:
         Args:
             deltas: all deltas to push, in one partition.
             done: the report, to which the counts are added.
-            upto: the page to yield once all deltas are pushed.
+            last_page: the page to yield once all deltas are pushed.
 
         Yields:
-            The page up to which everything is pushed; finally `upto`.
+            The page up to which everything is pushed; finally `last_page`.
         """
         waited = next_request = 0.0
         reached = 0
@@ -232,7 +232,7 @@ class Delivery:
             done.deleted += pushed.deleted
             done.pushes += pushed.pushes
             if pushed.ended:
-                yield upto
+                yield last_page
                 return
             if pushed.page is not None and pushed.page > reached:
                 reached = pushed.page

@@ -74,20 +74,20 @@ class TableResult(msgspec.Struct, kw_only=True):
     deleted: int = 0
     position: ReadPosition | None = None
     """The table's new read position; None if it has not changed."""
-    landing: bool = False
+    has_rows_to_land: bool = False
     """Whether there are rows to land."""
     newest: int = 0
     """The highest hlc that the task assigned."""
-    more: bool = False
+    has_more: bool = False
     """Whether the task stopped early, so that the table has more. Another landing continues after the last cursor."""
     lands_partially: bool = True
     """Whether rows that were read before an error may land. False for a part of a divided table, because the table's
     read position is valid only if all parts were read."""
     calls: int = 0
     """Number of API calls of the task."""
-    left: int | None = None
+    calls_left: int | None = None
     """Number of API calls that the source still allows; None if it does not report that."""
-    limit: int | None = None
+    call_limit: int | None = None
     """Number of API calls that the source allows altogether; None if it does not report that."""
     failure: Failure | None = None
     """Why the table was not read completely; None if it was."""
@@ -163,7 +163,7 @@ class PollPlan(NamedTuple):
             yield from self._take_censuses(rows, self.deleted_share)
             return
         table = self.tables[part.table]
-        result = TableResult(table=table.name, calls=part.calls, failure=part.failure, more=part.deferred)
+        result = TableResult(table=table.name, calls=part.calls, failure=part.failure, has_more=part.deferred)
         if part.failure is None and not part.deferred:
             try:
                 if part.piece is not None:
@@ -187,19 +187,19 @@ class PollPlan(NamedTuple):
         is_one_divided = False
         calls = 0
         for number, table in enumerate(self.tables):
-            mine = [Part(number)]
+            table_parts = [Part(number)]
             try:
                 division = source.split(table.name, table.position.cursor)  # None: it is read by `changes`
             except LakeSyncError as error:
-                mine[0].failure = Failure.of(error)
+                table_parts[0].failure = Failure.of(error)
             else:
                 if division is not None and is_one_divided:
-                    mine[0].deferred = True
+                    table_parts[0].deferred = True
                 elif division is not None:
-                    is_one_divided, mine = True, _divide_table(number, table.position, division)
+                    is_one_divided, table_parts = True, _divide_table(number, table.position, division)
             calls_so_far = source.usage.calls
-            mine[0].calls, calls = calls_so_far - calls, calls_so_far
-            parts += mine
+            table_parts[0].calls, calls = calls_so_far - calls, calls_so_far
+            parts += table_parts
         return parts
 
     def _read_table(
@@ -225,8 +225,10 @@ class PollPlan(NamedTuple):
                     _check_table(page, table.name)
                     if bytes_before is None and page.cursor is not None and page.cursor != table.position.cursor:
                         bytes_before = rows.bytes
-                    fresh = position.seen.drop_unchanged(page, table.identity)
-                    _add(rows, known.changed(fresh) if known is not None and fresh.rows else fresh, result)
+                    changed = position.seen.drop_unchanged(page, table.identity)
+                    if known is not None and changed.rows:
+                        changed = known.changed(changed)
+                    _add(rows, changed, result)
                     _count_page(result, page)
                     if page.cursor is not None:
                         position = result.position = msgspec.structs.replace(position, cursor=dict(page.cursor))
@@ -235,15 +237,15 @@ class PollPlan(NamedTuple):
                     if resumable and page.cursor is not None and bytes_before is not None:
                         spent = max_calls is not None and source.usage.calls >= max_calls
                         if spent or rows.bytes - bytes_before >= self.max_bytes or time.monotonic() > deadline:
-                            result.more = True
+                            result.has_more = True
                             break
             finally:
                 _add_usage(result, source.usage)
-                changed = result.landing or (
+                is_changed = result.has_rows_to_land or (
                     result.position is not None and result.position.cursor != table.position.cursor
                 )
-                result.position = position if changed else None
-        if not result.more and table.records_census:
+                result.position = position if is_changed else None
+        if not result.has_more and table.records_census:
             result.position = self._with_census_time(table, position)
 
     def _take_censuses(self, rows: LandedRows, deleted_share: float) -> Iterator[pa.RecordBatch]:
@@ -266,7 +268,7 @@ class PollPlan(NamedTuple):
             result = results[table.name]
             if table.records_census and (result.failure is None or not result.failure.error().retryable):
                 result.position = self._with_census_time(table, positions[table.name])
-            elif result.landing:
+            elif result.has_rows_to_land:
                 result.position = positions[table.name]
         yield from _last_rows(rows, list(results.values()), self.first + HLCS_PER_LANDING)
 
@@ -291,8 +293,8 @@ class PollPlan(NamedTuple):
             for page in census_pages(source, table.name, compare, deleted_share):
                 if page.table not in positions:
                     _check_table(page, table.name)
-                fresh = positions[page.table].seen.drop_unchanged(page, identities[page.table])
-                _add(rows, fresh, results[page.table])
+                changed = positions[page.table].seen.drop_unchanged(page, identities[page.table])
+                _add(rows, changed, results[page.table])
                 _count_page(results[table.name], page)
                 if rows.count >= ROWS_PER_BATCH:
                     yield rows.take()
@@ -314,9 +316,9 @@ def _divide_table(number: int, position: ReadPosition, division: ParallelRead) -
 def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
     """Read one part of a table, and yield its landed rows in batches."""
     result.pages = 1
-    for some in piece.pages():
-        page = Page(table, some)
-        result.rows += len(some)
+    for piece_rows in piece.pages():
+        page = Page(table, piece_rows)
+        result.rows += len(piece_rows)
         _add(rows, page, result)
         if rows.count >= ROWS_PER_BATCH:
             yield rows.take()
@@ -324,7 +326,7 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
 
 def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
     """Add a page to the landed rows, and record whether anything landed."""
-    result.landing = result.landing or bool(page.rows or page.deleted or page.complete)
+    result.has_rows_to_land = result.has_rows_to_land or bool(page.rows or page.deleted or page.complete)
     rows.add(page)
 
 
@@ -338,7 +340,7 @@ def _count_page(result: TableResult, page: Page) -> None:
 def _add_usage(result: TableResult, usage: Usage) -> None:
     """Add the source's calls and its remaining budget to the result."""
     result.calls += usage.calls
-    result.left, result.limit = usage.left, usage.limit
+    result.calls_left, result.call_limit = usage.left, usage.limit
 
 
 def _check_table(page: Page, table: str) -> None:
@@ -361,7 +363,7 @@ def _last_rows(rows: LandedRows, results: Sequence[TableResult], end: int) -> It
     for result in results:
         if result.position is not None:
             rows.position(result.table, result.position)
-            result.landing = True
+            result.has_rows_to_land = True
     if rows.newest >= end:
         raise ValueError(
             f"a part of {results[0].table} has more than {HLCS_PER_LANDING} rows: give it a whole-number row id"

@@ -137,7 +137,7 @@ class LakeLanding(LandedTables):
             polled = set(reading)
             while reading and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
                 results = self._read_and_land(reading, ingest, report, first_reads=never_counted)
-                more = {result.table for result in results if result.more and result.failure is None}
+                more = {result.table for result in results if result.has_more and result.failure is None}
                 reading = [table for table in reading if table in more]
             ready = [self._tables[name] for name in self._tables if name in polled and reports[name].error is None]
             counting = [table.name for table in ready if table.name not in reading]
@@ -193,7 +193,7 @@ class LakeLanding(LandedTables):
             results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")
             failed = {result.table for result in results if result.failure is not None and not result.lands_partially}
-            if any(result.landing for result in results if result.table not in failed):
+            if any(result.has_rows_to_land for result in results if result.table not in failed):
                 self._land(rows, plan.constants, failed)
                 crash_point("poll.landed")
         _add_results(report, results, failed)
@@ -238,7 +238,7 @@ class LakeLanding(LandedTables):
                 ) from error
             raise
         self._plan_landing()
-        self._number, self._newest = constants.landing, max(file.hlc for file in self._files)
+        self._number, self._newest = constants.landing, max(file.highest_hlc for file in self._files)
         # from the commit, not from the reports: a task that was lost meanwhile may have read other rows
         self._positions = _positions(self._files, self._tables, self._polled.config.type)
 
@@ -255,8 +255,8 @@ def _add_results(report: PollReport, results: Sequence[TableResult], failed: Col
         for result in mine:
             usage = Usage(
                 usage.calls + result.calls,
-                min((left for left in (usage.left, result.left) if left is not None), default=None),
-                result.limit if result.limit is not None else usage.limit,
+                min((left for left in (usage.left, result.calls_left) if left is not None), default=None),
+                result.call_limit if result.call_limit is not None else usage.limit,
             )
             each.pages += result.pages
             if result.failure is not None:
@@ -267,14 +267,14 @@ def _add_results(report: PollReport, results: Sequence[TableResult], failed: Col
             each.deleted += result.deleted
             if result.position is not None:
                 each.cursor = result.position.cursor
-        each.landings += each.table not in failed and any(result.landing for result in mine)
+        each.landings += each.table not in failed and any(result.has_rows_to_land for result in mine)
     report.usage = usage
 
 
 def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
     """Return the newest read position in `landing` of each table, if a connector of the type `kind` wrote it."""
     found: dict[str, ReadPosition] = {}
-    for file in sorted(files, key=lambda each: each.last, reverse=True):
+    for file in sorted(files, key=lambda each: each.last_page, reverse=True):
         if not any(table not in found and file.may_have(table) for table in tables):
             continue
         file_system, path = data_file_path(file.path)

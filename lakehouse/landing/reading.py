@@ -84,7 +84,7 @@ class LandedTables:
         self._marks: dict[str, Mark] = {}
         self._plan()
         self._number = max((file.landing for file in self._files), default=0)
-        self._newest = max((file.hlc for file in self._files), default=0)
+        self._newest = max((file.highest_hlc for file in self._files), default=0)
 
     @property
     def client_id(self) -> str:
@@ -93,7 +93,7 @@ class LandedTables:
 
     def is_due(self, table: str) -> bool:
         """Return whether a table has landed pages that the gateway may lack."""
-        return bool(self._newer(table))
+        return bool(self._undelivered_files(table))
 
     @property
     def newest(self) -> int:
@@ -105,9 +105,9 @@ class LandedTables:
 
         The frame has one partition, so that one task can push all deltas in order.
         """
-        newer = self._newer(table)
+        files = self._undelivered_files(table)
         return self._undelivered(
-            self._landed(table), self._marks[table].delivered, self._newest, sum(file.rows for file in newer)
+            self._landed(table), self._marks[table].delivered, self._newest, sum(file.rows for file in files)
         )
 
     def history(self, table: str, days: Collection[date]) -> DataFrame | None:
@@ -124,7 +124,7 @@ class LandedTables:
         """
         files = [file for file in self._files if file.may_have(table)]
         page_ranges = [
-            (min(file.first for file in of_day), max(file.last for file in of_day))
+            (min(file.first_page for file in of_day), max(file.last_page for file in of_day))
             for day in days
             if (of_day := [file for file in files if file.day == day])
         ]
@@ -161,32 +161,32 @@ class LandedTables:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
         mark, landed = self._marks[table], self._landed(table)
-        newer = [file for file in landed.files if file.first <= mark.delivered]
-        rows, known_rows = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))
-        if len(newer) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
+        files = [file for file in landed.files if file.first_page <= mark.delivered]
+        rows, known_rows = sum(file.rows for file in files), sum(file.rows for file in self._known.get(table, ()))
+        if len(files) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
             return
         with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
             write_known(self._iceberg, KnownRows(landed, mark.delivered), self._known_snapshot)
             self._marks[table] = record_mark(self._iceberg, table, Mark(mark.delivered, mark.delivered))
             self._plan_known()
 
-    def _undelivered(self, landed: LandedTable, above: int, upto: int, rows: int) -> DataFrame:
-        """Return the deltas of the pages after `above` up to `upto`, which have about `rows` landed rows."""
+    def _undelivered(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:
+        """Return the deltas of the pages after `after` up to `through`, which have about `rows` landed rows."""
         # an even number of tasks, because two cores finish them together
         parts = 1 if rows <= _ONE_TASK_ROWS else 2 * -(-rows // (2 * _ROWS_PER_TASK))
-        pending = PendingPages(landed, self.client_id, above, upto, parts)
+        pending = PendingPages(landed, self.client_id, after, through, parts)
         deltas = in_tasks(self._iceberg.spark, parts, pending.deltas, DELTA_SCHEMA)
         return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
-    def _newer(self, table: str) -> list[LandedFile]:
+    def _undelivered_files(self, table: str) -> list[LandedFile]:
         """Return the files of `landing` that have pages after the last delivered one."""
         delivered = self._marks[table].delivered
-        return [file for file in self._files if file.last > delivered and file.may_have(table)]
+        return [file for file in self._files if file.last_page > delivered and file.may_have(table)]
 
     def _landed(self, table: str) -> LandedTable:
         """Return a table's files of `known`, and the files of `landing` with pages that `known` lacks."""
         since = self._marks[table].known
-        files = tuple(file for file in self._files if file.last > since and file.may_have(table))
+        files = tuple(file for file in self._files if file.last_page > since and file.may_have(table))
         known = tuple((file.bucket, file.path) for file in self._known.get(table, ()))
         return LandedTable(table, self._identity(table), files, known, since)
 

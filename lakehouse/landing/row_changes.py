@@ -27,12 +27,12 @@ from pyiceberg_core.transform import bucket as bucket_of
 
 from lakehouse.landing.rows import (
     BUCKETS,
-    GONE,
+    CLAIM,
+    DELETED_ROW,
     KNOWN_ROWS,
     NO_PAGE,
     ROW,
     ROWS_AT_ONCE,
-    WHOLE,
     LandedRow,
     LandedTable,
     value_tuples,
@@ -179,7 +179,7 @@ def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator
         identity: the column that identifies rows at the source; None if the source has no such column.
         keys: reads the claimed columns from a row's JSON.
     """
-    if row.kind == WHOLE:
+    if row.kind == CLAIM:
         yield row.name, row.value
     elif row.kind == ROW and identity is not None:
         yield from (key for key in keys.of(row.columns) if key[0] == identity)
@@ -191,9 +191,9 @@ class PendingPages(NamedTuple):
     landed: LandedTable
     client_id: str
     """Client id of the deltas."""
-    above: int
+    after: int
     """The page after which the range begins."""
-    upto: int
+    through: int
     """The last page of the range."""
     parts: int = 1
     """Number of tasks."""
@@ -218,9 +218,9 @@ class _PendingRows:
         self._claims = Claims()
         self._versions: dict[str, list[Version]] = {}
         self._gone: dict[str, list[tuple[int, int]]] = {}
-        for row in self._landed_rows(pages.above, pages.upto):
+        for row in self._landed_rows(pages.after, pages.through):
             self._add_claims(row)
-            if self._is_mine(row):
+            if self._is_own_row(row):
                 self._add_version(row)
         self._read_earlier_versions()
 
@@ -234,7 +234,7 @@ class _PendingRows:
             found += [
                 (row_id, change)
                 for change in replay_versions(versions, self._gone.get(row_id, ()), keys, self._claims)
-                if change.page > pages.above and change.columns != change.before
+                if change.page > pages.after and change.columns != change.before
             ]
             if len(found) >= ROWS_AT_ONCE:
                 yield delta_batch(found, pages.client_id, self._landed.table)
@@ -243,35 +243,35 @@ class _PendingRows:
 
     def _read_earlier_versions(self) -> None:
         """Read the versions of these rows from before the pages: from `known`, and from landings since then."""
-        landed, above = self._landed, self._pages.above
+        landed, after = self._landed, self._pages.after
         wanted = {*self._versions, *self._gone}
         row_ids = pa.array(sorted(wanted), pa.string())
-        for rows in landed.known_rows(among=None if self._claim_columns else row_ids):
+        for rows in landed.known_rows(row_ids=None if self._claim_columns else row_ids):
             for row_id, columns in value_tuples(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
                     self._versions.setdefault(row_id, []).append(Version(NO_PAGE, NO_PAGE, columns))
         if self._claim_columns:
-            found = (row for row in self._landed_rows(landed.since, above) if row.kind == ROW)
+            found = (row for row in self._landed_rows(landed.since, after) if row.kind == ROW)
             wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
-        for row in self._landed_rows(landed.since, above, None if self._claim_columns else row_ids):
+        for row in self._landed_rows(landed.since, after, None if self._claim_columns else row_ids):
             if row.row_id in wanted:
                 self._add_version(row)
         if self._claim_columns:
             keys = {key for versions in self._versions.values() for each in versions for key in self._keys.of(each[2])}
-            for row in self._landed_rows(landed.since, above):
+            for row in self._landed_rows(landed.since, after):
                 self._add_claims(row, keys)
 
-    def _landed_rows(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
+    def _landed_rows(self, after: int, through: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
         """Yield the landed rows of `LandedTable.pages` one by one."""
-        for rows in self._landed.pages(above, upto, among):
+        for rows in self._landed.pages(after, through, among):
             yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
 
     def _add_version(self, row: LandedRow) -> None:
         """Remember a row's version, or that the row is gone since some page."""
         if row.kind == ROW:
             self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
-        elif row.kind == GONE:
+        elif row.kind == DELETED_ROW:
             self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
 
     def _add_claims(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
@@ -282,12 +282,12 @@ class _PendingRows:
 
     def _is_claimed(self, row_id: str, columns: str) -> bool:
         """Return whether a row is this task's, and has a value that a page claims."""
-        mine = self._of_part(row_id)
-        return mine and any(key in self._claims for key in self._keys.of(columns))
+        is_own = self._of_part(row_id)
+        return is_own and any(key in self._claims for key in self._keys.of(columns))
 
-    def _is_mine(self, row: LandedRow) -> bool:
+    def _is_own_row(self, row: LandedRow) -> bool:
         """Return whether a landed row is a version or a delete of this task's rows; a claim has no row id."""
-        return row.kind != WHOLE and self._of_part(row.row_id)
+        return row.kind != CLAIM and self._of_part(row.row_id)
 
     def _of_part(self, row_id: str) -> bool:
         """Return whether this task's part has a row id; ids are distributed by their CRC."""
@@ -355,7 +355,7 @@ class KnownRows(NamedTuple):
                 claims[key] = max(row.page, claims.get(key, row.page))
             if row.kind == ROW:
                 newest[row.row_id] = max((row.page, row.hlc), newest.get(row.row_id, (NO_PAGE, NO_PAGE)))
-            elif row.kind == GONE:
+            elif row.kind == DELETED_ROW:
                 deleted[row.row_id] = max(row.page, deleted.get(row.row_id, NO_PAGE))
 
         def is_claimed_after(columns: str, page: int) -> bool:

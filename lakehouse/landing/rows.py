@@ -2,8 +2,8 @@
 
 A poll reads an external system through a connector and appends the result to `landing`, page by page, before it is
 compared with what was known. That append is a landing. A page is numbered by the hlc of its first row. `known` has the
-rows as they were after a certain page. A page may claim to have all rows with a value in a column; then known rows with
-this value that it lacks are deleted.
+rows as they were after a certain page. A page may *claim* to have all rows with a value in a column; then known rows
+with this value that it lacks are deleted.
 
 The Spark tasks of a poll build rows with `LandedRows`. The driver describes the tables' files with `LandedFile` and
 `LandedTable`, from which later tasks read them. Importing this module loads neither pyiceberg nor Spark.
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from lakesync.connectors.base import Page
 
 
-ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"
+ROW, DELETED_ROW, CLAIM, POSITION = "row", "gone", "whole", "place"
 """Values of the column `kind`.
 
-`ROW`: a row as it was read. `GONE`: the source reports the row as deleted. `WHOLE`: a claim that the page contains all
-rows with some value in some column, so that other known rows with the value are deleted. `POSITION`: how far the table
-was read, from which the next poll continues.
+`ROW`: a row as it was read. `DELETED_ROW`: the source reports the row as deleted. `CLAIM`: the page contains all rows
+with some value in some column, so that other known rows with the value are deleted. `POSITION`: how far the table was
+read, from which the next poll continues.
 """
 
 REPORT = "report"
@@ -139,9 +139,9 @@ class LandedRows:
             self.bytes += len(text)
             self._put(page.table, ROW, first, row.row_id, text.decode())
         for row_id in page.deleted:
-            self._put(page.table, GONE, first, row_id)
+            self._put(page.table, DELETED_ROW, first, row_id)
         for name, value in page.complete:
-            self._put(page.table, WHOLE, first, None, None, name, value)
+            self._put(page.table, CLAIM, first, None, None, name, value)
 
     def position(self, table: str, position: ReadPosition) -> None:
         """Add a table's read position.
@@ -208,14 +208,14 @@ class LandedFile(NamedTuple):
     """UTC day of the landing."""
     landing: int
     """Highest number of a landing in the file."""
-    first: int
+    first_page: int
     """The file's first page."""
-    last: int
+    last_page: int
     """The file's last page."""
-    hlc: int
+    highest_hlc: int
     """Highest hlc in the file."""
-    claims: bool
-    """Whether the file has rows of kind `WHOLE`."""
+    has_claims: bool
+    """Whether the file has rows of kind `CLAIM`."""
     tables: tuple[str, str] = ("", chr(0x10FFFF))
     """The file's first and last table in alphabetical order; by default it may have any table."""
 
@@ -255,54 +255,54 @@ class LandedTable(NamedTuple):
         """Return the columns in which pages have claims. The identity column is one: each row claims its own value."""
         found = {self.identity} if self.identity is not None else set()
         for file in self.files:
-            if not file.claims:
+            if not file.has_claims:
                 continue
             for rows in _file_rows(file.path, ["table_name", "name"], None):
-                mine = rows.filter(pc.equal(rows["table_name"], self.table))
-                found |= set(pc.unique(mine["name"].drop_null()).to_pylist())
+                own = rows.filter(pc.equal(rows["table_name"], self.table))
+                found |= set(pc.unique(own["name"].drop_null()).to_pylist())
         return tuple(sorted(found))
 
-    def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
+    def pages(self, after: int, through: int, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
         """Yield the table's landed rows in a range of pages, unordered.
 
         Args:
-            above: the page after which the range begins.
-            upto: the last page of the range.
-            among: ids of the rows to return. None for all rows and also claims, which have no row id.
+            after: the page after which the range begins.
+            through: the last page of the range.
+            row_ids: ids of the rows to return. None for all rows and also claims, which have no row id.
         """
         for file in self.files:
-            if file.last <= above or file.first > upto:
+            if file.last_page <= after or file.first_page > through:
                 continue
-            for rows in _file_rows(file.path, _LANDED, among):
-                within = pc.and_(pc.greater(rows["page"], above), pc.less_equal(rows["page"], upto))
-                mine = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
-                yield rows.filter(pc.and_(within, mine))
+            for rows in _file_rows(file.path, _LANDED, row_ids):
+                within = pc.and_(pc.greater(rows["page"], after), pc.less_equal(rows["page"], through))
+                own = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
+                yield rows.filter(pc.and_(within, own))
 
-    def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
+    def known_rows(self, bucket: int | None = None, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
         """Yield the rows of `known`, in the columns `KNOWN_ROWS`.
 
         Args:
             bucket: number of the bucket to read; None for all.
-            among: ids of the rows to return; None for all.
+            row_ids: ids of the rows to return; None for all.
         """
         for own_bucket, path in self.known:
             if bucket is not None and bucket != own_bucket:
                 continue
-            for rows in _file_rows(path, KNOWN_ROWS.names, among):
+            for rows in _file_rows(path, KNOWN_ROWS.names, row_ids):
                 yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
 
 
-def _file_rows(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
-    """Yield a file's rows, or with `among` those with these ids. Row groups without such rows are skipped."""
+def _file_rows(path: str, columns: list[str], row_ids: pa.Array | None) -> Iterator[pa.Table]:
+    """Yield a file's rows, or with `row_ids` those with these ids. Row groups without such rows are skipped."""
     file_system, file_path = data_file_path(path)
     file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
     groups = list(range(file.num_row_groups))
-    if among is not None:
+    if row_ids is not None:
         ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)
-        groups = [group for group, found in zip(groups, ids, strict=True) if pc.any(pc.is_in(found, among)).as_py()]
+        groups = [group for group, found in zip(groups, ids, strict=True) if pc.any(pc.is_in(found, row_ids)).as_py()]
     for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False):
         rows = pa.Table.from_batches([batch])
-        yield rows if among is None else rows.filter(pc.is_in(rows["row_id"], among))
+        yield rows if row_ids is None else rows.filter(pc.is_in(rows["row_id"], row_ids))
 
 
 class LandedRow(NamedTuple):

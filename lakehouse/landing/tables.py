@@ -167,14 +167,14 @@ class ConnectorTables(NamedTuple):
                     file.file_size_in_bytes,
                     EPOCH + timedelta(days=file.partition[2]),
                     landing=_int(number),
-                    first=_int(first),
-                    last=_int(last),
-                    hlc=_int(highest_hlc),
-                    claims=column_bounds(landing, file, "name")[0] is not None,
+                    first_page=_int(first),
+                    last_page=_int(last),
+                    highest_hlc=_int(highest_hlc),
+                    has_claims=column_bounds(landing, file, "name")[0] is not None,
                     tables=_texts(column_bounds(landing, file, "table_name")),
                 )
             )
-        return sorted(found, key=lambda each: each.first)
+        return sorted(found, key=lambda each: each.first_page)
 
     def known(self, known: Table) -> dict[str, list[KnownFile]]:
         """Return polled table → its files of `known`."""

@@ -180,7 +180,7 @@ class StateDay(msgspec.Struct, frozen=True):
 
 
 @lake_errors
-def unlike_history(
+def days_unlike_history(
     spark: SparkSession, table: str, names: LakeNames = NAMES, *, gateways: Collection[str] | None = None
 ) -> list[StateDay]:
     """Return the days on which a state table is not the merge of its history up to its marks.

@@ -252,14 +252,14 @@ def _advance_marks(
         mark = marks.get(gateway)
         if exactly:
             moved[gateway] = arrival
-        elif days is None or (mark is not None and _cover(days, mark, arrival)):
+        elif days is None or (mark is not None and _has_every_day(days, mark, arrival)):
             moved[gateway] = max(arrival, mark or 0)
     if moved != marks:
         set_properties(spark, table.name, {MARKS_PROPERTY: json.dumps(moved, sort_keys=True)})
     return moved
 
 
-def _cover(days: Sequence[date], mark: int, arrival: int) -> bool:
+def _has_every_day(days: Sequence[date], mark: int, arrival: int) -> bool:
     """Return whether `days` has every UTC day from a mark to an arrival."""
     first, last = day_of(mark), day_of(arrival)
     needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}

@@ -85,12 +85,12 @@ def sampled_row_difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table)
         return None
     chosen = _LARGE_PRIME * merged.num_rows % deltas.num_rows
     gateway, row = (deltas[name][chosen].as_py() for name in ("gateway", "row_id"))
-    own = deltas.filter(_is(deltas, "gateway", gateway, "row_id", row))
+    own = deltas.filter(_row_mask(deltas, "gateway", gateway, "row_id", row))
     if own.num_rows > MAX_SAMPLED_DELTAS:
         return None
-    (found,) = merged.filter(_is(merged, "_gateway", gateway, "_row", row)).to_pylist()
+    (found,) = merged.filter(_row_mask(merged, "_gateway", gateway, "_row", row)).to_pylist()
     state = RowState()
-    for before in stored.filter(_is(stored, "_gateway", gateway, "_row", row)).to_pylist():
+    for before in stored.filter(_row_mask(stored, "_gateway", gateway, "_row", row)).to_pylist():
         state = stored_row(_TABLE, before).state
     for each in own.to_pylist():
         state.merge(row_delta(each))
@@ -112,6 +112,6 @@ def row_delta(row: Mapping[str, Any]) -> RowDelta:
     return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])
 
 
-def _is(rows: pa.Table, gateway_column: str, gateway: str, row_column: str, row: str) -> pa.ChunkedArray:
+def _row_mask(rows: pa.Table, gateway_column: str, gateway: str, row_column: str, row: str) -> pa.ChunkedArray:
     """Return a mask that selects the rows with a gateway and a row id."""
     return pc.and_(pc.equal(rows[gateway_column], gateway), pc.equal(rows[row_column], row))

@@ -15,7 +15,7 @@ from pyiceberg.exceptions import NoSuchTableError, RESTError
 from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, column_bounds, may_have_catalogue, merge_marks
-from lakesync.analysis.marks import HistoryFile, LakeMarks, lags, least_mark, positions
+from lakesync.analysis.marks import HistoryFile, LakeMarks, lags, lowest_mark, positions
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import wall_of
@@ -80,11 +80,11 @@ class MarkReader:
             with LakeReader(config) as lake:
                 states = {name: lake.state_table(name) for name in lake.state_tables}
                 marks = {name: merge_marks(table) for name, table in states.items() if table is not None}
-                moved = frozenset(_moved(lake, backlog))
+                moved = frozenset(_with_other_namespace(lake, backlog))
                 found = positions(
                     backlog, LakeMarks(marks, moved=moved), tables, followers, config.namespaces, self._shards
                 )
-                files = self._files(lake.deltas, least_mark(found))
+                files = self._files(lake.deltas, lowest_mark(found))
                 self._count_rejected(lake)
         except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
@@ -158,7 +158,7 @@ def _history_file(deltas: Table, file: DataFile) -> HistoryFile | None:
     return HistoryFile(str(gateways[0]), str(shards[0]), first, last, file.record_count, low, high)
 
 
-def _moved(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
+def _with_other_namespace(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
     """Yield gateways whose rows are in another namespace than the configured one."""
     table = lake.gateways
     properties = table.properties if table is not None else {}

@@ -346,7 +346,7 @@ def positions(
     return found
 
 
-def least_mark(found: Iterable[Position]) -> int:
+def lowest_mark(found: Iterable[Position]) -> int:
     """Return the arrival up to which every part has everything. Files with earlier deltas only need not be read."""
     return min((max(each.mark, 0) for each in found), default=0)
 

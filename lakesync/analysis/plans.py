@@ -163,7 +163,7 @@ class Planner:
         Raises:
             NotFoundError: nothing had arrived at the requested time.
         """
-        deltas, upto = self._lake.deltas, self._upto
+        deltas, upto = self._lake.deltas, self._requested_arrival
         self._check_not_too_early(upto)
         return HistoryPlan(deltas, self._snapshot(deltas) if deltas is not None else None, upto)
 
@@ -195,7 +195,7 @@ class Planner:
         return NotFoundError(f"there is no table {reference.qualified!r} in the lake; known tables: {', '.join(known)}")
 
     @property
-    def _upto(self) -> int | None:
+    def _requested_arrival(self) -> int | None:
         """The requested arrival; None if none was requested."""
         return self._as_of.arrival if self._as_of is not None else None
 

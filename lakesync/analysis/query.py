@@ -306,7 +306,7 @@ class _DuckDbTables:
             if gateways.names:
                 own = condition("gateway", "not in" if gateways.others else "in", set(gateways.names))
             bound = condition("arrival", "<=", upto) if upto is not None else all_of()
-            row_filter = all_of(condition("table_name", "=", plan.name), _later_than(merged_up_to), bound, keys, own)
+            row_filter = all_of(condition("table_name", "=", plan.name), _arrived_after(merged_up_to), bound, keys, own)
             scan_into(self.database, "fragments", deltas, _DELTA_COLUMNS, row_filter, select=DELTA_FRAGMENTS)
         where, values = ["table_name = ?"], list[object]([plan.name])
         if upto is not None:
@@ -402,7 +402,7 @@ class _DuckDbTables:
         return int(counted[0]) if counted else 0
 
 
-def _later_than(marks: Mapping[str, int]) -> BooleanExpression:
+def _arrived_after(marks: Mapping[str, int]) -> BooleanExpression:
     """Return the condition for deltas that arrived after their gateway's mark; all deltas of gateways without one."""
     later = [
         all_of(condition("gateway", "=", gateway), condition("arrival", ">", mark)) for gateway, mark in marks.items()

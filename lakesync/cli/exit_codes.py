@@ -112,30 +112,30 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
     return _report(str(error), known.code, code, remedy, as_json=as_json)
 
 
-def report_unanswered(why: str, *, as_json: bool) -> ExitCode:
+def report_unanswered(reason: str, *, as_json: bool) -> ExitCode:
     """Report on stderr that a part of the output is missing, because a server did not answer; return PARTIAL.
 
     Args:
-        why: what is missing and why.
+        reason: what is missing, and the cause.
         as_json: whether to report it as one line of JSON.
     """
-    return _report(why, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, prefix="incomplete")
+    return _report(reason, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, prefix="incomplete")
 
 
-def report_usage(why: str) -> ExitCode:
+def report_usage(message: str) -> ExitCode:
     """Report a usage error on stderr as one line of JSON, and return its exit code; typer reports it without --json."""
-    return _report(why, "USAGE", ExitCode.USAGE, as_json=True)
+    return _report(message, "USAGE", ExitCode.USAGE, as_json=True)
 
 
 def _report(
-    why: str, code: str, exit_code: ExitCode, remedy: str | None = None, *, as_json: bool, prefix: str = "error"
+    message: str, code: str, exit_code: ExitCode, remedy: str | None = None, *, as_json: bool, prefix: str = "error"
 ) -> ExitCode:
     """Print a report on stderr, and return `exit_code`."""
     if as_json:
-        report = {"error": why, "code": code, "exitCode": int(exit_code), **({"remedy": remedy} if remedy else {})}
+        report = {"error": message, "code": code, "exitCode": int(exit_code), **({"remedy": remedy} if remedy else {})}
         print(json.dumps(report), file=sys.stderr)
     else:
-        print(f"{prefix}: {why}", file=sys.stderr)
+        print(f"{prefix}: {message}", file=sys.stderr)
         if remedy:
             print(f"  try: {remedy}", file=sys.stderr)
     return exit_code

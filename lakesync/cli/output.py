@@ -108,18 +108,18 @@ def spinner(text: str) -> AbstractContextManager[object]:
     return Console(stderr=True).status(text)
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, assume_yes: bool) -> None:
     """Ask for confirmation of an action that cannot be undone.
 
     Args:
         question: the question, with a question mark.
-        yes: whether the user gave `--yes`; nothing is asked then.
+        assume_yes: whether the user gave `--yes`; nothing is asked then.
 
     Raises:
         typer.Abort: the user declined.
         typer.BadParameter: there is no terminal to ask on.
     """
-    if yes:
+    if assume_yes:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{question} There is no terminal to ask on; give --yes to confirm")

@@ -246,7 +246,7 @@ def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ..
 
 
 class _RowTables(NamedTuple):
-    """The destination tables (tables of current rows) that a mover maintains at an adapter.
+    """The destination tables (tables of current rows) that a writer maintains at an adapter.
 
     While `_row_tables` divides a backend into its adapters, it may also be a backend that is composed of others.
     """
@@ -260,7 +260,7 @@ class _RowTables(NamedTuple):
     """Backends whose deltas are merged into the rows too."""
 
 
-class _Mover(NamedTuple):
+class _RowWriter(NamedTuple):
     """A destination or flow, and the destination tables that it maintains at one adapter."""
 
     setting: str
@@ -269,26 +269,26 @@ class _Mover(NamedTuple):
     """A flow's filter; empty for a destination."""
     rows: _RowTables
 
-    def writes_same_rows(self, other: _Mover) -> bool:
+    def writes_same_rows(self, other: _RowWriter) -> bool:
         """Return whether both would write the same rows to a table."""
         return self.where == other.where and self.rows.cold_tiers == other.rows.cold_tiers
 
 
 def check_row_ownership(backends: Backends) -> None:
-    """Check that all movers that maintain one destination table at one adapter write the same rows to it.
+    """Check that all writers that maintain one destination table at one adapter write the same rows to it.
 
-    A mover is a destination or flow. With `rows = true` it maintains tables of current rows at each of its adapters. A
+    A writer is a destination or flow. With `rows = true` it maintains tables of current rows at each of its adapters. A
     destination writes every row, a flow only the rows that satisfy its filter, and with a hot tier the deltas of the
-    cold tier are merged too. If two movers maintained one table at one adapter with different rows, each would delete
+    cold tier are merged too. If two writers maintained one table at one adapter with different rows, each would delete
     rows that the other inserted.
 
     Args:
         backends: sections that `check_backends` has accepted.
 
     Raises:
-        ValueError: two movers differ; the message names both, the table, the adapter and the remedy.
+        ValueError: two writers differ; the message names both, the table, the adapter and the remedy.
     """
-    for first, second in combinations(_movers(backends), 2):
+    for first, second in combinations(_row_writers(backends), 2):
         if (
             first.setting == second.setting
             or first.writes_same_rows(second)
@@ -303,20 +303,20 @@ def check_row_ownership(backends: Backends) -> None:
             )
 
 
-def _movers(backends: Backends) -> Iterator[_Mover]:
-    """Yield each mover with `rows = true`, once for each of its adapters that has tables of rows."""
-    movers: dict[str, DeclaredDestination | DeclaredFlow] = {
+def _row_writers(backends: Backends) -> Iterator[_RowWriter]:
+    """Yield each writer with `rows = true`, once for each of its adapters that has tables of rows."""
+    writers: dict[str, DeclaredDestination | DeclaredFlow] = {
         **{f"destinations.{name}": each for name, each in backends.destinations.items()},
         **{f"flows.{name}": each for name, each in backends.flows.items() if each.to != LAKE},
     }
-    for setting, declared in movers.items():
+    for setting, declared in writers.items():
         if not declared.rows:
             continue
         where = declared.where if isinstance(declared, DeclaredFlow) else ()
         tables = frozenset(declared.tables) or None
         for rows in _row_tables(backends, _RowTables(declared.to, tables, frozenset(), ())):
             if not backends.adapters[rows.adapter].startswith(_OBJECT_STORES):
-                yield _Mover(setting, frozenset(where), rows)
+                yield _RowWriter(setting, frozenset(where), rows)
 
 
 def _row_tables(backends: Backends, undivided: _RowTables) -> Iterator[_RowTables]:
@@ -345,7 +345,7 @@ def _row_tables(backends: Backends, undivided: _RowTables) -> Iterator[_RowTable
             yield from _row_tables(backends, rest)
 
 
-def _share_adapter(backends: Backends, first: _Mover, second: _Mover) -> bool:
+def _share_adapter(backends: Backends, first: _RowWriter, second: _RowWriter) -> bool:
     """Return whether both write to the same adapter, or to two adapters with the same URI."""
     return backends.adapters[first.rows.adapter] == backends.adapters[second.rows.adapter]
 

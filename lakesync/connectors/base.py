@@ -190,20 +190,20 @@ def probes_of(source: Source) -> Sequence[Probe]:
     return [Probe(table.name, partial(_first_page, source, table.name)) for table in source.tables]
 
 
-def describe_clock_skew(theirs_ms: float, whose: str, now_ms: Callable[[], float] = lambda: time.time() * 1000) -> str:
+def describe_clock_skew(source_ms: float, owner: str, now_ms: Callable[[], float] = lambda: time.time() * 1000) -> str:
     """Describe the difference between a source's clock and this machine's.
 
     Args:
-        theirs_ms: the source's time, in milliseconds since 1970.
-        whose: the clock's owner in the possessive, such as "the site's".
+        source_ms: the source's time, in milliseconds since 1970.
+        owner: the clock's owner in the possessive, such as "the site's".
         now_ms: returns this machine's time, in milliseconds since 1970.
     """
-    seconds = round((theirs_ms - now_ms()) / 1000)
+    seconds = round((source_ms - now_ms()) / 1000)
     if abs(seconds) < 5:
-        return f"{whose} clock agrees with this machine's"
+        return f"{owner} clock agrees with this machine's"
     relation = "ahead of" if seconds > 0 else "behind"
     return (
-        f"{whose} clock is {abs(seconds)} s {relation} this machine's. Polls use {whose} clock only, so no change is "
+        f"{owner} clock is {abs(seconds)} s {relation} this machine's. Polls use {owner} clock only, so no change is "
         "missed. Check which clock is wrong."
     )
 

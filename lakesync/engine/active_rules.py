@@ -66,7 +66,7 @@ class RulesCache:
         index = self.index(config)
         keys = index.client_keys(claims, view.buckets)
         directly = None if self.is_reindexed(view) else _row_test(index, claims)
-        return Access(index.relevant(claims), keys, config.rules_version, directly)
+        return Access(index.claims_read(claims), keys, config.rules_version, directly)
 
     def is_reindexed(self, view: ClientView) -> bool:
         """Return whether all rows are stored with the bucket keys of the active rules."""

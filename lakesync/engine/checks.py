@@ -293,7 +293,7 @@ def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: 
         for delta in rest
         if delta.client_id != sender
     ]
-    ahead = list(_ahead([delta for delta in rest if delta.client_id == sender], now_ms))
+    ahead = list(_future_rejections([delta for delta in rest if delta.client_id == sender], now_ms))
     rejected = [*malformed, *foreign, *ahead]
     summary = _summary(rejected, len(push.deltas))
     if malformed:
@@ -311,7 +311,7 @@ def _ambiguous(deltas: Sequence[RowDelta]) -> list[Rejection]:
     return [Rejection(each, ValidationError.code, message) for each in first if each in twice]
 
 
-def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
+def _future_rejections(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
     """Yield a rejection for each delta whose clock is too far ahead."""
     bound = now_ms + hlc.MAX_DRIFT_MS
     for delta in deltas:

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from lakesync.model.types import Claims, Position
-from lakesync.rules.model import SyncRules, pass_all
+from lakesync.rules.model import SyncRules, all_rows_rules
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
@@ -45,10 +45,10 @@ _PERIODS_KEPT = 100
 client may have been sent any row."""
 
 
-class Start(NamedTuple):
-    """Where a pull from a source begins."""
+class PageStart(NamedTuple):
+    """Where a page of a source begins, and the client's position before it."""
 
-    known: SourcePosition
+    position: SourcePosition
     """The client's position in the source, updated by what the client's cursor confirms."""
     cursor: int
     """The client's cursor in the gateway's own feed."""
@@ -63,9 +63,9 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
         record: the client's record; None if it has none.
         source: the source's name.
     """
-    for known in record.sources if record is not None else ():
-        if known.source == source:
-            return known
+    for position in record.sources if record is not None else ():
+        if position.source == source:
+            return position
     return SourcePosition(source)
 
 
@@ -78,14 +78,14 @@ def resolve(record: ClientRecord | None, since: int) -> int:
         record: the client's record; None if it has none.
         since: the cursor that the client sent.
     """
-    for known in record.sources if record is not None else ():
-        for mark, cursor in known.marks:
+    for position in record.sources if record is not None else ():
+        for mark, cursor in position.marks:
             if mark == since and not _is_feed_cursor(record, since):
                 return cursor
     return since
 
 
-def with_confirmation(record: ClientRecord | None, known: SourcePosition, since: int) -> SourcePosition:
+def with_confirmation(record: ClientRecord | None, position: SourcePosition, since: int) -> SourcePosition:
     """Return a client's position after a request with the cursor `since`, which may confirm a page.
 
     If `since` is the mark of the unconfirmed page, the client has that page. The page counts as confirmed only if all
@@ -94,25 +94,25 @@ def with_confirmation(record: ClientRecord | None, known: SourcePosition, since:
 
     Args:
         record: the client's record; None if it has none.
-        known: the client's position in the source.
+        position: the client's position in the source.
         since: the cursor that the client sent.
     """
-    pending = known.pending
+    pending = position.pending
     if pending is None or pending.mark != since or _is_feed_cursor(record, since):
-        return known
-    if pending.start == known.confirmed:
-        return msgspec.structs.replace(known, confirmed=pending.end, pending=None, pass_position=None)
-    return _continue_pass(known, pending)
+        return position
+    if pending.start == position.confirmed:
+        return replace(position, confirmed=pending.end, pending=None, pass_position=None)
+    return _continue_pass(position, pending)
 
 
-def begin(
+def page_start(
     record: ClientRecord | None,
     source: str,
     since: int,
     rules: SyncRules,
     claims: Claims,
     newest: Callable[[], Position | None],
-) -> Start:
+) -> PageStart:
     """Return where a pull with the cursor `since` begins.
 
     Args:
@@ -123,50 +123,52 @@ def begin(
         claims: the claims that the rules read.
         newest: returns the newest position of the source, None if it is empty; called if rules or claims are new.
     """
-    known = _in_access_period(position_in(record, source), rules, claims, newest)
+    position = _in_access_period(position_in(record, source), rules, claims, newest)
     cursor = resolve(record, since)
     if cursor < MIN_CURSOR:
-        return Start(known, cursor, known.pass_position)
-    known = with_confirmation(record, known, since)
-    if known.pending is not None and known.pending.attempts >= MAX_ATTEMPTS:
-        known = _continue_pass(known, known.pending)
-    if known.pending is not None:  # the page was not confirmed, so it is sent again
-        return Start(known, cursor, known.pending.start)
-    return Start(known, cursor, known.pass_position or known.confirmed)
+        return PageStart(position, cursor, position.pass_position)
+    position = with_confirmation(record, position, since)
+    if position.pending is not None and position.pending.attempts >= MAX_ATTEMPTS:
+        position = _continue_pass(position, position.pending)
+    if position.pending is not None:  # the page was not confirmed, so it is sent again
+        return PageStart(position, cursor, position.pending.start)
+    return PageStart(position, cursor, position.pass_position or position.confirmed)
 
 
-def end(
-    start: Start,
+def after_page(
+    start: PageStart,
     record: ClientRecord | None,
     since: int,
-    at: Position | None,
+    page_end: Position | None,
     tables: frozenset[str],
     *,
-    more: bool,
+    has_more: bool,
 ) -> tuple[SourcePosition, int]:
     """Return a client's position in the source after a page is sent, and the cursor of the response.
 
     Args:
-        start: where the page began, as returned by `begin`.
+        start: where the page began, as returned by `page_start`.
         record: the client's record, which has the marks and cursors that a new mark must differ from; None if it has
             none.
         since: the cursor that the client sent.
-        at: where the page ends; None if the source is empty.
+        page_end: where the page ends; None if the source is empty.
         tables: the tables of the rows in the page; empty if the page has no deltas.
-        more: whether the source has more after the page.
+        has_more: whether the source has more after the page.
     """
-    known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
-    known = _extend_access_period(known, at)
+    position = replace(start.position, tables=tuple(sorted({*start.position.tables, *tables})))
+    position = _extend_access_period(position, page_end)
     if start.cursor < MIN_CURSOR:
-        return msgspec.structs.replace(known, pass_position=at if more else None), start.cursor
+        return replace(position, pass_position=page_end if has_more else None), start.cursor
     if not tables:  # an empty page needs no mark: if the response is lost, the client misses nothing
-        if start.after == known.confirmed:  # the client has all pages before this one, so it has everything up to here
-            return msgspec.structs.replace(known, confirmed=at, pending=None, pass_position=None), since
-        return msgspec.structs.replace(known, pending=None, pass_position=at if more else None), since
-    attempts = known.pending.attempts + 1 if known.pending is not None else 1  # `begin` keeps a page that is sent again
+        if (
+            start.after == position.confirmed
+        ):  # the client has all pages before this one, so it has everything up to here
+            return replace(position, confirmed=page_end, pending=None, pass_position=None), since
+        return replace(position, pending=None, pass_position=page_end if has_more else None), since
+    attempts = position.pending.attempts + 1 if position.pending is not None else 1
     mark = _free_mark(record, since)
-    marks = ((mark, start.cursor), *known.marks)[:_MARKS_KEPT]
-    return msgspec.structs.replace(known, pending=PendingPage(mark, at, attempts, start.after, more), marks=marks), mark
+    marks = ((mark, start.cursor), *position.marks)[:_MARKS_KEPT]
+    return replace(position, pending=PendingPage(mark, page_end, attempts, start.after, has_more), marks=marks), mark
 
 
 def with_restart(record: ClientRecord) -> ClientRecord:
@@ -176,9 +178,9 @@ def with_restart(record: ClientRecord) -> ClientRecord:
     an old mark, and may still have rows.
     """
     restarted = tuple(
-        msgspec.structs.replace(known, confirmed=None, pending=None, pass_position=None) for known in record.sources
+        replace(position, confirmed=None, pending=None, pass_position=None) for position in record.sources
     )
-    return msgspec.structs.replace(record, sources=restarted)
+    return replace(record, sources=restarted)
 
 
 def after_request(record: ClientRecord, since: int) -> ClientRecord:
@@ -188,34 +190,32 @@ def after_request(record: ClientRecord, since: int) -> ClientRecord:
         record: the client's record.
         since: the cursor that the client sent.
     """
-    return msgspec.structs.replace(
-        record, sources=tuple(with_confirmation(record, known, since) for known in record.sources)
-    )
+    return replace(record, sources=tuple(with_confirmation(record, position, since) for position in record.sources))
 
 
-def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
+def with_position(record: ClientRecord, position: SourcePosition) -> ClientRecord:
     """Return the client's record with this position, which replaces the one in the same source.
 
     Args:
         record: the client's record.
-        known: the position in one source.
+        position: the position in one source.
     """
-    others = tuple(other for other in record.sources if other.source != known.source)
-    return msgspec.structs.replace(record, sources=(*others, known))
+    others = tuple(other for other in record.sources if other.source != position.source)
+    return replace(record, sources=(*others, position))
 
 
-def _continue_pass(known: SourcePosition, pending: PendingPage) -> SourcePosition:
-    """Return the position with which an unconfirmed page is passed: after the page, or at the start of the next pass.
+def _continue_pass(position: SourcePosition, pending: PendingPage) -> SourcePosition:
+    """Return the position with which an unconfirmed page is skipped: after the page, or at the start of the next pass.
 
     Args:
-        known: the client's position.
+        position: the client's position.
         pending: its unconfirmed page.
     """
-    return msgspec.structs.replace(known, pending=None, pass_position=pending.end if pending.has_more else None)
+    return replace(position, pending=None, pass_position=pending.end if pending.has_more else None)
 
 
 def _in_access_period(
-    known: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
+    position: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
 ) -> SourcePosition:
     """Return the position under these rules and claims. If they changed, the source is read again from its beginning.
 
@@ -224,20 +224,18 @@ def _in_access_period(
     removed.
 
     Args:
-        known: the client's position.
+        position: the client's position.
         rules: the active rules.
         claims: the claims that the rules read.
         newest: returns the newest position of the source; called only if a new period begins.
     """
-    periods = known.access_periods
+    periods = position.access_periods
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
     if same is not None and same is periods[-1]:
-        return known
+        return position
     others = [each for each in periods if each is not same and each.last is not None]
     access_periods = _within_bounds((*others, same or AccessPeriod(rules, claims, newest())))
-    return msgspec.structs.replace(
-        known, access_periods=access_periods, confirmed=None, pending=None, pass_position=None
-    )
+    return replace(position, access_periods=access_periods, confirmed=None, pending=None, pass_position=None)
 
 
 def _within_bounds(periods: tuple[AccessPeriod, ...]) -> tuple[AccessPeriod, ...]:
@@ -247,17 +245,15 @@ def _within_bounds(periods: tuple[AccessPeriod, ...]) -> tuple[AccessPeriod, ...
         return periods
     oldest, kept = periods[: surplus + 1], periods[surplus + 1 :]
     last = max((period.last for period in oldest if period.last is not None), default=None)
-    return (AccessPeriod(pass_all(), {}, last=last), *kept)
+    return (AccessPeriod(all_rows_rules(), {}, last=last), *kept)
 
 
-def _extend_access_period(known: SourcePosition, at: Position | None) -> SourcePosition:
-    """Return the position after extending its current access period to a page that ends at `at`."""
-    period = known.access_periods[-1]
-    if at is None or (period.last is not None and period.last >= at):
-        return known
-    return msgspec.structs.replace(
-        known, access_periods=(*known.access_periods[:-1], msgspec.structs.replace(period, last=at))
-    )
+def _extend_access_period(position: SourcePosition, page_end: Position | None) -> SourcePosition:
+    """Return the position with its current access period extended to `page_end`, the end of a page that is sent."""
+    period = position.access_periods[-1]
+    if page_end is None or (period.last is not None and period.last >= page_end):
+        return position
+    return replace(position, access_periods=(*position.access_periods[:-1], replace(period, last=page_end)))
 
 
 def _free_mark(record: ClientRecord | None, since: int) -> int:
@@ -265,7 +261,7 @@ def _free_mark(record: ClientRecord | None, since: int) -> int:
 
     Multiples of `ARRIVAL_STEP` are arrivals (the gateway's timestamps of commits), so they are never marks.
     """
-    used = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
+    used = {mark for position in record.sources for mark, _ in position.marks} if record is not None else set()
     mark = since - 1
     while mark % ARRIVAL_STEP == 0 or mark in used or _is_feed_cursor(record, mark):
         mark -= 1

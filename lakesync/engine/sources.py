@@ -35,7 +35,7 @@ from lakesync.feed.client_state import current
 from lakesync.model.errors import NotFoundError, StagingUnavailableError
 from lakesync.model.merge import RowState
 from lakesync.model.types import Claims, Position, RowDelta, RowKey, SyncPull, SyncResponse
-from lakesync.rules.model import matches, pass_all
+from lakesync.rules.model import all_rows_rules, matches
 from lakesync.staging.records import ClientRecord, StoredRow
 from lakesync.staging.records.clients import AccessPeriod, SourcePosition
 from lakesync.staging.store import TransactionStore
@@ -331,11 +331,11 @@ class Sources:
             self._gateway_id,
             lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
         ).result()
-        relevant = self._rules.index(config).relevant(claims)
-        rules = config.rules or pass_all()
-        start = positions.begin(record, source, pull.since_hlc, rules, relevant, adapter.newest_position)
-        page = read_source(adapter, start.after, start.known.access_periods, pull.max_deltas)
-        known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
+        claims_read = self._rules.index(config).claims_read(claims)
+        rules = config.rules or all_rows_rules()
+        start = positions.page_start(record, source, pull.since_hlc, rules, claims_read, adapter.newest_position)
+        page = read_source(adapter, start.after, start.position.access_periods, pull.max_deltas)
+        known, cursor = positions.after_page(start, record, pull.since_hlc, page.end, page.tables, has_more=page.more)
         before = positions.position_in(record, source)
         if record is None or known != before:  # the position changed, and is stored before the response is sent
             now = self._wall()
@@ -376,7 +376,7 @@ class Sources:
 def _store_position(
     commit: ClientCommit,
     before: SourcePosition,
-    start: positions.Start,
+    start: positions.PageStart,
     pull: SyncPull,
     page: SourcePage,
     now_ms: int,
@@ -401,9 +401,9 @@ def _store_position(
         The cursor; None, without a change, if another position is stored now.
     """
     record = current(commit.client(pull.client_id), commit.epoch)
-    if positions.position_in(record, start.known.source) != before:
+    if positions.position_in(record, start.position.source) != before:
         return None
-    known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
+    known, cursor = positions.after_page(start, record, pull.since_hlc, page.end, page.tables, has_more=page.more)
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
     confirmed = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
     commit.put_client(positions.with_position(confirmed, known))

@@ -401,7 +401,7 @@ class ObjectFlushQueue:
                     continue
                 yield job
                 remaining = remaining - 1 if remaining is not None else None
-            more = page.more
+            more = page.has_more
 
     def _job(self, key: str) -> FlushJob | None:
         """Return the job in an object; None if another worker has removed it, or if it cannot be decoded."""

@@ -242,7 +242,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
                 dead = () if op == "DELETE" else tuple([column.column for column in delta.columns])
                 return Outcome((), dead, False, was_visible, was_visible)
             if op == "DELETE":
-                self._bury(stamp)
+                self._set_tombstone(stamp)
                 return Outcome((), (), True, was_visible, self.visible)
             inserts = op == "INSERT" and (self.inserted is None or stamp > self.inserted)
             if inserts:
@@ -296,7 +296,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
             cells[name] = Cell(origin, column.value.copy(), at)
         return (tuple([name for name in names if name not in not_won]) if not_won else names), tuple(lost)
 
-    def _bury(self, stamp: Stamp) -> None:
+    def _set_tombstone(self, stamp: Stamp) -> None:
         """Set the tombstone, and delete the columns and the INSERT with a smaller or equal stamp."""
         self.tombstone = stamp
         for name in [name for name, cell in self.cells.items() if cell.origin.stamp <= stamp]:

@@ -100,7 +100,7 @@ class BucketIndex:
         """
         return frozenset(prefix for bucket in self._buckets for prefix in bucket.client_prefixes(claims))
 
-    def relevant(self, claims: Claims) -> Claims:
+    def claims_read(self, claims: Claims) -> Claims:
         """Return the claims that the rules read; two clients that are equal in these see the same rows."""
         return {name: value for name, value in claims.items() if name in self._claims}
 

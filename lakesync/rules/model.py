@@ -155,7 +155,7 @@ def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
     return value
 
 
-def pass_all() -> SyncRules:
+def all_rows_rules() -> SyncRules:
     """Return rules that show every row to every client."""
     return SyncRules(1, ())
 

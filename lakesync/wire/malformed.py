@@ -79,16 +79,16 @@ def check_hlc_texts(body: bytes, push: SyncPush) -> None:
         raise error
 
 
-def push_error(body: bytes, otherwise: str) -> ValidationError:
+def push_error(body: bytes, default_message: str) -> ValidationError:
     """Return the error for a malformed push, with a rejection for every malformed delta; the caller raises it.
 
     Args:
         body: the push as JSON.
-        otherwise: the message if no problem is found.
+        default_message: the message if no problem is found.
     """
     rejected = malformed_deltas(body)
     problem = rejected[0].message if rejected else _cursor_problem(body)
-    return ValidationError(problem or otherwise, rejected)
+    return ValidationError(problem or default_message, rejected)
 
 
 def _cursor_problem(body: bytes) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse.erasure.coverage import deltas_of, landed_by
+from lakehouse.erasure.coverage import deltas_of, polled_rows_of
 from lakehouse.maintenance import literal
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
@@ -261,10 +261,10 @@ def test_an_erasure_with_hostile_ids_selects_only_its_own_rows(spark_server):
             for request in (by_row, by_client):
                 found = deltas_of([request]).select(spark, "hostile", "row_id").collect()
                 assert [row["row_id"] for row in found] == [text]
-            found = landed_by(by_row, "desk").select(spark, "hostile", "row_id").collect()
+            found = polled_rows_of(by_row, "desk").select(spark, "hostile", "row_id").collect()
             assert [row["row_id"] for row in found] == [text]
         none = erasure(client_id="connector:' OR '1'='1")
-        assert landed_by(none, None).select(spark, "hostile").count() == 0
+        assert polled_rows_of(none, None).select(spark, "hostile").count() == 0
 
 
 def test_properties_of_spark_tables_have_the_given_values(spark_server):

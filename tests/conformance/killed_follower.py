@@ -29,7 +29,7 @@ def follow(kind: str, folder: Path, servers: Mapping[str, str], count: int) -> N
     """Follow so many pushes to a place, whose servers listen as told."""
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
-    list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes(count)), [NOTES], at_once=5))
+    list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes(count)), [NOTES], min_deltas=5))
 
 
 def load(kind: str, folder: Path, servers: Mapping[str, str], count: int, parts: int = 3) -> None:
@@ -67,7 +67,7 @@ def part_of_load(
     wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
     start = {stream: (since or {}).get(stream, -1) for stream in begun.until}
     name, choice = part_name("leaf", number), DeltaSelection(part=part)
-    return list(follow_history(adapter, name, choice, wanted, [NOTES], upto=begun.until, at_once=5, since=start))
+    return list(follow_history(adapter, name, choice, wanted, [NOTES], until=begun.until, min_deltas=5, since=start))
 
 
 def last_arrivals(made: Pushes) -> dict[str, int]:

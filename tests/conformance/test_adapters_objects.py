@@ -38,7 +38,7 @@ def keys(store, prefix="", limit=1000):
         page = store.list_objects(prefix, after=after, limit=limit)
         assert len(page.objects) <= limit
         found += [info.key for info in page.objects]
-        if not page.more:
+        if not page.has_more:
             return found
         after = page.objects[-1].key
 
@@ -164,7 +164,7 @@ def test_listings_are_correct_for_all_keys(kind):
             rest = [key for key in ordered if key.encode() > after.encode()]
             page = store.list_objects(prefix, after=after, limit=limit)
             assert [info.key for info in page.objects] == rest[:limit]
-            assert page.more == (len(rest) > limit)
+            assert page.has_more == (len(rest) > limit)
             store.close()
 
     holds()

@@ -24,7 +24,7 @@ def follow(adapter, schema, pushes, at_once=25_000, calls=1):
     """Take pushes, in so many runs; transactions of so many deltas."""
     size = -(-len(pushes) // calls) or 1
     for end in range(size, len(pushes) + size, size):
-        list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes[:end]), [schema], at_once=at_once))
+        list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes[:end]), [schema], min_deltas=at_once))
 
 
 def shown(adapter, schema):

@@ -64,10 +64,10 @@ def test_a_follower_applies_missing_deltas_once(request, kind, tmp_path):
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(5 if kind == "bigquery" else 12)
     assert read_follower_progress(adapter, "leaf", EVERYTHING) == FollowerProgress()
-    first = carry(adapter, made[:4], at_once=5)
+    first = carry(adapter, made[:4], min_deltas=5)
     assert sum(part.deltas for part in first) == 12
     assert len(first) > 1
-    carry(adapter, made, at_once=5)
+    carry(adapter, made, min_deltas=5)
     once(adapter, made)
     assert carry(adapter, made) == []
     if kind in TABLES:
@@ -89,9 +89,9 @@ def test_another_selection_restarts_and_a_concurrent_run_is_rejected(tmp_path):
     carry(adapter, made)
     narrow = DeltaSelection(tables=("notes",))
     assert read_follower_progress(adapter, "leaf", narrow) == FollowerProgress(narrow)
-    ahead = follow_history(adapter, "leaf", narrow, history(made), at_once=6)
+    ahead = follow_history(adapter, "leaf", narrow, history(made), min_deltas=6)
     next(ahead)
-    list(follow_history(adapter, "leaf", narrow, history(made), at_once=6))
+    list(follow_history(adapter, "leaf", narrow, history(made), min_deltas=6))
     with pytest.raises(IntegrityError, match="another run has moved it"):
         next(ahead)
     assert len(everything(adapter)) == 36
@@ -126,7 +126,7 @@ def test_a_killed_follower_resumes(request, kind, place, tmp_path):
     assert Forked(follow, kind, tmp_path, dict(SERVERS), count, environment=environment).wait(120) == -9
     adapter, made = DATABASES[kind](tmp_path), pushes(count)
     before = read_follower_progress(adapter, "leaf", EVERYTHING).deltas
-    again = carry(adapter, made, at_once=5)
+    again = carry(adapter, made, min_deltas=5)
     assert 0 < sum(part.deltas for part in again) == 3 * count - before
     once(adapter, made)
     if kind in TABLES:
@@ -143,12 +143,12 @@ def test_a_follower_resumes_after_bigquery_dies(kind, dies, tmp_path, monkeypatc
         monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 1.0)
         adapter, made = DATABASES[kind](tmp_path), pushes(4)
         with pytest.raises(AdapterError):
-            carry(adapter, made, at_once=5)
+            carry(adapter, made, min_deltas=5)
         assert not server.listens()
         server.again()
         monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 60.0)
         before = read_follower_progress(adapter, "leaf", EVERYTHING).deltas
-        assert sum(part.deltas for part in carry(adapter, made, at_once=5)) == 12 - before
+        assert sum(part.deltas for part in carry(adapter, made, min_deltas=5)) == 12 - before
         once(adapter, made)
         shows(adapter, made)
         adapter.close()
@@ -166,7 +166,7 @@ def test_a_follower_with_an_unreachable_destination_fails_and_catches_up(request
     assert "secret" not in str(told.value)
     monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 60.0)
     wire = Wire(port_of(kind), at=port)
-    carry(adapter, made, at_once=5)
+    carry(adapter, made, min_deltas=5)
     once(adapter, made)
     adapter.close()
     wire.close()

@@ -37,7 +37,7 @@ def test_a_load_applies_missing_deltas_once(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(size_of(kind))
-    carry(adapter, made[:2], at_once=5)
+    carry(adapter, made[:2], min_deltas=5)
     before = read_follower_progress(adapter, "leaf", EVERYTHING)
     until = last_arrivals(made)
     begun = begin_load(adapter, "leaf", EVERYTHING, until, 3, [NOTES])
@@ -98,7 +98,7 @@ def test_several_processes_apply_parts_concurrently(request, kind, tmp_path):
     more = [
         ("z", arrival, [replace(each, client_id="z", hlc=each.hlc + 7) for each in some]) for _, arrival, some in made
     ]
-    another = follow_history(adapter, "other", EVERYTHING, history(more[:30]), [NOTES], at_once=5)
+    another = follow_history(adapter, "other", EVERYTHING, history(more[:30]), [NOTES], min_deltas=5)
     assert sum(each.deltas for each in another) == 90  # meanwhile, into the same rows
     assert [each.wait(120) for each in running] == [0, 0, 0, 0]
     assert finish_load(adapter, "leaf", EVERYTHING).deltas == 180
@@ -116,7 +116,7 @@ def test_several_processes_apply_parts_concurrently(request, kind, tmp_path):
 
 def test_a_reader_by_arrival_waits_for_the_end_of_a_load(tmp_path):
     adapter, cold, made = SqliteAdapter(tmp_path / "a.db"), SqliteAdapter(tmp_path / "cold.db"), pushes()
-    carry(adapter, made[:4], at_once=5)
+    carry(adapter, made[:4], min_deltas=5)
     reader, place = LoadBarrier(adapter), LoadBarrier(LifecycleAdapter(adapter, cold, 0))
     first = reader.query_deltas_since(DeltaQuery())
     after = DeltaQuery(after=adapter.newest_position())
@@ -161,7 +161,7 @@ def test_a_load_with_other_schemas_restarts(tmp_path):
     assert load_to_resume(adapter, at, [NOTES]) == begun
     wider = replace(NOTES, columns=(*NOTES.columns, Column("more", "string")))
     assert load_to_resume(adapter, at, [wider]) is None
-    list(follow_history(adapter, "leaf", EVERYTHING, history(made), [wider], at_once=5))
+    list(follow_history(adapter, "leaf", EVERYTHING, history(made), [wider], min_deltas=5))
     once(adapter, made)
     shows(adapter, made)
     with pytest.raises(IntegrityError, match="is already finished"):
@@ -176,7 +176,7 @@ def test_a_concurrent_run_of_a_load_is_rejected(tmp_path):
         finish_load(adapter, "leaf", EVERYTHING)
     part = begun.part(0)
     wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
-    slow = follow_history(adapter, "leaf#0", DeltaSelection(part=part), wanted, upto=begun.until, at_once=5)
+    slow = follow_history(adapter, "leaf#0", DeltaSelection(part=part), wanted, until=begun.until, min_deltas=5)
     next(slow)
     part_of_load(adapter, begun, made, 0)
     with pytest.raises(IntegrityError, match="another run has moved it"):

@@ -137,7 +137,7 @@ def test_b11_one_failing_part_of_each_kind_does_not_delay_the_others(tenants, sp
         ("value", "orders", "a_typed", 1),
         ("value", "orders", "misfit", 1),
     }
-    lags.read(tenants.engine.store, lambda: tenants.instance, anew=True)
+    lags.read(tenants.engine.store, lambda: tenants.instance, read_again=True)
     assert report_in(tenants.engine.store.marks()).dead_letters == report.dead_letters, "since the same moment"
 
     assert not run.success

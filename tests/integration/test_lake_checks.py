@@ -12,7 +12,7 @@ from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, hi
 from lakehouse.sessions import session
 from lakehouse.table_access import TableSize, table_size
 from lakehouse.table_definitions import LakeNames, read_version
-from lakehouse.tables.audit import rows_unlike_merge, unlike_history
+from lakehouse.tables.audit import days_unlike_history, rows_unlike_merge
 from lakehouse.tables.increments import merge_table
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import MAX_DRIFT_MS
@@ -97,7 +97,7 @@ def lake(shared_lake):
 def test_a_sound_lake_has_no_faults(lake, spark):
     assert rows_unlike_merge(spark, "t", lake.names) == []
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
-    assert unlike_history(spark, "t", lake.names) == []
+    assert days_unlike_history(spark, "t", lake.names) == []
     assert future_deltas(spark, lake.names) == []
     assert checkpoint_differences(spark, lake.checkpoint, lake.names) == []
     counted = table_size(spark, lake.names.state("t"))
@@ -116,7 +116,7 @@ def test_a_state_that_differs_from_the_merge_is_found_in_the_whole_history_and_o
     # The altered tombstone comes from no delta of the day, so only the whole history shows it.
     assert [each.row for each in rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
-    (by_day,) = unlike_history(spark, "t", lake.names)
+    (by_day,) = days_unlike_history(spark, "t", lake.names)
     assert (by_day.gateway, by_day.day, by_day.stored.rows, by_day.merged.rows) == ("g", DAYS[0].isoformat(), 1, 2)
 
 
@@ -125,7 +125,7 @@ def test_an_altered_value_is_found_on_its_day(lake, spark):
         "UPDATE {state} SET _cells = map('title', named_struct('hlc', _cells['title'].hlc, 'client_id', 'a',"
         " 'delta_id', _cells['title'].delta_id, 'width', 1, 'value', '\"by hand\"')) WHERE _row = 'row-4'"
     )
-    (found,) = unlike_history(spark, "t", lake.names)
+    (found,) = days_unlike_history(spark, "t", lake.names)
     assert (found.day, found.stored.cells) == (DAYS[1].isoformat(), found.merged.cells)
     assert found.stored.cell_sum != found.merged.cell_sum
 

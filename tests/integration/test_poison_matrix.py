@@ -144,7 +144,7 @@ class System:
 
     def behind(self):
         """What `lakesync status` would name as behind now."""
-        self.lags.read(self.engine.store, lambda: self.instance, anew=True)
+        self.lags.read(self.engine.store, lambda: self.instance, read_again=True)
         return {lag.key for lag in report_in(self.engine.store.marks()).lags}
 
     def lacking(self, destinations, without=()):

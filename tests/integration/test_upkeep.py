@@ -21,7 +21,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, at_snapshot
 from lakehouse.tables import writes
-from lakehouse.tables.audit import unlike_history
+from lakehouse.tables.audit import days_unlike_history
 from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
@@ -182,5 +182,5 @@ def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monke
     world.merge()
     assert joined[0] > 0
     assert len(joined) == 2, "the merge's first commit was refused, as the files that it read were gone"
-    assert unlike_history(world.spark, "notes", NAMES) == []
+    assert days_unlike_history(world.spark, "notes", NAMES) == []
     assert duplicate_keys(world.spark, "notes", NAMES) == []

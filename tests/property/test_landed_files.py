@@ -49,7 +49,9 @@ def landed(folder, pages, size):
         pq.write_table(rows.table(), path)
         size, newest = path.stat().st_size, rows.newest
         files.append(
-            LandedFile(f"file://{path}", rows.count, size, date(2026, 1, 1), number, first, newest, newest, claims=True)
+            LandedFile(
+                f"file://{path}", rows.count, size, date(2026, 1, 1), number, first, newest, newest, has_claims=True
+            )
         )
     return files, places
 
@@ -98,13 +100,13 @@ def test_changes_read_from_files_equal_the_diff(tmp_path_factory, identity, clai
     nothing = LandedTable("issues", identity, tuple(files), (), -1)
     assert set(nothing.claim_columns()) <= set(claimed)
     before = nothing._replace(known=known(folder, KnownRows(nothing, last)), since=last)
-    before = before._replace(files=tuple(file for file in files if file.last > last))
+    before = before._replace(files=tuple(file for file in files if file.last_page > last))
     assert plain(before.known_rows()) == (states[cuts[0] - 1] if cuts[0] else {})
     for start, end in pairwise([*cuts, len(pages)]):
         telling = PendingPages(before, CLIENT, [-1, *places][start], [-1, *places][end], parts)
         found = [delta for part in range(parts) for delta in changes(telling.deltas(part))]
         assert same(found) == same([change for of_page in told[start:end] for change in of_page])
-    whole = KnownRows(before, files[-1].last)
+    whole = KnownRows(before, files[-1].last_page)
     assert plain(whole.rows()) == {row_id: jcs(columns) for row_id, columns in rows.items()}
     there = compare_census(whole, Census(None, iter([["r0", "r1"], ["new", "new"]])))
     assert (there.known, there.unknown) == (len(rows), sorted({"r0", "r1", "new"} - rows.keys()))

@@ -124,7 +124,7 @@ def test_unchanged_rows_do_not_land():
 def test_a_long_poll_stops_after_a_page_and_tasks_share_the_budget(limits):
     pages = {name: [page(name, f"r{number}", at=number) for number in range(4)] for name in ("a", "b")}
     _, results = done(work(pages, **limits))
-    assert [(each.more, each.position.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
+    assert [(each.has_more, each.position.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
     assert all(each.position.counted_ms is None for each in results)
 
 
@@ -132,7 +132,7 @@ def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
     row = SourceRow("r", {})
     whole = ParallelRead([Piece([row]), Piece([row], [row])], {"at": 9})
     rows, results = done(work({"a divided": whole, "b divided": whole}, Divided))
-    assert [(each.table, each.rows, each.more, each.lands_partially) for each in results] == [
+    assert [(each.table, each.rows, each.has_more, each.lands_partially) for each in results] == [
         ("a", 1, False, False),
         ("a", 2, False, False),
         ("b", 0, True, True),

@@ -34,7 +34,7 @@ class ObjectPage(msgspec.Struct, frozen=True):
     """One page of a listing."""
 
     objects: tuple[ObjectInfo, ...]
-    more: bool
+    has_more: bool
     """Whether objects follow after the last of these."""
 
 

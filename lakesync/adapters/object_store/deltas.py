@@ -280,7 +280,7 @@ class ObjectDeltas:
             page = self.objects.list_objects(prefix, after=after)
             yield from page.objects
             after = page.objects[-1].key if page.objects else after
-            more = page.more
+            more = page.has_more
 
     def _read(self, file: DeltaFile) -> pa.Table:
         """Return an object's deltas, from the cache if the object is unchanged."""

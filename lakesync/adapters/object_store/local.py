@@ -67,9 +67,9 @@ class LocalDisk:
                 if info is None:
                     continue  # deleted meanwhile
                 if len(found) == limit:
-                    return ObjectPage(tuple(found), more=True)
+                    return ObjectPage(tuple(found), has_more=True)
                 found.append(info)
-        return ObjectPage(tuple(found), more=False)
+        return ObjectPage(tuple(found), has_more=False)
 
     def delete_object(self, key: str) -> None:
         """Delete an object if it exists."""
@@ -104,7 +104,7 @@ class LocalDisk:
         scratch = self._write_scratch(data)
         try:
             crash_point("local.before_place")
-            placed = self._place(scratch, path, if_absent=if_absent)
+            placed = self._move_into_place(scratch, path, if_absent=if_absent)
         finally:
             scratch.unlink(missing_ok=True)
         crash_point("local.after_place")
@@ -121,7 +121,7 @@ class LocalDisk:
         return scratch
 
     @staticmethod
-    def _place(scratch: Path, path: Path, *, if_absent: bool) -> bool:
+    def _move_into_place(scratch: Path, path: Path, *, if_absent: bool) -> bool:
         """Give a scratch file its final name. Return False if `if_absent` is set and the name exists."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if not if_absent:

@@ -156,7 +156,7 @@ class S3Objects:
                 found += [_info(each["Key"].removeprefix(self._prefix), each) for each in keys]
                 more = bool(response["IsTruncated"])
                 if not more or len(found) >= limit or not keys:
-                    return ObjectPage(tuple(found), more=more)
+                    return ObjectPage(tuple(found), has_more=more)
                 start = keys[-1]["Key"]
 
     def delete_object(self, key: str) -> None:

@@ -146,8 +146,8 @@ def follow_history(
     history: Iterable[pa.RecordBatch],
     schemas: Sequence[TableSchema] = (),
     transform: ContentTransform = UNCHANGED,
-    upto: Mapping[str, int] = NO_STREAMS,
-    at_once: int = TRANSACTION_DELTAS,
+    until: Mapping[str, int] = NO_STREAMS,
+    min_deltas: int = TRANSACTION_DELTAS,
     since: Mapping[str, int] = NO_STREAMS,
 ) -> Iterator[FollowedPart]:
     """Apply the history that a follower lacks, transaction by transaction.
@@ -159,8 +159,8 @@ def follow_history(
         history: `HISTORY_COLUMNS` in order of gateway, shard and arrival. Deltas already applied are skipped.
         schemas: the destination tables.
         transform: changes row contents before they are written.
-        upto: `GATEWAY/SHARD` → arrival up to which `history` is complete.
-        at_once: deltas per transaction, at least; it ends with a whole arrival.
+        until: `GATEWAY/SHARD` → arrival up to which `history` is complete.
+        min_deltas: deltas per transaction, at least; it ends with a whole arrival.
         since: as in `read_follower_progress`.
 
     Yields:
@@ -181,7 +181,7 @@ def follow_history(
     progress = replace(progress, row_columns=row_columns, load=None)
     key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PUSH_COLUMNS
     for part in split_parts(
-        _skip_applied(history, progress), key_columns, 1 if isinstance(adapter, ObjectDeltas) else at_once
+        _skip_applied(history, progress), key_columns, 1 if isinstance(adapter, ObjectDeltas) else min_deltas
     ):
         expected = table_checksum(part)
         new_progress = _progress_after(progress, selection, part, expected)
@@ -201,7 +201,10 @@ def follow_history(
         crash_point("follow.after_part")
         old_text, progress = new_text, new_progress
         yield FollowedPart(expected.deltas, new_progress, count_by_day(part))
-    streams = {**progress.streams, **{name: max(last, progress.streams.get(name, -1)) for name, last in upto.items()}}
+    streams = {
+        **progress.streams,
+        **{name: max(last, progress.streams.get(name, -1)) for name, last in until.items()},
+    }
     # The last deltas of a stream may not be selected. The mark moves beyond them, so that no run reads them again.
     progress = replace(progress, streams=streams)
     new_text = msgspec.json.encode(progress).decode()
@@ -386,13 +389,13 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     return zip(gateways, shards, strict=True)
 
 
-def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], at_once: int) -> Iterator[pa.Table]:
+def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], min_deltas: int) -> Iterator[pa.Table]:
     """Split history into tables, of which each ends where a value of `key_columns` changes.
 
     Args:
         history: sorted so that deltas with equal values in `key_columns` are adjacent.
         key_columns: deltas with equal values in these columns stay in one table.
-        at_once: the least number of deltas per table, except the last.
+        min_deltas: the least number of deltas per table, except the last.
     """
     import pyarrow as pa
 
@@ -401,9 +404,9 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], a
     for batch in history:
         pending.append(batch)
         count += batch.num_rows
-        while count > at_once:
+        while count > min_deltas:
             table = pa.Table.from_batches(pending)
-            end = _part_end(table, key_columns, at_once)
+            end = _part_end(table, key_columns, min_deltas)
             if end is None:
                 break
             yield table.slice(0, end)
@@ -411,7 +414,7 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], a
             pending, count = rest.to_batches(), len(rest)
     if pending:
         table = pa.Table.from_batches(pending)
-        while (end := _part_end(table, key_columns, at_once)) is not None:
+        while (end := _part_end(table, key_columns, min_deltas)) is not None:
             yield table.slice(0, end)
             table = table.slice(end)
         yield table

@@ -176,7 +176,7 @@ def erase(
     subject = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
     config = load_settings(data)
     gateway_id = choose_gateway(config, gateway)
-    output.confirm(f"Erase {subject} in gateway {gateway_id!r}? This cannot be undone.", yes=yes)
+    output.confirm(f"Erase {subject} in gateway {gateway_id!r}? This cannot be undone.", assume_yes=yes)
     with open_store(config) as store:
         if client is not None:
             erasure = store.erase_client(gateway_id, client)

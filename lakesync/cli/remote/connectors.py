@@ -104,7 +104,7 @@ def unregister(
 
     from lakesync.cli.connection import connect
 
-    output.confirm(f"Unregister the connector {name!r}?", yes=yes)
+    output.confirm(f"Unregister the connector {name!r}?", assume_yes=yes)
     response = connect(url, gateway, token_file, data).delete(f"/admin/connectors/{{gateway}}/{quote(name, safe='')}")
     output.fields(response, as_json=as_json)
 

@@ -42,7 +42,7 @@ _DESTINATION_ID = re.compile(r"(?P<destination>\w+)/(?P<adapter>\w+)!(?P<table>\
 """The id of a suspended table, `DESTINATION/ADAPTER!TABLE`; that of a value continues with `/GATEWAY/ROW/COLUMN`."""
 
 
-def letters_of_gateway(
+def dead_letters_of_gateway(
     kind: str | None, config: Config, gateway: str | None, connect: Callable[[], GatewayConnection]
 ) -> tuple[list[DeadLetter], list[LakeSyncError]]:
     """Read the dead letters in the lake, the declared destinations and the gateway.
@@ -63,11 +63,11 @@ def letters_of_gateway(
     errors: list[LakeSyncError] = []
     sources: list[Callable[[], Iterator[DeadLetter]]] = []
     if kind in (None, "value"):
-        sources.append(partial(_value_letters, config, gateway))
+        sources.append(partial(_rejected_values, config, gateway))
     if kind in (None, "destination"):
-        sources += [partial(_destination_letters, *each, gateway) for each in _write_targets(config)]
+        sources += [partial(_destination_dead_letters, *each, gateway) for each in _write_targets(config)]
     if kind in (None, "work"):
-        sources.append(lambda: _work_letters(connect()))
+        sources.append(lambda: _failed_updates(connect()))
     for read in sources:
         try:
             letters += read()
@@ -78,7 +78,7 @@ def letters_of_gateway(
     return letters, errors
 
 
-def _work_letters(remote: GatewayConnection) -> Iterator[DeadLetter]:
+def _failed_updates(remote: GatewayConnection) -> Iterator[DeadLetter]:
     """Yield the dead letters of kind `work`, which the gateway has.
 
     Raises:
@@ -96,7 +96,7 @@ def _work_letters(remote: GatewayConnection) -> Iterator[DeadLetter]:
         }
 
 
-def act_on_work(
+def retry_or_drop_updates(
     connect: Callable[[], GatewayConnection], method: Method, letter_id: str | None
 ) -> Iterator[tuple[str, Any]]:
     """Retry or drop dead letters of kind `work`.
@@ -114,7 +114,7 @@ def act_on_work(
         NotFoundError: there is no such dead letter.
         LakeSyncError: the gateway does not answer, or rejects the request.
     """
-    if letter_id is not None and is_destination_letter(letter_id):
+    if letter_id is not None and is_of_destination(letter_id):
         raise ValidationError(
             f"{letter_id!r} is a destination's dead letter, which cannot be {PAST_TENSES[method]}; remove the cause "
             "and run `lakesync dlq retry`"
@@ -125,12 +125,12 @@ def act_on_work(
             "change the schema and rebuild the table with `lakesync backfill tables/TABLE`"
         )
     remote = connect()
-    for each in [letter["id"] for letter in _work_letters(remote)] if letter_id is None else [letter_id]:
+    for each in [letter["id"] for letter in _failed_updates(remote)] if letter_id is None else [letter_id]:
         path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
         yield each, remote.post(path) if method == "retry" else remote.delete(path)
 
 
-def _value_letters(config: Config, gateway: str | None) -> Iterator[DeadLetter]:
+def _rejected_values(config: Config, gateway: str | None) -> Iterator[DeadLetter]:
     """Yield the dead letters of kind `value`; none if no catalogue is configured here.
 
     Args:
@@ -156,7 +156,7 @@ def _value_letters(config: Config, gateway: str | None) -> Iterator[DeadLetter]:
             }
 
 
-def is_destination_letter(letter_id: str) -> bool:
+def is_of_destination(letter_id: str) -> bool:
     """Return whether an id is that of a dead letter of kind `destination`."""
     return _DESTINATION_ID.fullmatch(letter_id) is not None
 
@@ -204,7 +204,7 @@ def _write_targets(config: Config) -> Iterator[tuple[str, WriteTarget]]:
             yield name, target
 
 
-def _destination_letters(name: str, target: WriteTarget, gateway: str | None) -> Iterator[DeadLetter]:
+def _destination_dead_letters(name: str, target: WriteTarget, gateway: str | None) -> Iterator[DeadLetter]:
     """Yield the dead letters of one adapter of a destination; none if the adapter does not suspend tables.
 
     Args:
@@ -242,7 +242,7 @@ def _destination_letters(name: str, target: WriteTarget, gateway: str | None) ->
             }
 
 
-def letters_of_app(path: Path) -> list[DeadLetter]:
+def dead_letters_of_app(path: Path) -> list[DeadLetter]:
     """Return the dead letters of an app.
 
     Args:
@@ -255,7 +255,7 @@ def letters_of_app(path: Path) -> list[DeadLetter]:
         return [*_edits(client), *_actions(client)]
 
 
-def act_on_app(path: Path, method: Method, letter_id: str | None) -> list[str]:
+def retry_or_drop_of_app(path: Path, method: Method, letter_id: str | None) -> list[str]:
     """Retry dead letters at the app's next sync, or drop them. A dropped change is reverted in the app's table.
 
     Args:

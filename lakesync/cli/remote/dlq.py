@@ -137,10 +137,10 @@ def retry(
     disappears when the row gets a value that fits, or when the table is rebuilt.
     """
     _check_selection(letter_id, everything=everything)
-    if letter_id is not None and app_file is None and dead_letters.is_destination_letter(letter_id):
+    if letter_id is not None and app_file is None and dead_letters.is_of_destination(letter_id):
         _retry_destination(letter_id, data, as_json=as_json)
     else:
-        _act("retry", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
+        _retry_or_drop("retry", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
 
 
 @dlq_app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
@@ -162,8 +162,8 @@ def drop(
     reverted.
     """
     _check_selection(letter_id, everything=everything)
-    output.confirm(f"Drop {letter_id or 'all dead letters'}?", yes=yes)
-    _act("drop", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
+    output.confirm(f"Drop {letter_id or 'all dead letters'}?", assume_yes=yes)
+    _retry_or_drop("drop", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
 
 
 def _letters(
@@ -194,9 +194,9 @@ def _letters(
     if app_file is not None:
         if kind is not None:
             raise typer.BadParameter("--kind does not apply to --app; an app has edits and actions only")
-        return dead_letters.letters_of_app(app_file), []
+        return dead_letters.dead_letters_of_app(app_file), []
     config = load_settings(data)
-    return dead_letters.letters_of_gateway(
+    return dead_letters.dead_letters_of_gateway(
         kind, config, gateway or config.remote.gateway, partial(connect, url, gateway, token_file, data)
     )
 
@@ -207,7 +207,7 @@ def _check_selection(letter_id: str | None, *, everything: bool) -> None:
         raise typer.BadParameter("give one ID or --all")
 
 
-def _act(
+def _retry_or_drop(
     method: dead_letters.Method,
     letter_id: str | None,
     app_file: Path | None,
@@ -229,9 +229,13 @@ def _act(
     past_tense = dead_letters.PAST_TENSES[method]
     changed: Iterable[tuple[str, Any]]
     if app_file is not None:
-        changed = ((each, {past_tense: each}) for each in dead_letters.act_on_app(app_file, method, letter_id))
+        changed = (
+            (each, {past_tense: each}) for each in dead_letters.retry_or_drop_of_app(app_file, method, letter_id)
+        )
     else:
-        changed = dead_letters.act_on_work(partial(connect, url, gateway, token_file, data), method, letter_id)
+        changed = dead_letters.retry_or_drop_updates(
+            partial(connect, url, gateway, token_file, data), method, letter_id
+        )
     count = 0
     for each, report in changed:
         count += 1

@@ -247,7 +247,7 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
     }
     changes: dict[str, str | None] = dict.fromkeys(removed)
     if reads_settings:
-        changes |= _without(config, frozenset(name for name, _ in secrets) - allowed).environment()
+        changes |= _without_settings(config, frozenset(name for name, _ in secrets) - allowed).environment()
     if storage is not None:
         # dagster-postgres is made for psycopg2, which SQLAlchemy 2.1 no longer chooses by itself
         changes[STORAGE_VARIABLE] = "postgresql+psycopg2" + storage.get_secret_value().removeprefix("postgresql")
@@ -279,7 +279,7 @@ def _urls_with_credentials(config: Config) -> Iterator[str]:
             yield url
 
 
-def _without(config: Config, names: frozenset[str]) -> Config:
+def _without_settings(config: Config, names: frozenset[str]) -> Config:
     """Return a configuration without the settings with these names, as `_secrets` yields them."""
     changes: dict[str, Any] = {}
     for name in names:

@@ -249,7 +249,7 @@ def _with_addresses(
         return config, None, code_port
     check_port(spark_port, "127.0.0.1", "LAKESYNC_SPARK_PORT")
     check_port(ui_port, "127.0.0.1", "LAKESYNC_SPARK_UI_PORT")
-    with display.working("downloading Spark's jars"):
+    with display.show_spinner("downloading Spark's jars"):
         paths = jars.ensure_all(s3=config.lake.warehouse.startswith("s3://"))
     config = config.replace(spark={"port": spark_port, "ui_port": ui_port, "ui_url": f"http://127.0.0.1:{ui_port}"})
     spark = spark_server.prepare(config, port=spark_port, token=_plain(config.spark.token) or "", jars=paths)

@@ -234,7 +234,7 @@ class Display:
         self._console.print(f"[dim]{escape(text)}[/]")
         self._event(event="note", text=text)
 
-    def working(self, text: str) -> AbstractContextManager[object]:
+    def show_spinner(self, text: str) -> AbstractContextManager[object]:
         """Return a context manager that shows a spinner with a text."""
         return self._console.status(text)
 

@@ -78,7 +78,7 @@ class EditClock:
         """
         return (max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
 
-    def turn_back(self, last: int) -> None:
+    def set_back(self, last: int) -> None:
         """Continue from `last`, or from `gateway_hlc` if that is higher.
 
         Call it after the local clock was ahead. Edits with higher stamps must get new ones.
@@ -240,7 +240,7 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
             future.append(edit)
         elif edit.delta.hlc <= limit:
             last = max(last, edit.delta.hlc)
-    clock.turn_back(last)
+    clock.set_back(last)
     changes = Changes(edits={edit.number: _restamped(edit, clock.now()) for edit in future})
     refresh_rows(store, changes, {edit.delta.key for edit in future})
     return changes

@@ -399,7 +399,7 @@ class SqliteClientStore:
         with self.transaction(), self.tracking.paused():
             self._check_intact(changes.tables & self.schemas.keys())
             edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
-            self._rows.unsettle(edited - changes.known.keys())
+            self._rows.copy_settled(edited - changes.known.keys())
             self._put_edits(changes.edits)
             if isinstance(changes.bulk, BulkChanges):
                 changes.bulk.write(self._db, self.stamp_codec, self.tracking)

@@ -248,8 +248,8 @@ def write_rows(
             execute_for_rows(db, head, marks, cells)
         except sqlite3.IntegrityError:  # a row exists although it is not known: it was written without the triggers
             execute_for_rows(db, head, marks, cells, _on_conflict_replace(group, types))
-    verb = "INSERT OR REPLACE" if replace else "INSERT"
-    execute_for_rows(db, *_insert_record(verb, group, generation), [group.row_ids, records])
+    insert_or_replace = "INSERT OR REPLACE" if replace else "INSERT"
+    execute_for_rows(db, *_insert_record(insert_or_replace, group, generation), [group.row_ids, records])
 
 
 def update_rows(
@@ -313,6 +313,6 @@ def _on_conflict_replace(group: RowGroup, types: TableTypes) -> str:
     return f" ON CONFLICT (row_id) DO UPDATE SET {', '.join(values)}"
 
 
-def _insert_record(verb: str, group: RowGroup, generation: int) -> tuple[str, str]:
+def _insert_record(insert_or_replace: str, group: RowGroup, generation: int) -> tuple[str, str]:
     """Return the head and the placeholders of the statement that inserts a row's record."""
-    return f"{verb} INTO {known_table(group.table)} (row_id, generation, stamps)", f"(?, {generation}, ?)"
+    return f"{insert_or_replace} INTO {known_table(group.table)} (row_id, generation, stamps)", f"(?, {generation}, ?)"

@@ -172,7 +172,7 @@ class RowStorage:
         queries = [f"SELECT {source} WHERE generation > ? AND generation < ?" for source in sources]
         return [key for query in queries for key in self._db.execute(query, (SOURCE_GENERATION, generation))]
 
-    def unsettle(self, keys: Collection[RowKey]) -> None:
+    def copy_settled(self, keys: Collection[RowKey]) -> None:
         """Copy the values of settled rows into their records, before an edit overwrites them in the app's table."""
         rows = self.known(keys)
         self._write({key: (row.generation, None, encode_state(row.state)) for key, row in rows.items()})

@@ -216,7 +216,7 @@ class StampCodec:
         newest = stamps.parts[-1][:2] if stamps.parts else (0, "")
         if stamps.tombstone is not None or (hlc, client) <= newest:
             return None
-        remaining = [(*part[:2], _without(part[2], columns)) for part in stamps.parts]
+        remaining = [(*part[:2], _remaining_columns(part[2], columns)) for part in stamps.parts]
         parts = [*[part for part in remaining if part[2]], (hlc, client, columns)]
         return self.encode(Stamps(parts, None, stamps.inserted))
 
@@ -230,7 +230,7 @@ class StampCodec:
         if cached is not None:
             return cached
         parts, inserted = self._layout(number)
-        remaining = [_without(part, columns) for part in parts]
+        remaining = [_remaining_columns(part, columns) for part in parts]
         kept = tuple(index for index, part in enumerate(remaining) if part or index == inserted)
         insert_index = kept.index(inserted) if inserted >= 0 else _NOT_INSERTED
         layout = Layout((*(remaining[index] for index in kept), columns), insert_index)
@@ -275,7 +275,7 @@ class StampCodec:
         return str(self._db.execute("SELECT name FROM _lakesync_names WHERE number = ?", (number,)).fetchone()[0])
 
 
-def _without(part: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
+def _remaining_columns(part: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a delta still owns after an UPDATE of these columns, in the order of `RowState.live`."""
     remaining = [name for name in part if name not in columns]
     return part if len(remaining) == len(part) else tuple(sorted(remaining))

@@ -177,10 +177,10 @@ class AutoSync:
 
     def _sleep(self, seconds: float) -> None:
         """Wait for a time, until `wake` is called, or until another connection writes to the database."""
-        until = time.monotonic() + max(0.0, seconds)
+        deadline = time.monotonic() + max(0.0, seconds)
         replica = self._session.replica
         version = replica.data_version()
-        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
             if self._woken.wait(min(left, POLL_INTERVAL)):
                 break
             if replica.data_version() != version:
@@ -226,26 +226,26 @@ class AutoSync:
                     waits = [request.seconds, session.send_actions(result)]
                     break
                 if isinstance(request, SyncPull) and request.source is None:
-                    self._pull_on(subscription, request, result)
+                    self._pull_over(subscription, request, result)
                 else:
                     session.send(request, result)
             self._finish(result)
         self._wait_for_broadcast(subscription, self._seconds_until_due(waits))
 
-    def _pull_on(self, subscription: Subscription, request: SyncPull, result: CycleResult) -> None:
+    def _pull_over(self, subscription: Subscription, request: SyncPull, result: CycleResult) -> None:
         """Send a pull on the subscription and apply the response, and broadcasts that arrive before it.
 
         Raises:
             LakeSyncError: the subscription has failed, or the gateway did not respond within RESPONSE_TIMEOUT.
         """
         replica, session = self._session.replica, self._session
-        until = time.monotonic() + RESPONSE_TIMEOUT
+        deadline = time.monotonic() + RESPONSE_TIMEOUT
         try:
             subscription.pull(request)
-            while (message := subscription.receive(until - time.monotonic())) is None or message.is_broadcast:
+            while (message := subscription.receive(deadline - time.monotonic())) is None or message.is_broadcast:
                 if message is not None:
                     self._apply_broadcast(message.page, result)
-                elif self._stopping.is_set() or time.monotonic() >= until:
+                elif self._stopping.is_set() or time.monotonic() >= deadline:
                     replica.receive(NoResponse("no response in time"))
                     raise UnreachableError(
                         f"the gateway did not answer on the WebSocket within {RESPONSE_TIMEOUT:.0f} s"
@@ -270,9 +270,9 @@ class AutoSync:
             LakeSyncError: the subscription has failed, or the machine slept meanwhile.
         """
         replica, session = self._session.replica, self._session
-        until = time.monotonic() + max(0.0, seconds)
+        deadline = time.monotonic() + max(0.0, seconds)
         version = replica.data_version()
-        while not (self._stopping.is_set() or self._woken.is_set()) and (left := until - time.monotonic()) > 0:
+        while not (self._stopping.is_set() or self._woken.is_set()) and (left := deadline - time.monotonic()) > 0:
             message = subscription.receive(min(left, POLL_INTERVAL))
             before, self._clock_difference = self._clock_difference, self._wall() - time.monotonic()
             if self._clock_difference - before > SLEEP_GAP:

@@ -75,7 +75,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             rows, highest_hlc = _stage(db, replica, checkpoint, on_progress)
-        with _attached(replica, path):
+        with _attach_staging_file(replica, path):
             tables = replica.step(lambda core: _copy_to_app(replica, core, checkpoint.cursor, highest_hlc))
         return Loaded(rows, tables)
     except sqlite3.Error as error:
@@ -116,7 +116,7 @@ def _stage_deltas(
         ready = [(group, group.sql_columns(types), _encode_records(replica, group)) for group in groups]
     except NotBulkWritableError:
         decoded = protobuf.decode_deltas(deltas)
-        _add_rest(db, decoded)
+        _add_unmerged(db, decoded)
         return len({delta.key for delta in decoded}), max(delta.hlc for delta in decoded)
     db.execute("BEGIN")
     for group, columns, records in ready:
@@ -207,7 +207,7 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     if edited:
         merged = _read_rows(db, edited, replica.types(), store.stamp_codec)
     tables = core.receive(CheckpointFrame(SyncResponse(tuple(merged), cursor))).tables
-    for rest in _read_rest(db):
+    for rest in _read_unmerged(db):
         tables |= core.receive(CheckpointFrame(SyncResponse(rest, cursor))).tables
     staging_tables = {table: f"{_STAGING_SCHEMA}.{_staging_table(table)}" for table in store.schemas}
     tables |= store.copy_from(staging_tables, store.position().generation)
@@ -215,7 +215,7 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
 
 
 @contextmanager
-def _attached(replica: Replica, path: Path) -> Iterator[None]:
+def _attach_staging_file(replica: Replica, path: Path) -> Iterator[None]:
     """Attach the staging file to the app's database, with a larger cache."""
     db = replica.db
     ((cache_size,),) = db.execute("PRAGMA main.cache_size").fetchall()
@@ -266,7 +266,7 @@ def _add_rows(
     execute_for_rows(db, head, f"(?, ?{', ?' * len(group.names)})", [group.row_ids, records, *columns])
 
 
-def _add_rest(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:
+def _add_unmerged(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:
     """Add deltas of whole rows that must be merged row by row.
 
     Args:
@@ -276,8 +276,8 @@ def _add_rest(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:
     db.execute("INSERT INTO rest (deltas) VALUES (?)", (encode_deltas(deltas),))
 
 
-def _read_rest(db: sqlite3.Connection) -> Iterator[tuple[RowDelta, ...]]:
-    """Yield the deltas of each `_add_rest`. `db` is the app's database, to which the staging file is attached."""
+def _read_unmerged(db: sqlite3.Connection) -> Iterator[tuple[RowDelta, ...]]:
+    """Yield the deltas of each `_add_unmerged`. `db` is the app's database, to which the staging file is attached."""
     for (number,) in db.execute(f"SELECT number FROM {_STAGING_SCHEMA}.rest ORDER BY number").fetchall():
         ((deltas,),) = db.execute(f"SELECT deltas FROM {_STAGING_SCHEMA}.rest WHERE number = ?", (number,))
         yield tuple(decode_deltas(deltas))

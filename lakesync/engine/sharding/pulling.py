@@ -30,11 +30,11 @@ from lakesync.model.types import Claims, RowDelta, SyncPage, SyncPull
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
-def shard_cursors(parts: Mapping[str, ShardGateway], client_id: str, sent: ResolvedCursor) -> Steps[dict[str, int]]:
+def shard_cursors(shards: Mapping[str, ShardGateway], client_id: str, sent: ResolvedCursor) -> Steps[dict[str, int]]:
     """Return the cursor in each shard that a client's cursor means, by shard name.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         client_id: the client's id.
         sent: the cursor that the client sent, as `Vectors.submit_resolve` returned it.
 
@@ -43,23 +43,23 @@ def shard_cursors(parts: Mapping[str, ShardGateway], client_id: str, sent: Resol
     """
     if sent.vector is not None:  # cursor 0 has an empty vector
         known = dict(sent.vector.parts)
-        return {name: known.get(name, 0) for name in parts}  # a shard that was added later is missing
+        return {name: known.get(name, 0) for name in shards}  # a shard that was added later is missing
     if sent.feed_cursor != NEVER_PULLED:
-        return dict.fromkeys(parts, UNKNOWN_CURSOR)
+        return dict.fromkeys(shards, UNKNOWN_CURSOR)
     # The client has pushed and never pulled. A shard that has a record of the client has its writes, so that the client
     # needs everything but these. It needs all rows of the other shards.
     cursors = {}
-    for name, part in parts.items():
+    for name, part in shards.items():
         has_record = yield from of_shard(name, part.submit_has_record(client_id))
         cursors[name] = NEVER_PULLED if has_record else 0
     return cursors
 
 
-def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequest) -> Steps[SyncPage]:
+def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequest) -> Steps[SyncPage]:
     """Return a page of what the client lacks in any shard.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         vectors: looks up and creates client cursors.
         request: the pull, which passed the checks that need no store, with a cursor of the sharded gateway.
 
@@ -77,8 +77,8 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullReque
         raise ResyncRequiredError(
             f"the cursor {since} is not one of this gateway's: pull again from 0, keeping what was not pushed yet"
         )
-    cursors = yield from shard_cursors(parts, client_id, sent)
-    read = yield from _read_shards(parts, request, cursors, sent.vector.next_shard if sent.vector is not None else "")
+    cursors = yield from shard_cursors(shards, client_id, sent)
+    read = yield from _read_shards(shards, request, cursors, sent.vector.next_shard if sent.vector is not None else "")
     # Whether the client sent the cursor itself, and it is one that was made for this client and this feed: neither that
     # of a broadcast to many clients nor the mark of a source's page. Only such a cursor may be returned unchanged.
     is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
@@ -113,30 +113,30 @@ class _ShardPages(NamedTuple):
 
 
 def _read_shards(
-    parts: Mapping[str, ShardGateway], request: PullRequest, cursors: Mapping[str, int], first_shard: str
+    shards: Mapping[str, ShardGateway], request: PullRequest, cursors: Mapping[str, int], first_shard: str
 ) -> Steps[_ShardPages]:
     """Read one shard after another until the page is full, and ask the others whether they have anything.
 
     Reading begins at the shard after the one that filled the last page, so that a busy shard does not delay the others.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         request: the pull, with the limits of the page.
         cursors: the client's cursor in each shard, by shard name.
         first_shard: the shard at which the page begins; empty for any.
     """
-    names = list(parts)
-    first = names.index(first_shard) if first_shard in parts else 0
+    names = list(shards)
+    first = names.index(first_shard) if first_shard in shards else 0
     pages: list[Sequence[RowDelta]] = []
     after, next_shard, has_more = dict(cursors), first_shard, False
     deltas_left, bytes_left = request.pull.max_deltas, request.max_bytes
     for name in names[first:] + names[:first]:
         shard_pull = replace(request.pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
         if deltas_left <= 0 or bytes_left <= 0:
-            has_changes = yield from _has_changes(name, parts[name], request, shard_pull)
+            has_changes = yield from _has_changes(name, shards[name], request, shard_pull)
             has_more = has_more or has_changes
             continue
-        page = yield from of_shard(name, parts[name].submit_page_part(request, shard_pull, bytes_left))
+        page = yield from of_shard(name, shards[name].submit_page_part(request, shard_pull, bytes_left))
         after[name], has_more = page.server_hlc, has_more or page.has_more
         if page.deltas:
             pages.append(page.deltas)
@@ -175,7 +175,7 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
     return [delta for page in pages for delta in page]
 
 
-def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
+def peek(shards: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
     """Read a page of what claims may see, without a client's record; see `engine.peek`.
 
     The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in
@@ -183,7 +183,7 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
     so that a busy shard does not delay the others.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         claims: the verified claims of a client's token.
         since: the cursor that the previous page returned; None for all rows; `now` for later changes only.
         limit: deltas at which the page is full.
@@ -193,8 +193,8 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
         ResyncRequiredError: the shards or the rules changed since the cursor was returned.
         StagingUnavailableError: a shard cannot be reached.
     """
-    cursors = dict.fromkeys(parts, since) if since is None or since == NOW else _split_cursor(since)
-    if cursors.keys() != parts.keys():
+    cursors = dict.fromkeys(shards, since) if since is None or since == NOW else _split_cursor(since)
+    if cursors.keys() != shards.keys():
         raise ResyncRequiredError(
             f"the shards changed since the cursor {str(since)[:60]!r} was returned: read without one"
         )
@@ -203,7 +203,7 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
     deltas_left, bytes_left, more = limit, MAX_PAGE_BYTES, False
     while unread and deltas_left > 0 and bytes_left > 0:
         name = unread.pop(0)
-        part_page = parts[name].submit_peek_part(claims, cursors.pop(name), deltas_left, bytes_left)
+        part_page = shards[name].submit_peek_part(claims, cursors.pop(name), deltas_left, bytes_left)
         page = yield from of_shard(name, part_page)
         cursors[name], more = page.cursor, more or page.has_more  # at the end now: the next page reads it last
         if page.deltas:

@@ -20,22 +20,22 @@ from lakesync.model.types import PushResult, RowDelta, SyncPush
 from lakesync.staging.shards import ShardMap
 
 
-def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
+def split(push: SyncPush, shard_map: ShardMap) -> dict[str, SyncPush]:
     """Return each shard's part of a push, by shard name; shards without a part are absent.
 
     Args:
         push: the push.
-        shards: which tables belong to which shard; the result has its order.
+        shard_map: which tables belong to which shard; the result has its order.
     """
     by_shard: dict[str, list[RowDelta]] = {}
     for delta in push.deltas:
-        by_shard.setdefault(shards.of(delta.table), []).append(delta)
-    return {name: SyncPush(push.client_id, tuple(by_shard[name])) for name in shards.names if name in by_shard}
+        by_shard.setdefault(shard_map.of(delta.table), []).append(delta)
+    return {name: SyncPush(push.client_id, tuple(by_shard[name])) for name in shard_map.names if name in by_shard}
 
 
 def push(
-    parts: Mapping[str, ShardGateway],
-    shards: ShardMap,
+    shards: Mapping[str, ShardGateway],
+    shard_map: ShardMap,
     vectors: Vectors,
     request: CheckedPush,
     outcome: Future[PushResult],
@@ -50,8 +50,8 @@ def push(
     client certainly has is used.
 
     Args:
-        parts: the gateway of each shard, by shard name.
-        shards: which tables belong to which shard.
+        shards: the gateway of each shard, by shard name.
+        shard_map: which tables belong to which shard.
         vectors: resolves and creates client cursors.
         request: the push, after the checks that need no store.
         outcome: the result for the caller, who may cancel it. Once a shard has stored its part, the push is completed
@@ -64,17 +64,17 @@ def push(
             their part; the push can be repeated.
     """
     client_id = request.push.client_id
-    known_cursors = yield from _known_cursors(parts, vectors, request)
-    own = split(request.push, shards)
-    has_several_shards = len(own) > 1
-    if has_several_shards:
-        yield from _check(parts, own, request)
+    known_cursors = yield from _known_cursors(shards, vectors, request)
+    parts = split(request.push, shard_map)
+    has_several_parts = len(parts) > 1
+    if has_several_parts:
+        yield from _check(shards, parts, request)
     cursors: dict[str, int] = {}
-    for name, part in own.items():
+    for name, part in parts.items():
         if not cursors and outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
             raise CancelledError
-        pushing = parts[name].submit_push_part(
-            part, request.claims, known_cursors.get(name), already_accepted=has_several_shards, trusted=request.trusted
+        pushing = shards[name].submit_push_part(
+            part, request.claims, known_cursors.get(name), already_accepted=has_several_parts, trusted=request.trusted
         )
         result = yield from of_shard(name, pushing)
         if not cursors:
@@ -83,19 +83,16 @@ def push(
         crash_point("sharding.after_part")
     empty = SyncPush(client_id, ())
     others: dict[str, Future[PushResult]] = {
-        name: part.submit_push_part(empty, request.claims, known_cursors.get(name), already_accepted=True)
-        for name, part in parts.items()
-        if name not in own
+        name: shard.submit_push_part(empty, request.claims, known_cursors.get(name), already_accepted=True)
+        for name, shard in shards.items()
+        if name not in parts
     }
     for name, future in others.items():
         try:
             other_result: PushResult = yield future
         except StagingUnavailableError:  # its answer is not needed: a pull from the older cursor repeats what was sent
-            cursors[name] = (
-                known_cursors[name]
-                if name in known_cursors
-                else (yield vectors.submit_confirmed(client_id)).get(name, 0)
-            )
+            confirmed = known_cursors if name in known_cursors else (yield vectors.submit_confirmed(client_id))
+            cursors[name] = confirmed.get(name, 0)
         else:
             cursors[name] = other_result.server_hlc
     cursor = max(cursors.values())
@@ -104,28 +101,28 @@ def push(
     return PushResult(cursor, len(request.push.deltas))
 
 
-def _known_cursors(parts: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps[dict[str, int]]:
+def _known_cursors(shards: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps[dict[str, int]]:
     """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known.
 
     Args:
-        parts: the names of all shards.
+        shards: the names of all shards.
         vectors: looks up client cursors.
         request: the push, with the cursor that the client certainly has.
     """
     if request.known_cursor is None:
         return {}
     if request.known_cursor <= NEVER_PULLED:
-        return dict.fromkeys(parts, request.known_cursor)
+        return dict.fromkeys(shards, request.known_cursor)
     sent: ResolvedCursor = yield vectors.submit_resolve(request.push.client_id, request.known_cursor)
     return dict(sent.vector.parts) if sent.vector is not None else {}
 
 
-def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], request: CheckedPush) -> Steps[None]:
+def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], request: CheckedPush) -> Steps[None]:
     """Check the push in all of its shards before any of them stores anything.
 
     Args:
-        parts: the gateway of each shard, by shard name.
-        own: the push's part for each of its shards.
+        shards: the gateway of each shard, by shard name.
+        parts: the push's part for each of its shards, by shard name.
         request: the whole push.
 
     Raises:
@@ -133,9 +130,9 @@ def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], reque
         BackpressureError: a shard has too many unflushed bytes.
     """
     errors: list[RejectedError] = []
-    for name, part in own.items():
+    for name, part in parts.items():
         try:
-            yield from of_shard(name, parts[name].submit_check(part, request.claims, trusted=request.trusted))
+            yield from of_shard(name, shards[name].submit_check(part, request.claims, trusted=request.trusted))
         except RejectedError as error:
             errors.append(error)
     if errors:

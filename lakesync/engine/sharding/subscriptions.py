@@ -38,16 +38,24 @@ class ShardedSubscriptionState(SubscriptionState):
         Subscriptions and the flags are left out, because the values of the states in the shards contain them.
         """
         parts = self.parts or {}
-        return (self.cursor, self.limit, self.has_more, self.access is None, *(each.value() for each in parts.values()))
+        return (
+            self.cursor,
+            self.limit,
+            self.has_more,
+            self.access is None,
+            *(each.value() for each in parts.values()),
+        )
 
 
 def subscribe(
-    parts: Mapping[str, ShardGateway], vectors: Vectors, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
+    shards: Mapping[str, ShardGateway],
+    vectors: Vectors,
+    newcomers: Sequence[tuple[str, Claims, SubscriptionState]],
 ) -> Steps[list[SubscriptionState]]:
     """Subscribe clients to broadcasts in every shard, and return their states, in the order of `newcomers`.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
         newcomers: client id, verified claims and state of each. A client with cursor 0 never pulled on its connection;
             it is treated like one that has pushed, because it may have rows.
@@ -59,10 +67,10 @@ def subscribe(
     resolved: list[ResolvedCursor] = yield vectors.submit_resolve_all(sent)
     cursors = []
     for (client_id, _), each in zip(sent, resolved, strict=True):
-        by_shard = yield from shard_cursors(parts, client_id, each)
+        by_shard = yield from shard_cursors(shards, client_id, each)
         cursors.append(by_shard)
     states_in: dict[str, list[SubscriptionState]] = {}
-    for name, part in parts.items():
+    for name, part in shards.items():
         newcomers_in_shard = [
             (client_id, claims, _in_shard(name, by_shard[name], state))
             for (client_id, claims, state), by_shard in zip(newcomers, cursors, strict=True)
@@ -71,16 +79,16 @@ def subscribe(
     shared: dict[tuple[object, ...], SubscriptionState] = {}  # clients with equal states share one object
     states: list[SubscriptionState] = []
     for index, (_, cursor) in enumerate(sent):
-        state = _joined(newcomers[index][2], cursor, {name: states_in[name][index] for name in parts})
+        state = _joined(newcomers[index][2], cursor, {name: states_in[name][index] for name in shards})
         states.append(shared.setdefault(state.value(), state))
     return states
 
 
-def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, claims: Claims) -> Steps[int | None]:
+def resume(shards: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, claims: Claims) -> Steps[int | None]:
     """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a confirmed one.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
         client_id: the client's id.
         claims: the verified claims of the connection's token.
@@ -90,7 +98,7 @@ def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, 
     """
     confirmed: dict[str, int] = yield vectors.submit_confirmed(client_id)
     resumed: dict[str, int | None] = {}
-    for name, part in parts.items():
+    for name, part in shards.items():
         resumed[name] = yield from of_shard(name, part.submit_resume(client_id, claims))
     if all(cursor is None for cursor in resumed.values()):
         return None
@@ -101,14 +109,14 @@ def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, 
 
 
 def scan(
-    parts: Mapping[str, ShardGateway], vectors: Vectors, groups: Sequence[SubscriberGroup]
+    shards: Mapping[str, ShardGateway], vectors: Vectors, groups: Sequence[SubscriberGroup]
 ) -> Steps[list[ScanResult]]:
     """Return what each group lacks in any shard, in the order of the groups.
 
     The results of the shards are joined. Groups that arrive at the same vector get the same new cursor.
 
     Args:
-        parts: the gateway of each shard, by shard name.
+        shards: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
         groups: subscribers by state.
 
@@ -128,12 +136,12 @@ def scan(
         and not group.state.has_more
     }
     results_in: dict[str, list[ScanResult]] = {}
-    for name, part in parts.items():
+    for name, part in shards.items():
         groups_in_shard = [groups[index]._replace(state=states[name]) for index, states in scannable.items()]
         results_in[name] = yield from of_shard(name, part.submit_scan(groups_in_shard))
     pages: list[_GroupPage] = []
     for scanned, index in enumerate(scannable):
-        by_shard = {name: results_in[name][scanned] for name in parts}
+        by_shard = {name: results_in[name][scanned] for name in shards}
         state = groups[index].state
         after = _joined(state, state.cursor, {name: result.state for name, result in by_shard.items()})
         if any(result.needs_pull for result in by_shard.values()):

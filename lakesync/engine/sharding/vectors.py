@@ -41,7 +41,7 @@ the number itself shows whether a cursor may have been broadcast."""
 BROADCAST_RETENTION = (24 * 3_600_000) << 16
 """How long the vectors of broadcast cursors are stored: a day, as a difference of arrivals, whose lowest 16 bits count
 within a millisecond. A client that comes back later still has its vector if it ever sent the cursor: then the vector
-was copied to the client's record (`adopt`)."""
+was copied to the client's record (`with_broadcast_cursor`)."""
 
 UNKNOWN_CURSOR = (1 << 40) + 1
 """The cursor that is passed to each shard for a client whose own cursor is unknown. It is below every arrival, and no
@@ -249,10 +249,10 @@ def issue(
     cursor = next_above(max(known.highest, above), now_ms)
     if any(part % ARRIVAL_STEP for part in parts.values()):
         cursor += 1
-    return _with(replace(known, highest=cursor), CursorVector(cursor, wanted, next_shard)), cursor
+    return _with_vector(replace(known, highest=cursor), CursorVector(cursor, wanted, next_shard)), cursor
 
 
-def adopt(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors:
+def with_broadcast_cursor(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors:
     """Add the vector of a broadcast cursor to the client's own, because the client sent that cursor.
 
     Args:
@@ -260,7 +260,7 @@ def adopt(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors
         vector: the broadcast cursor and its vector.
     """
     known = sent_cursors or SentCursors(0)
-    return _with(replace(known, highest=max(known.highest, vector.cursor), confirmed=vector.cursor), vector)
+    return _with_vector(replace(known, highest=max(known.highest, vector.cursor), confirmed=vector.cursor), vector)
 
 
 def next_above(cursor: int, now_ms: int) -> int:
@@ -273,7 +273,7 @@ def next_above(cursor: int, now_ms: int) -> int:
     return max(cursor // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
 
 
-def _with(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
+def _with_vector(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
     """Return a client's cursors with one more, with its vector.
 
     Above `MAX_VECTORS` the oldest are removed, but not that of `confirmed`: the client sends that cursor again if the
@@ -320,7 +320,7 @@ def _after_request(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
         record,
         sent_cursors=confirm(record.sent_cursors, sent.feed_cursor)
         if broadcast is None
-        else adopt(record.sent_cursors, broadcast),
+        else with_broadcast_cursor(record.sent_cursors, broadcast),
     )
     if not record.sources:
         return record

@@ -188,13 +188,13 @@ class PostgresNotices:
         try:
             while not self._ended.is_set():
                 for notification in connection.notifies(timeout=0):
-                    self._pass_on(notification.payload)
+                    self._deliver_payload(notification.payload)
                 if not selector.select(_QUIET_SECONDS):
                     connection.execute("SELECT 1")
         finally:
             selector.unregister(socket)
 
-    def _pass_on(self, payload: str) -> None:
+    def _deliver_payload(self, payload: str) -> None:
         """Deliver a notice to the listeners, unless it is of this process and was delivered already."""
         process, number, gateway, buckets, presence = _decode(payload)
         if process == self._process_id and number in self._own:

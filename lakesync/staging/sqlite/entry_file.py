@@ -33,7 +33,7 @@ class BucketNumbers:
         self._sql = sql
         self._cache: dict[tuple[str, str], int] = {}
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Clear the cache, after a rollback."""
         self._cache.clear()
 
@@ -48,9 +48,9 @@ class BucketNumbers:
         if cached is not None:
             return cached
         row = self._sql.execute("SELECT id FROM bucket WHERE gateway = ? AND name = ?", (gateway, name)).fetchone()
-        return None if row is None else self._remember(gateway, name, int(row[0]))
+        return None if row is None else self._cache_number(gateway, name, int(row[0]))
 
-    def make(self, gateway: str, name: str) -> int:
+    def find_or_create(self, gateway: str, name: str) -> int:
         """Return a key's number; create one if it has none.
 
         Args:
@@ -62,7 +62,7 @@ class BucketNumbers:
             return found
         number = self._sql.execute("INSERT INTO bucket (gateway, name) VALUES (?, ?)", (gateway, name)).lastrowid
         assert number is not None
-        return self._remember(gateway, name, number)
+        return self._cache_number(gateway, name, number)
 
     def names(self, gateway: str, prefix: str) -> Iterator[str]:
         """Return the numbered keys that start with `prefix`, in order.
@@ -76,7 +76,7 @@ class BucketNumbers:
         )
         return takewhile(lambda name: name.startswith(prefix), (name for (name,) in rows))
 
-    def _remember(self, gateway: str, name: str, number: int) -> int:
+    def _cache_number(self, gateway: str, name: str, number: int) -> int:
         """Cache a number; a full cache is cleared first."""
         if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
@@ -102,12 +102,12 @@ _OF = (
 )
 
 
-_AMONG = (
+_IN_NUMBER_RANGE = (
     "SELECT number, first, since, left_at, changed, inside FROM entry"
     " WHERE bucket = ? AND number BETWEEN ? AND ? LIMIT ?"
 )
 """SQL: the entries of one bucket key in a range of row numbers."""
-_MANY = 16
+_MAX_SEARCHED_BUCKETS = 16
 """With more bucket keys than this, each probably has few of the rows that are searched. `EntryFile.of` then reads the
 entries of a key by a range of row numbers, instead of naming every row in every statement."""
 
@@ -128,10 +128,10 @@ class EntryFile:
             changes: for each change the row's number, the bucket key, and the change.
         """
         values: list[int] = []
-        make = self._buckets.make
+        find_or_create = self._buckets.find_or_create
         for number, bucket, change in changes:
             arrivals = (change.first, change.since, change.left, change.changed)
-            values += (make(gateway, bucket), number, *arrivals, bool(change.inside))
+            values += (find_or_create(gateway, bucket), number, *arrivals, bool(change.inside))
         bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
@@ -188,13 +188,15 @@ class EntryFile:
             number = self._buckets.find(gateway, bucket)
             if number is None:
                 continue
-            entries = self._among(bucket, number, rows, bounds) if len(buckets) > _MANY else None
+            entries = (
+                self._in_number_range(bucket, number, rows, bounds) if len(buckets) > _MAX_SEARCHED_BUCKETS else None
+            )
             if entries is None:
                 entries = [_entry(bucket, row) for row in bulk.search(self._sql, _OF, (number,), list(rows))]
             found += entries
         return found
 
-    def _among(
+    def _in_number_range(
         self, bucket: str, bucket_number: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
     ) -> list[Entry] | None:
         """Return the entries of some rows under one bucket key, by reading its entries in a range of row numbers.
@@ -210,7 +212,7 @@ class EntryFile:
             each row is cheaper.
         """
         most = len(rows)
-        entries = self._sql.execute(_AMONG, (bucket_number, *bounds, most + 1)).fetchall()
+        entries = self._sql.execute(_IN_NUMBER_RANGE, (bucket_number, *bounds, most + 1)).fetchall()
         if len(entries) > most:
             return None
         return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]

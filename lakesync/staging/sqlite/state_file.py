@@ -135,7 +135,7 @@ class StateFile:
 
     def _clear_caches(self) -> None:
         """Clear caches of the file's contents, which may have been rolled back."""
-        self._buckets.forget()
+        self._buckets.clear_cache()
         self._rows.clear_cache()
 
     @property

@@ -22,7 +22,7 @@ from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.errors import BackpressureError, ConfigurationError, FlushError, NotFoundError, ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull, SyncPush
-from lakesync.rules.model import pass_all, user_scoped
+from lakesync.rules.model import all_rows_rules, user_scoped
 from lakesync.staging import open_store
 from tests.integration.embedded.embedded_support import KINDS, Author, Failing, ids, kept, objects
 
@@ -173,7 +173,7 @@ def test_rehydrating_from_deltas_checks_nothing_and_flushes_later(clock, tmp_pat
         gateway.set_rules(user_scoped("owner"))
         assert gateway.rehydrate([ahead]) == 1
         assert gateway.rehydrate([ahead]) == 1
-        gateway.set_rules(pass_all())
+        gateway.set_rules(all_rows_rules())
         assert gateway.buffer_stats().log_size == 1
         assert [delta.row_id for delta in gateway.handle_pull(SyncPull("b", 0)).deltas] == ["r1"]
     assert ids(kept(adapter)) == ids([ahead])

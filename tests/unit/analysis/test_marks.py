@@ -11,7 +11,7 @@ from lakesync.analysis.marks import (
     Report,
     StateTable,
     lags,
-    least_mark,
+    lowest_mark,
     positions,
     report_in,
 )
@@ -124,9 +124,9 @@ def test_a_destination_follows_the_gateways_that_it_names(gateways, lacking):
 
 def test_files_below_the_least_mark_are_not_read():
     found = positions([waiting()], LakeMarks(merged(flights=20, planes=12)), TABLES, (), SHARED)
-    assert least_mark(found) == at(12)
-    assert least_mark(positions([waiting()], LakeMarks(merged(flights=20)), TABLES, (), SHARED)) == 0
-    assert least_mark([]) == 0
+    assert lowest_mark(found) == at(12)
+    assert lowest_mark(positions([waiting()], LakeMarks(merged(flights=20)), TABLES, (), SHARED)) == 0
+    assert lowest_mark([]) == 0
 
 
 def test_a_report_lists_parts_whose_runs_fail():

@@ -178,7 +178,7 @@ class Polls:
 
     def reported(self):
         """Key of a failing part → its failed polls in a row, and the seconds at which the next one is due."""
-        self.lags.read(self.engine.store, lambda: self.instance, anew=True)
+        self.lags.read(self.engine.store, lambda: self.instance, read_again=True)
         report = report_in(self.engine.store.marks())
         return {key: (count, report.retries[key] / 1000 - self.begun) for key, count in report.requests.items()}
 

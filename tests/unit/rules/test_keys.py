@@ -89,8 +89,8 @@ def test_the_length_of_a_key_is_bounded(char):
 
 def test_only_claims_that_the_rules_read_are_kept():
     found = index(("o", "eq", "jwt:sub"), ("p", "gt", "jwt:level"))
-    assert found.relevant({"sub": "u", "level": "1", "gw": "g", "team": ["a"]}) == {"sub": "u", "level": "1"}
-    assert BucketIndex(SyncRules(1, ())).relevant({"sub": "u"}) == {}
+    assert found.claims_read({"sub": "u", "level": "1", "gw": "g", "team": ["a"]}) == {"sub": "u", "level": "1"}
+    assert BucketIndex(SyncRules(1, ())).claims_read({"sub": "u"}) == {}
 
 
 TEXTS = ["", "a", "3", "10", "-1", "1e1", "0x1", " 3", "a" * 63, "a" * 64, "a" * 65, "a" * 64 + "b", "é" * 70, "9" * 80]

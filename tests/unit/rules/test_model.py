@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from lakesync.model.errors import ValidationError
-from lakesync.rules.model import MAX_OTHER_FILTERS, matches, parse_rules, pass_all, user_scoped
+from lakesync.rules.model import MAX_OTHER_FILTERS, all_rows_rules, matches, parse_rules, user_scoped
 
 
 def with_filters(*filters):
@@ -40,7 +40,7 @@ def test_rules_read_back_from_their_json():
 
 
 def test_presets_show_all_rows_or_those_of_the_user():
-    assert matches(pass_all(), "t", {}, {})
+    assert matches(all_rows_rules(), "t", {}, {})
     rules = user_scoped("owner", ("notes",))
     assert matches(rules, "notes", {"owner": "me"}, {"sub": "me"})
     assert not matches(rules, "notes", {"owner": "you"}, {"sub": "me"})
