@@ -33,10 +33,8 @@ settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_he
 
 UNTRIED = (
     "tests/e2e/",
-    "tests/attacks/test_spark_ports.py",
     "tests/attacks/test_sql_text.py",
     "tests/integration/test_asset_runs.py",
-    "tests/integration/test_backfills.py",
     "tests/integration/test_checkpoint.py",
     "tests/integration/test_checkpoint_history.py",
     "tests/integration/test_damage.py",
