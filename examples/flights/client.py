@@ -103,10 +103,16 @@ def delta_id(write: Write) -> str:
     return hashlib.sha256(_json.encode(_identity(write))).hexdigest()
 
 
-def push_body(client: str, writes: Sequence[Write]) -> bytes:
-    """Return the JSON body of a push."""
+def push_body(client: str, writes: Sequence[Write], cursor: int) -> bytes:
+    """Return the JSON body of a push.
+
+    Args:
+        client: the client's id.
+        writes: the client's writes, at most `BATCH`.
+        cursor: the client's cursor; 0 if it never pulled.
+    """
     deltas = [{**_identity(write), "op": write.op, "deltaId": delta_id(write)} for write in writes]
-    return _json.encode({"clientId": client, "deltas": deltas, "lastSeenHlc": "0"})
+    return _json.encode({"clientId": client, "deltas": deltas, "lastSeenHlc": str(cursor)})
 
 
 def _identity(write: Write) -> dict[str, object]:
@@ -280,7 +286,7 @@ class SyncingClient:
         """
         for start in range(0, len(writes), BATCH):
             batch = writes[start : start + BATCH]
-            body = push_body(self.id, batch)
+            body = push_body(self.id, batch, self.cursor)
             result = msgspec.json.decode(self.connection.send("POST", f"/v1/sync/{GATEWAY}/push", body=body))
             if result["accepted"] != len(batch):
                 raise RequestError(f"{self.id} pushed {len(batch)} deltas and {result['accepted']} were accepted")

@@ -104,8 +104,8 @@ class Client:
         check_documented(method, path.removeprefix("/v1").replace("{gw}", "{gateway}"), answer)
         return answer
 
-    def push(self, *deltas: dict[str, Any]):
-        body = {"clientId": self.client_id, "deltas": list(deltas), "lastSeenHlc": "0"}
+    def push(self, *deltas: dict[str, Any], cursor: str = "0"):
+        body = {"clientId": self.client_id, "deltas": list(deltas), "lastSeenHlc": cursor}
         return self.call("POST", "/sync/{gw}/push", json=body)
 
     def pull(self, since: str = "0", **query: Any):

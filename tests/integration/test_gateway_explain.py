@@ -141,8 +141,8 @@ def test_an_unknown_client_and_one_between_pages_are_waiting(alice, served):
 
 def test_the_writers_own_row_is_explained_as_delivered_with_the_writer_of_each_column(alice):
     alice.push(delta("t0", {"owner": "alice"}, client="alice"))
-    alice.pull()
-    alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"))
+    cursor = alice.pull().json()["serverHlc"]
+    alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"), cursor=cursor)
     told = explain(alice, "t1", "alice")
     assert told["verdict"] == "delivered"
     assert says(told, "or one that was restored from a backup, may lack them")
@@ -193,9 +193,9 @@ def test_a_write_that_lost_is_explained_to_its_writer(alice, served):
     row = {"owner": "bob", "title": "new"}
     alice.push(delta("t1", row, client="alice"))
     bob = served.client("bob", alice.gateway)
-    bob.pull()
+    cursor = bob.pull().json()["serverHlc"]
     earlier = delta("t1", {"owner": "bob", "title": "old"}, before=row, client="bob", hlc=(wall_ms() - 60_000) << 16)
-    assert bob.push(earlier).ok
+    assert bob.push(earlier, cursor=cursor).ok
     told = explain(alice, "t1", "bob")
     assert says(told, "the client wrote to it itself, last at")
     assert says(told, "newer values have replaced all of that")

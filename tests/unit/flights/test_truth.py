@@ -20,7 +20,7 @@ def told(tmp_path):
     def tell(*writes: Write) -> Truth:
         journal = Journal(tmp_path / "journal")
         for step, write in enumerate(writes):
-            journal.record(write.client, step, "2013-01-01", "1", push_body(write.client, [write]))
+            journal.record(write.client, step, "2013-01-01", "1", push_body(write.client, [write], 0))
         truth = Truth(journal)
         truth.reduce("final", len(writes))
         return truth

@@ -94,5 +94,5 @@ def test_delta_ids_of_the_demo_clients_equal_those_of_lakesync(steps):
 
 def test_a_full_batch_is_below_the_limit_of_a_body(steps):
     outbox = next(outbox for outbox in steps[0].outboxes.values() if len(outbox) > 500)
-    assert len(push_body(outbox[0].client, outbox[:500])) < 512 * 1024
-    assert msgspec.json.decode(push_body(outbox[0].client, outbox[:1]))["deltas"][0]["op"] == "INSERT"
+    assert len(push_body(outbox[0].client, outbox[:500], 0)) < 512 * 1024
+    assert msgspec.json.decode(push_body(outbox[0].client, outbox[:1], 0))["deltas"][0]["op"] == "INSERT"
