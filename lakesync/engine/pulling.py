@@ -453,6 +453,7 @@ def _page(
         scope=record.scopes[-1].number,
         transition_at=position.transition_at,
         rescan=rescan,
-        rescan_first=position.rescan_first,
+        # Of pages after the position that the client did not confirm, it may have rows that the rescan has not reached.
+        rescan_first=position.rescan_first and position.nothing_sent_since,
         pages_sent=record.pages_sent,
     )

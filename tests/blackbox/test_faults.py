@@ -429,6 +429,15 @@ CASES = {
         ("wipe", 0), pull(0, 1, "answer lost"), edit(0, "DELETE", "notes/r3"), push(0),
         clients=[("letter", B, 0)],
     ),
+    "a client takes a page, and then the answer to a push with the cursor before that page": case(
+        "named stock", 1,
+        edit(0, "INSERT", "notes/r3", team="a"), edit(0, "INSERT", "notes/r2", team="a"),
+        edit(0, "INSERT", "misc/m1", team="c"), pull(0), push(0),
+        pull(1), pull(1), edit(1, "INSERT", "notes/r1", team="c"), claims(1), push(1),
+        edit(1, "UPDATE", "misc/m1", team="a"),
+        pull(0), ("and", 0, 0.1), pull(1, 3), ("and", 0, 0.0), push(1), pull(1, 1), pull(1, 1),
+        clients=[("named", B, 0), ("stock", C, -3)],
+    ),
     "a push arrives only after its client lost its database and pulled again": case(
         "stock stock", 4,
         edit(0, "UPDATE", "notes/r2", x=1, y=1), push(0, "request lost"),
