@@ -26,8 +26,8 @@ def freshness_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the checks named `fresh`.
 
-    The sensor's cursor has, for each asset, what it reported last: the late days, the id of the newest materialisation,
-    and the time.
+    The sensor's cursor has, for each asset, what it reported last: the late days, the id of the newest materialisation
+    (0 if there was none), and the time in seconds since 1970 by the system's clock.
 
     Args:
         config: the project's configuration, which says after how many seconds a delta is late.
@@ -45,22 +45,24 @@ def freshness_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         reported: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
-        now, now_ms = time.time(), WallClock(config.clock_offset_file).now_ms()
+        now = time.time()
+        gateway_now_ms = WallClock(config.clock_offset_file).now_ms()  # the clock by which arrivals are stamped
         allowed = config.dagster.late_after_seconds
         events = []
         with open_staging() as store:
             behind = lags.read(store, lambda: context.instance)
             for key in fresh_assets(snapshot, config):
                 name = key.to_user_string()
-                days = days_of_asset(store, key, behind, allowed=allowed, now_ms=now_ms)
+                days = days_of_asset(store, key, behind, allowed=allowed, now_ms=gateway_now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
-                *before, at = reported.get(name, ([], -1, 0.0))  # -1 is no materialisation's id
-                if days and (state != tuple(before) or now - at >= REPEAT_SECONDS):
+                # -1: never reported, so its first state always differs; 0 is the id of an asset never materialised
+                *last_state, reported_at = reported.get(name, ([], -1, 0.0))
+                if days and (state != tuple(last_state) or now - reported_at >= REPEAT_SECONDS):
                     events.append(evaluation(key, days, newest))
                     reported[name] = (*state, now)
         if not events:
-            return dg.SkipReason("no asset has become late, or has caught up")
+            return dg.SkipReason("no asset has become late or caught up since the last report")
         return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))
 
     return watch

@@ -83,7 +83,8 @@ class _Deltas(NamedTuple):
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
-    """The id of the original delta; null if some of its cells are no longer live."""
+    """The id of the original delta. Null without cells, if some cells are no longer live, or if several deltas have its
+    stamp."""
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
@@ -103,9 +104,10 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
     delta_ids = _identities(cells, deltas, rows, table)
     is_first = np.diff(deltas.row, prepend=-1) > 0
     ops = pa.array([_UPDATE, _INSERT], pa.binary()).take(pa.array(is_first.astype(np.int8)))
+    table_bytes = table.encode()
     messages = _concatenated(
         ops,
-        _TABLE + _varint(len(table)) + table.encode(),
+        _TABLE + _varint(len(table_bytes)) + table_bytes,
         _with_length(_ROW, rows),
         columns,
         _fixed64(deltas.hlc),
@@ -119,7 +121,11 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
 
 
 def _cells(maps: pa.Array) -> _Cells:
-    """Return the cells of a column `_cells`, ordered by row and stamp, with those of one delta next to each other."""
+    """Return the cells of a column `_cells`, ordered by row and stamp, with those of one delta next to each other.
+
+    The cells of one delta keep the map's order, by column name. `_identities` relies on it: a new delta id depends on
+    the order of the columns, and `RowState.live` orders those of a partial delta by name.
+    """
     offsets = np.asarray(maps.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     names, owned = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
@@ -141,6 +147,7 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     begins = np.flatnonzero(~_same_stamp(cells))
     ends = np.append(begins[1:], len(cells.row))
     counts = ends - begins
+    # The first cell of a group is never the same delta as the cell before it. A further one begins another delta.
     is_mixed = np.add.reduceat(~_same_delta(cells), begins) > 1 if len(begins) else np.array([], bool)
     is_complete = ~is_mixed & (counts == cells.width[begins])
     at = pa.array(begins)
@@ -169,7 +176,10 @@ def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas
 
 
 def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
-    """Return the id of each delta. One that lacks cells of the original delta gets a new id, as `delta_id` makes it."""
+    """Return the id of each delta. One that lacks cells of the original delta gets a new id.
+
+    The new id is computed as `lakesync.model.delta.delta_id` does, from the same canonical text.
+    """
     partial = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
     if not len(partial):
         return deltas.delta_id

@@ -87,6 +87,7 @@ class PostgresDialect(Dialect):
     """SQL of Postgres."""
 
     concurrent_writers = True
+    """Transactions on different rows run concurrently, so large loads are divided among tasks."""
 
     def column_type(self, kind: Kind) -> str:
         """Return the column's type. The collation C orders texts by code point, as LakeSync does everywhere."""
@@ -180,10 +181,16 @@ class _PostgresConnection:
 
     @contextmanager
     def limited(self, seconds: int) -> Iterator[None]:
-        """Use another time limit for statements in the `with` block."""
+        """Use another time limit for statements in the `with` block.
+
+        The limit stays after an error, because the pool closes a connection whose use failed.
+
+        Args:
+            seconds: after which the server cancels a statement. The client waits `_MARGIN_SECONDS` longer for it.
+        """
         (before,) = self._sql.execute("SHOW statement_timeout").fetchone() or ("0",)
         self._sql.execute(f"SET statement_timeout = '{seconds}s'".encode())
-        with self._sql.limited(seconds + _MARGIN_SECONDS):
+        with self._sql.limited(seconds + _MARGIN_SECONDS):  # the client's own wait for the server
             yield
         self._sql.execute(f"SET statement_timeout = '{before}'".encode())
 
@@ -350,13 +357,14 @@ def read_columns(
     """Return a query's result as an Arrow table.
 
     The server joins the values of each column into one text or bytes, and their lengths into another. Arrow's own
-    layout is the same, so no value is decoded by itself.
+    layout is the same, so no value is decoded by itself. The aggregates have no ORDER BY of their own: all of them read
+    the rows of the query in one pass, in the order in which it returns them.
 
     Args:
         connection: an open connection.
         statement: the query.
         values: its parameters.
-        schema: the result's columns: strings and 64-bit integers.
+        schema: the result's columns: strings and 64-bit integers, without nulls, which `string_agg` would leave out.
     """
     import numpy as np
     import pyarrow as pa

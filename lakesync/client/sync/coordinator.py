@@ -1,6 +1,7 @@
 """The coordinator: starts synchronisations for the app, and connects the database, the transport, queues and listeners.
 
-`Client` creates one; apps reach it as `client.coordinator`, or create one with the reference's names.
+`Client` creates one; apps reach it as `client.coordinator`, or create a `SyncCoordinator` as they would in
+the TypeScript client, the reference.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class SyncCoordinator:
             wall=wall,
         )
         db.reload_schema()
-        self.replica.app_blocks_this_thread, self.replica.check_open = lambda: db.blocks_this_thread, db.check_open
+        self.replica.app_blocks_this_thread = lambda: db.blocks_this_thread
+        self.replica.check_open = db.check_open
         self.events = EventListeners()
         """The app's listeners."""
         self.outbox = Outbox(self.replica, self.wake)
@@ -312,7 +314,7 @@ class SyncCoordinator:
     def notify_write(self) -> None:
         """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it."""
         if self.replica.store.queue_link is not None and not self.replica.app_blocks_this_thread():
-            self.replica.step(lambda _: None)
+            self.replica.step(lambda _: None)  # every step first records the app's writes as edits
         self.wake()
 
     def wake(self) -> None:
@@ -388,10 +390,15 @@ def _record_untracked_changes(replica: Replica) -> None:
     only copy.
     """
     store = replica.store
+    # Create the triggers of tables that were dropped and recreated.
     replica.step(lambda _: store.track_recreated_tables())
+    # Journal rows without a record as inserts; the next step records them as edits.
     replica.step(lambda _: store.journal_unknown_rows())
+    # Forget rows that were deleted without the triggers, so that the resync inserts them again.
     replica.step(lambda _: store.forget_missing())
-    replica.step(lambda _: store.check_tracked())  # recreated tables are filled after the comparison, not before
+    # Use up the check's result: it reports only once that recreated tables need a resync, which fills them. So the sync
+    # before the comparison does not start one, and the comparison shows what the tables lack.
+    replica.step(lambda _: store.check_tracked())
 
 
 def _checksum(replica: Replica, table: str) -> Checksum:

@@ -27,17 +27,17 @@ MAX_BUCKETS = 16
 """The most bucket keys in one statement; with more, rows are read one by one."""
 _MAX_DELTAS = 1000
 """The most deltas of a row in a range: one character encodes the number."""
-_UNDECIDED_KIND = _MAX_DELTAS + 1
+_UNDECIDED = _MAX_DELTAS + 1
 """In place of a row's number of deltas: the statement cannot decide what the reader lacks of the row."""
-_UNDECIDED = chr(_UNDECIDED_KIND)
+_UNDECIDED_CHARACTER = chr(_UNDECIDED)
 """The same as a character: the statement returns one character for each entry."""
 
 _JOINED = """
 SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
 FROM ({entries})"""
-"""SQL: the result of a range, over rows (`changed`, encoded row, `kind`, row key) of the inner query. `kind` is the
-number of deltas to send of an entry's row, or `_UNDECIDED_KIND`. The inner query has a LIMIT, because SQLite would
-merge it into the outer one otherwise, and compute `kind` twice."""
+"""SQL: the result of a range, over rows (`changed`, encoded row, `kind`, row key) of the inner query. `kind` is a
+count: the number of deltas to send of an entry's row, or `_UNDECIDED`. The inner query has a LIMIT, because SQLite
+would merge it into the outer one otherwise, and compute `kind` twice."""
 _KEYS = ", json_group_array(json_array(table_name, row_id))"
 """SQL: the row keys of all entries, as a further column."""
 _ROW = "LEFT JOIN row_state r ON r.number = e.number"
@@ -47,28 +47,37 @@ _KEY = ", r.table_name, r.row_id"
 _PART = "e.changed > :since AND e.changed <= :until ORDER BY e.changed, e.number"
 """SQL: the entries of the range, in the order of the feed."""
 
+# Parameters of the statements below:
+#   `:since`, `:until`: the range has the entries with `:since < e.changed <= :until`.
+#   `:base`, `:known_from`, `:writer`: the fields of `Reader`.
+#   `:bucket_0` and so on: the numbers of the bucket keys to read; `:own` is the one of `RangeBuckets.own`.
+#   `:limit`: about how many entries to read. Under several bucket keys, each has a `:share` of it.
+# Columns of an entry `e` are the fields of `records.Entry`: `e.since` is the arrival at which the row last joined the
+# bucket, and has nothing to do with `:since`. `e.left_at` is `Entry.left_before`, and `e.number` is the row's number.
+# Columns of a row `r` are the fields of `encoded_feed.FullRow`; `r.spelled` is `FullRow.encoded`.
+
 _MAY_HAVE_HAD = (
     "(iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base) AND e.first > 0)"
 )
 """SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
 _NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
-"""SQL: whether the reader certainly did not write to the row since its base."""
-_ALL_OF_ROW = (
-    f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MAX_DELTAS} AND {_NOT_WRITTEN}, r.deltas, {_UNDECIDED_KIND})"
-)
+"""SQL: whether the reader certainly did not write to the row since its base. `writers` has all clients that wrote after
+`writers_floor`, as a JSON array; earlier ones may be missing."""
+_ALL_OF_ROW = f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MAX_DELTAS} AND {_NOT_WRITTEN}, r.deltas, {_UNDECIDED})"
 """SQL: the number of deltas of a row that the reader lacks entirely, unless it may have written to the row."""
-_NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED_KIND})"
+_NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED})"
 """SQL: 0 deltas of a row that the reader does not need, unless it may have written to the row."""
 
 _OF_ONE = f"""
 SELECT e.changed, r.spelled,
-    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED_KIND} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind{{key}}
+    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind{{key}}
 FROM entry e {_ROW} WHERE e.bucket = :bucket_0 AND {_PART} LIMIT :limit"""
 """SQL: the entries of one bucket key, each of which decides about its row alone."""
 
 _LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
 """What one entry of a row says; the greatest of a row's entries decides. `_LATER`: the row is sent at a later entry.
-`_HAD`: the reader may have the row. `_INSIDE`: the reader may see the row. `_OWN`: a change for the reader alone."""
+`_HAD`: the reader may have the row, from its base or from an entry up to `:since`, where it has read before. `_INSIDE`:
+the reader may see the row. `_OWN`: a change for the reader alone."""
 _OF_SEVERAL = f"""
 SELECT p.changed, r.spelled,
     CASE (
@@ -79,7 +88,7 @@ SELECT p.changed, r.spelled,
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
-    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED_KIND} END
+    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED} END
     AS kind{{key}}
 FROM (
     SELECT e.bucket, e.number, e.changed FROM entry e WHERE e.bucket IN ({{buckets}}) AND {_PART}, e.bucket LIMIT -1
@@ -151,8 +160,8 @@ def read_file_range(
         values["share"] = limit // len(numbers)
         ends = sql.execute(_ends(width), values).fetchone()
         values["until"] = min((end for end in ends if end is not None), default=until)
-    last, kinds, joined, *keys = sql.execute(_statement(width, with_keys=with_keys), values).fetchone()
-    feed_range = None if last is None or _UNDECIDED in kinds else FeedRange(joined or b"", kinds, last)
+    last, counts, joined, *keys = sql.execute(_statement(width, with_keys=with_keys), values).fetchone()
+    feed_range = None if last is None or _UNDECIDED_CHARACTER in counts else FeedRange(joined or b"", counts, last)
     return RangeResult(feed_range, _decode_keys(keys[0]) if keys else [])
 
 

@@ -53,12 +53,12 @@ def server_info(api: JiraService, _: Request) -> Response:
 
 
 def my_permissions(api: JiraService, request: Request) -> Response:
-    """Return which of the requested permissions the account has."""
+    """Return which of the requested permissions the account has: all of them if it sees a project, else none."""
     names = [name for name in request.query.get("permissions", "").split(",") if name]
     if not names:
         return Response(400, fault("The 'permissions' query parameter is required."))
-    has_project = any(not (each.hidden or each.deleted) for each in api.site.projects.values())
-    return Response(200, {"permissions": {name: {"key": name, "havePermission": has_project} for name in names}})
+    sees_project = any(not (each.hidden or each.deleted) for each in api.site.projects.values())
+    return Response(200, {"permissions": {name: {"key": name, "havePermission": sees_project} for name in names}})
 
 
 def search(api: JiraService, request: Request) -> Response:
@@ -90,7 +90,7 @@ def search(api: JiraService, request: Request) -> Response:
     body["isLast"] = len(first_issues) <= start + size
     if not body["isLast"]:
         body["nextPageToken"] = _token(jql, start + size, api.now() + api.token_ms)
-    elif api.null_token:
+    elif api.null_token:  # real sites have sent the last page both with a null token and without one
         body["nextPageToken"] = None
     return Response(200, body)
 
@@ -350,7 +350,7 @@ class JiraApi(JiraService):
     def respond(self, request: Request) -> Response:
         """Respond to a request: with a planned failure, an error of rate limit or access, or a route's response."""
         headers = self._count_request()
-        if self.failures and (failure := self.failures.popleft()).status:
+        if self.failures and (failure := self.failures.popleft()).status:  # status 0: this request does not fail
             return failure
         if headers.get("Retry-After"):
             return Response(429, fault("Rate limit exceeded."), headers)
