@@ -101,7 +101,9 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
     if found:
         keys = stale.select("_gateway", "_row")
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
-        mark = marks_of(version).get(gateway, MAX_ARRIVAL)  # later deltas belong to the table's next merge
+        # Later deltas belong to the table's next merge. Without a mark, as after a first merge of chosen days, the next
+        # merge reads all deltas again, so any of them may be merged here.
+        mark = marks_of(version).get(gateway, MAX_ARRIVAL)
         merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
         recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
@@ -171,7 +173,10 @@ def erase_state_table(
 
 @lake_errors
 def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Delete values from the table `rejected` that a state table no longer has, and their snapshots and files.
+    """Replace a state table's rows in the table `rejected`, so that it loses the erased values, and drop old snapshots.
+
+    `rejected` lists the values of state tables that do not fit their columns' types. The rows are computed from the
+    state table, whose erased values must be gone already. All old snapshots of `rejected` are deleted.
 
     Args:
         spark: an open Spark session.
@@ -270,6 +275,7 @@ def erase_landed(
             landed += _execute(spark, in_landing, landing_name(names), update)
         crash_point("erasure.landing")
         if has_known:
+            # earlier versions stored a table's mark as a row of `known`, which is not a polled row
             in_known = covered.narrowed("row_id <> {}", OLD_MARK)
             known += _execute(spark, in_known, known_name(names), f"DELETE FROM {known_name(names)}")
     return ErasedLandings(landed, known)

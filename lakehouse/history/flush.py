@@ -64,7 +64,7 @@ class FlushReport(msgspec.Struct, frozen=True):
     snapshot_id: int
     """The snapshot in which the batch was read back."""
     already_there: bool
-    """Whether an earlier or concurrent run had written the batch."""
+    """Whether an earlier or concurrent run had written the batch, or this run in a commit that reported an error."""
     seconds: float
 
 
@@ -223,14 +223,17 @@ def require_flushed(store: FlushStore, days: Collection[date]) -> None:
 def flushed_arrivals(
     spark: SparkSession, names: LakeNames = NAMES, shards: Collection[str] | None = None
 ) -> dict[str, int]:
-    """Return gateway → its newest arrival in `deltas`. All deltas of the gateway up to there are in the lake.
+    """Return gateway → its newest arrival in `deltas`, over all shards or some.
+
+    A shard is flushed in order of arrival. So all deltas up to there are in the lake if one shard is read. The newest
+    arrival of several shards says nothing about the others.
 
     It is read from column bounds. Data is read only if a compaction has mixed gateways or shards in a file.
 
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        shards: names of the shards to read, since each has arrivals of its own; None if tables are not sharded.
+        shards: names of the shards to read; None for all.
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
@@ -274,7 +277,8 @@ def _flush_shard(
     done = waiting.flushed_seq
     while done < waiting.last_seq:
         batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through, since)
-        if batch is None or not _is_within(batch, since, through):  # another run has planned this batch
+        # None: nothing is left to flush in the range. A batch that was planned before may go beyond the range.
+        if batch is None or not _is_within(batch, since, through):
             break
         report = _flush_batch(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)

@@ -1,8 +1,8 @@
 """Reads the history `deltas` in order of arrival in a Spark task, with bounded memory. Destinations read it so.
 
 An arrival is the gateway's timestamp of receipt. A file of the history has one gateway's deltas of one shard, but not
-in order of arrival. So the rows are sorted externally: runs of `PART` rows are sorted in memory, written to the task's
-disk, and merged. `lakehouse.backends` plans the files, and calls `in_order` in tasks.
+in order of arrival. So the rows are sorted externally: runs of `ROWS_IN_MEMORY` rows are sorted in memory, written to
+the task's disk, and merged. `lakehouse.backends` plans the files, and calls `in_order` in tasks.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from lakesync.adapters.transfer.follower import DeltaSelection
 
-PART = 25_000
+ROWS_IN_MEMORY = 25_000
 """Rows that are sorted in memory at once."""
 
 _BATCH = 5_000
 """Rows of a batch of the result."""
 _MERGED_RUNS = 16
-"""Number of sorted runs of one size that are merged into a larger one."""
+"""Number of sorted runs of one level that are merged into a larger one."""
 _ORDER = ("arrival", "seq", "ordinal")
 """Columns by which rows are sorted: arrival, number of the push in the log, position in the push."""
 
@@ -124,7 +124,7 @@ def in_order(
     until: Mapping[str, int],
     selection: DeltaSelection,
     columns: Sequence[str],
-    part: int = PART,
+    rows_in_memory: int = ROWS_IN_MEMORY,
 ) -> Iterator[pa.RecordBatch]:
     """Yield selected deltas in order of gateway, shard, arrival and position in the log. Tasks call it.
 
@@ -134,33 +134,34 @@ def in_order(
         until: `GATEWAY/SHARD` → the last arrival that is read.
         selection: the tables and gateways whose deltas are yielded.
         columns: the columns of the history to yield.
-        part: number of rows to sort in memory at once.
+        rows_in_memory: number of rows to sort in memory at once.
     """
+    # a part of a load is selected by `batch_id` or `row_id`
     needed = dict.fromkeys((*columns, "table_name", "row_id", "batch_id", *_ORDER))
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
     for each in ranges:
         low, high = after[each.stream], until[each.stream]
         if each.last <= low or (selection.gateways and each.gateway not in selection.gateways):
             continue
-        read = (rows for file in each.files for rows in read_rows(file, schema, batch_rows=part))
+        read = (rows for file in each.files for rows in read_rows(file, schema, batch_rows=rows_in_memory))
         wanted = (_wanted(rows, low, high, selection) for rows in read)
-        for rows in ordered(wanted, part):
+        for rows in ordered(wanted, rows_in_memory):
             yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_BATCH)
 
 
-def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
+def ordered(rows: Iterable[pa.Table], rows_in_memory: int = ROWS_IN_MEMORY) -> Iterator[pa.Table]:
     """Yield the rows of one stream sorted by arrival and position in the log, a few thousand at a time.
 
     Args:
         rows: the stream's rows, in any order.
-        part: number of rows to sort in memory at once.
+        rows_in_memory: number of rows to sort in memory at once.
     """
     with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_temporary_folder()) as folder:
         runs = _SortedRuns(Path(folder))
         pending: list[pa.Table] = []
         for some in rows:
             pending.append(some)
-            if sum(map(len, pending)) >= part:
+            if sum(map(len, pending)) >= rows_in_memory:
                 runs.add([_sorted(pending)])
                 pending = []
         left = [_sorted(pending)] if any(map(len, pending)) else []
@@ -173,37 +174,40 @@ def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
 
 
 class _SortedRuns:
-    """Sorted runs on disk. `_MERGED_RUNS` runs of one size are merged into a larger one, which bounds their number."""
+    """Sorted runs on disk. `_MERGED_RUNS` runs of one level are merged into one of the next, which bounds their number.
+
+    A run's level is the number of times that its rows were merged.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._paths = (folder / str(number) for number in count())
-        self._by_size: list[list[Path]] = []
+        self._by_level: list[list[Path]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._by_size)
+        return bool(self._by_level)
 
-    def add(self, rows: Iterable[pa.Table], size: int = 0) -> None:
+    def add(self, rows: Iterable[pa.Table], level: int = 0) -> None:
         """Add a run.
 
         Args:
             rows: the run's rows, sorted; at least one.
-            size: how often these rows were merged into a larger run.
+            level: the run's level.
         """
         path = next(self._paths)
         _spill(rows, path)
-        if size == len(self._by_size):
-            self._by_size.append([])
-        same = self._by_size[size]
+        if level == len(self._by_level):
+            self._by_level.append([])
+        same = self._by_level[level]
         same.append(path)
         if len(same) == _MERGED_RUNS:
-            self._by_size[size] = []
-            self.add(_merge_runs(same), size + 1)
+            self._by_level[level] = []
+            self.add(_merge_runs(same), level + 1)
             for path in same:
                 path.unlink()
 
     def merged(self) -> Iterator[pa.Table]:
         """Yield the rows of all runs, sorted."""
-        return _merge_runs(list(chain.from_iterable(self._by_size)))
+        return _merge_runs(list(chain.from_iterable(self._by_level)))
 
 
 class _RunReader:
@@ -286,7 +290,7 @@ def _wanted(rows: pa.Table, low: int, high: int, selection: DeltaSelection) -> p
         mask = pc.and_(mask, pc.is_in(rows.column("table_name"), pa.array(selection.tables)))
     if selection.without:
         mask = pc.and_(mask, pc.invert(pc.is_in(rows.column("table_name"), pa.array(selection.without))))
-    if selection.part is not None:
+    if selection.part is not None:  # the deltas that one task of a load applies
         mask = pc.and_(mask, selection.part.mask(rows))
     return rows.filter(mask)
 

@@ -83,6 +83,7 @@ class LandedTables:
         self._tables = {table.name: table for table in tables}
         self._marks: dict[str, Mark] = {}
         self._plan()
+        # the last landing's number and `_landing_snapshot` are for the subclass `LakeLanding`, which adds a landing
         self._number = max((file.landing for file in self._files), default=0)
         self._newest = max((file.highest_hlc for file in self._files), default=0)
 
@@ -152,6 +153,9 @@ class LandedTables:
     def update_known(self, table: str, *, min_rows: int = _MIN_ROWS, max_files: int = _MAX_FILES) -> None:
         """Add a table's delivered pages to `known`, if there are many. Otherwise do nothing.
 
+        The limits count all rows of each file that has delivered pages, also those of undelivered pages and of other
+        tables.
+
         Args:
             table: the polled table's name.
             min_rows: number of landed rows from which they are added, if they are half as many as `known` has.
@@ -167,7 +171,7 @@ class LandedTables:
             return
         with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
             write_known(self._iceberg, KnownRows(landed, mark.delivered), self._known_snapshot)
-            self._marks[table] = record_mark(self._iceberg, table, Mark(mark.delivered, mark.delivered))
+            self._marks[table] = record_mark(self._iceberg, table, mark._replace(known=mark.delivered))
             self._plan_known()
 
     def _undelivered(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:

@@ -264,11 +264,11 @@ def _author(delta: RowDelta) -> str:
 
 
 class TracedSnapshot(msgspec.Struct, frozen=True, rename="camel"):
-    """The snapshot of `deltas` that added the file with the delta."""
+    """The snapshot of `deltas` that added the file with the delta; after a compaction, the compaction's snapshot."""
 
     snapshot_id: int
     committed_ms: int | None
-    """Commit time in milliseconds since 1970; None if the snapshot has expired, which keeps its file."""
+    """Commit time in milliseconds since 1970; None if the snapshot has expired. Its data stays."""
 
 
 class TracedTable(msgspec.Struct, frozen=True, rename="camel"):
@@ -303,7 +303,9 @@ class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):
     batch_id: str | None
     """The flush batch; None if it is not flushed yet."""
     snapshot: TracedSnapshot | None
+    """None if the delta is not flushed yet, or if no file of its batch was found."""
     state: TracedTable | None
+    """None if the delta is not flushed yet, or if its table has no state table."""
 
 
 def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDelta:
@@ -413,7 +415,7 @@ def _snapshot(deltas: Table, row: dict[str, Any]) -> TracedSnapshot | None:
         return None
     snapshots = [(deltas.snapshot_by_id(each), each) for each in added]
     known = [(snapshot.timestamp_ms, each) for snapshot, each in snapshots if snapshot is not None]
-    if not known:
+    if not known:  # all have expired, so it is unknown which was the first; any id will do
         return TracedSnapshot(min(added), None)
     committed, snapshot_id = min(known)
     return TracedSnapshot(snapshot_id, committed)

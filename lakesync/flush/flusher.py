@@ -60,7 +60,8 @@ class Outlet(NamedTuple):
     queue: FlushQueue | None = None
     """Receives a job for each flushed table with a schema, to update its destination table.
 
-    None if `with_queue_in` chooses it: a queue in the staging store, if the adapter has destination tables.
+    With None, no jobs are queued. `with_queue_in` then adds a queue in the staging store, if the adapter has
+    destination tables.
     """
 
     @staticmethod
@@ -117,7 +118,11 @@ class Flusher:
             self._database = as_database(outlet.adapter, self.settings.flush_format)
         self._running = threading.Lock()
         self._unpublished: list[tuple[list[FlushedTable], FlushContext]] = []
-        """Tables of flushed batches whose jobs could not be queued; the next flush queues them."""
+        """Tables of flushed batches whose jobs could not be queued; the next flush queues them.
+
+        If the process ends before that, these jobs are lost, because the batches are confirmed. Their destination
+        tables then lack the changes until a later flush contains the same rows.
+        """
 
     @property
     def destination(self) -> DatabaseAdapter:
@@ -238,7 +243,10 @@ class Flusher:
         self._store.trim(batch.gateway, batch.shard)
 
     def _is_confirmed(self, batch: Batch) -> bool:
-        """Return whether the batch is confirmed, which another process has done then."""
+        """Return whether the batch is confirmed, which another process has done then.
+
+        `backlog` also returns shards without unflushed deltas.
+        """
         shards = [shard for shard in self.backlog_stats.backlog() if shard.shard == batch.shard]
         return any(shard.flushed_seq >= batch.to_seq for shard in shards)
 
@@ -254,7 +262,11 @@ class Flusher:
     # -- jobs for destination tables -----------------------------------------------------------------------------------
 
     def _publish(self, batch: Batch, deltas: tuple[StoredDelta, ...]) -> None:
-        """Queue a job for each table of a batch. Called before the batch is confirmed, so that a crash repeats it."""
+        """Queue a job for each table of a batch.
+
+        Called before the batch is confirmed: if the process ends in between, the next flush writes the batch and queues
+        its jobs again. For a queue that cannot be reached see `_queue_jobs`.
+        """
         if self._queue is None:
             return
         rows: dict[str, dict[str, int]] = defaultdict(dict)
@@ -277,7 +289,10 @@ class Flusher:
                 self._queue_jobs(self._queue, tables, context)
 
     def _queue_jobs(self, queue: FlushQueue, tables: list[FlushedTable], context: FlushContext) -> None:
-        """Queue jobs. If the queue cannot be reached, the next flush tries again: deltas do not wait for the queue."""
+        """Queue jobs. If the queue cannot be reached, the next flush of this process tries again.
+
+        The batch is confirmed nevertheless, because deltas do not wait for the queue; see `_unpublished`.
+        """
         try:
             queue.publish(tables, context)
         except AdapterError as error:

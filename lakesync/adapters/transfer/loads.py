@@ -1,5 +1,6 @@
 """Loads: a follower's large backlog, divided into parts that several tasks apply in parallel.
 
+A follower copies the history of deltas to an adapter. It stores there a mark, which says how far it is.
 Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has ended, the
 follower's mark takes over their progress in one step. Until then the deltas of one gateway are not written in order of
 arrival; `LoadBarrier` returns no deltas to readers that rely on this order. The pipeline (`lakehouse.backends`) begins
@@ -69,7 +70,7 @@ def begin_load(
         name: the follower's name.
         selection: the deltas that the follower selects.
         until: `GATEWAY/SHARD` → last arrival of the load, for each stream with missing deltas.
-        parts: number of tasks, at most `BUCKETS`.
+        parts: number of tasks, at most `lakesync.adapters.deltas.BUCKETS`.
         schemas: the destination tables that the parts write.
 
     Raises:
@@ -80,13 +81,20 @@ def begin_load(
     text = marks.read_mark(name)
     progress = read_follower_progress(adapter, name, selection)
     row_columns = columns_of_tables(adapter, schemas)
-    load = Load(secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), row_columns)
+    load = Load(
+        id=secrets.token_hex(8),
+        parts=parts,
+        until=dict(until),
+        by_batch=isinstance(adapter, ObjectDeltas),
+        row_columns=row_columns,
+    )
     if isinstance(adapter, Materialisable):
         for schema in schemas:
             with suppress(SchemaError, AdapterError):  # the parts suspend a table that cannot be created
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
+    # rows from before the load have the columns in the mark; if there are none, the parts write all rows
     new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")
@@ -98,7 +106,8 @@ def load_to_resume(
 ) -> Load | None:
     """Return a follower's load in progress; None if no load is in progress, or if its destination tables have changed.
 
-    The next load replaces one that is not resumed. It applies all deltas again, which changes nothing that is stored.
+    The next run replaces a load that is not resumed, and applies all of its deltas again. Deltas that are stored stay
+    as they are; their rows are written to the changed destination tables.
 
     Args:
         adapter: the follower's destination.
