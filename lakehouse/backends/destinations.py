@@ -217,7 +217,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
     """Write the deltas that an adapter lacks, or the rest of its load in progress.
 
     A task runs even without deltas if it has other work: a suspended table's retry is due, or the schemas have new
-    columns, for which the destination tables are rewritten. A load that was announced but has not start, because the
+    columns, for which the destination tables are rewritten. A load that was announced but has not started, because the
     process died in between, is withdrawn.
     """
     with closing(follower.open()) as adapter:

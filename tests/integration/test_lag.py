@@ -37,9 +37,9 @@ class World:
     def client(self, name, team="red"):
         return self.server.client(name, gateway=self.gateway, team=team)
 
-    def push(self, name, row, values, table="todos", before=None, team="red"):
+    def push(self, name, row, values, table="todos", before=None, team="red", cursor="0"):
         made = delta(row, values, before=before, client=name, table=table)
-        answer = self.client(name, team).push(made)
+        answer = self.client(name, team).push(made, cursor=cursor)
         assert answer.ok, answer.text
 
     def pull(self, name, team="red", limit=1000):
@@ -216,7 +216,7 @@ def test_a_client_is_behind_exactly_if_its_next_pull_returns_deltas(world, seed)
         after = None if before and chance.random() < 0.2 else {"team": chance.choice(("red", "blue")), "n": number}
         rows[key] = after
         (deleted.add if after is None and name == "alice" else deleted.discard)(key)
-        world.push(name, key[0], after, key[1], before)
+        world.push(name, key[0], after, key[1], before, cursor=world.cursors.get(name, "0"))
         if chance.random() < 0.5:
             since = world.unsent("alice")
             brought = world.pull("alice", limit=chance.choice((1, 2, 1000)))
