@@ -26,6 +26,8 @@ from tests.blackbox.proxy import Proxy
 SECRET = "the secret with which the black-box clients sign"
 SERVICE = "the token that the pipeline would show"
 DEADLINE = 60.0
+_IDLE_SECONDS = 30.0
+"""A connection that no request used for longer is replaced: the gateway closes it after 75 seconds."""
 SHARDS: dict[str, Any] = {"shards": {"notes": "one", "tasks": "two"}, "default": "rest"}
 _ROOT = Path(__file__).parents[2]
 _SLOW_GATEWAY = _ROOT / "tests" / "slow_gateway.py"
@@ -148,8 +150,9 @@ class Server:
         self._return: Future[None] | None = None
         """The start of the process that died last, while the others serve."""
         self._processes: list[_Process] = []
-        self._idle: dict[tuple[int, int], list[http.client.HTTPConnection]] = defaultdict(list)
-        """Connections that no request uses, by process and the number of its start."""
+        self._idle: dict[tuple[int, int], list[tuple[float, http.client.HTTPConnection]]] = defaultdict(list)
+        """Connections that no request uses, each with the time of its last one, by process and the number of its
+        start."""
         self._starter = ThreadPoolExecutor(1)
         program = [str(_SLOW_GATEWAY)] if slow else ["-m", "gateway"]
         try:
@@ -213,7 +216,7 @@ class Server:
         self._starter.shutdown()
         self.kill()
         for connections in self._idle.values():
-            for connection in connections:
+            for _, connection in connections:
                 connection.close()
         if self.proxy is not None:
             self.proxy.close()
@@ -237,8 +240,11 @@ class Server:
         process = self.serving(process)
         idle = self._idle[process, self._processes[process].starts]
         try:
-            connection = idle.pop()
+            used, connection = idle.pop()
         except IndexError:
+            used, connection = time.monotonic(), self._connection(process)
+        if time.monotonic() - used > _IDLE_SECONDS:
+            connection.close()
             connection = self._connection(process)
         request = Request(method, path, token, body, headers or {}, process)
         try:
@@ -247,7 +253,7 @@ class Server:
         except BaseException:
             connection.close()
             raise
-        idle.append(connection)
+        idle.append((time.monotonic(), connection))
         return answer
 
     def _connection(self, process: int) -> http.client.HTTPConnection:
