@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
@@ -48,41 +49,16 @@ def steps_of(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [(kind, who, some_claims(random, world))]
         case "other token":
             return [(kind, who, some_claims(random, world), random.choice(world.limits))]
-        case "at once":
-            return _at_once(random, who, world)
-        case "crowd":
-            return _crowd(random, who, world)
         case "rules":
             return [(kind, who, random.choice(world.rules))]
-        case "rules, then others":
-            return changed_twice(random, who, world)
         case "old pull" | "old push":
             return [(kind, who, random.randint(1, 4))]
         case "odd pull":
             return [(kind, who, random.choice(["near", "ahead", "below"]), random.choice(world.limits))]
         case "cross":
             return [("edit", who + 1, *edit(random, who, world)[2:]), (kind, who, random.choice(world.limits))]
-        case "between pages":
-            return _between_pages(random, who, world)
-        case "in doubt":
-            return _in_doubt(random, who, world)
-        case "start again":
-            return _started_again(random, who, world)
-        case "return":
-            return _returned(random, who, world)
-        case "overwritten":
-            return _overwritten(random, who, world)
-        case "three scopes":
-            return _three_scopes(random, who, world)
-        case "tokens in turns":
-            return _in_turns(random, who, world)
-        case "crossing":
-            return _crossing(random, who, world)
-        case "late":
-            return _late(random, who, world)
-        case "deaf":
-            return _heard_nothing(random, who, world)
-    return [(kind, who)]
+    scenario = _SCENARIOS.get(kind)
+    return scenario(random, who, world) if scenario is not None else [(kind, who)]
 
 
 def _at_once(random: Random, who: int, world: World) -> list[Step]:
@@ -394,3 +370,21 @@ def edit(random: Random, who: int, world: World, key: tuple[str, str] | None = N
 
 def some_claims(random: Random, world: World) -> dict[str, Any]:
     return {"team": random.choice(world.teams), "kinds": random.choice(KINDS), "level": random.choice(LEVELS)}
+
+
+_SCENARIOS: dict[str, Callable[[Random, int, World], list[Step]]] = {
+    "at once": _at_once,
+    "crowd": _crowd,
+    "rules, then others": changed_twice,
+    "between pages": _between_pages,
+    "in doubt": _in_doubt,
+    "start again": _started_again,
+    "return": _returned,
+    "overwritten": _overwritten,
+    "three scopes": _three_scopes,
+    "tokens in turns": _in_turns,
+    "crossing": _crossing,
+    "late": _late,
+    "deaf": _heard_nothing,
+}
+"""Kinds that are several steps."""
