@@ -299,8 +299,9 @@ def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) ->
         rows: the rows, after the push.
         client_id: the client's id.
     """
-    if rows:
-        commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
+    if not rows:
+        return
+    commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
     marked, moves = [], []
     for row, at in zip(rows, commit.next_arrivals(len(rows)), strict=True):
         after = row.copy()
@@ -308,8 +309,7 @@ def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) ->
         after.writers[client_id] = Writer(-at, at)  # a negative arrival: the client's copy is astray
         marked.append(after)
         moves.append(move(after, own_bucket(client_id), at, "own"))
-    if marked:
-        commit.put_rows(marked, moves)
+    commit.put_rows(marked, moves)
 
 
 def _is_astray(row: StoredRow, client_id: str, known_cursor: int) -> bool:

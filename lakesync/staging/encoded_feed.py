@@ -62,8 +62,7 @@ class FeedRange(NamedTuple):
     @property
     def deltas(self) -> int:
         """The number of deltas in the range."""
-        single = self.counts.count("\1")  # most rows have one delta; the others are added up
-        return single + sum(map(ord, self.counts.replace("\1", "")))
+        return sum(map(ord, self.counts))
 
     @property
     def text(self) -> bytes:

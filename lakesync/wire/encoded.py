@@ -58,11 +58,8 @@ class EncodedDeltas(Sequence[RowDelta]):
             start: the text before the first delta.
             end: the text after the last one.
         """
-        texts = [start]
-        for part in self.parts:
-            texts += (part, b",")
-        texts[-1 if self.parts else 1 :] = [end]
-        return b"".join(texts)
+        separated = [text for part in self.parts for text in (part, b",")]
+        return b"".join([start, *separated[:-1], end])
 
     @property
     def size(self) -> int:
