@@ -295,7 +295,7 @@ def _connected(random: Random, who: int, process: int) -> list[Step]:
 
 
 def _new_row(random: Random) -> tuple[str, str]:
-    """A row that probably nobody has written to."""
+    """A row that probably no client has written to."""
     return random.choice(TABLES), f"n{random.randint(0, 99)}"
 
 
@@ -311,7 +311,7 @@ def _some(random: Random, chance: float) -> dict[str, object]:
 
 
 def changed_twice(random: Random, who: int, world: World, last: list[int] | None = None) -> list[Step]:
-    """Rules that nobody pulls under, or a few do, and others, under which all pull while they are applied.
+    """Rules under which no client pulls, or a few do, and others, under which all pull while they are applied.
 
     Rows are written before the first change, which the clients have pulled, or have not.
 

@@ -73,7 +73,7 @@ class NoResponse(NamedTuple):
     """No complete response arrived; the gateway may or may not have processed the request."""
 
     reason: str
-    """The reason why there is none, as a sentence for the user."""
+    """Why no response arrived, as a sentence for the user."""
 
 
 Response = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorResponse | NoResponse

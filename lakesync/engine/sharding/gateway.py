@@ -368,8 +368,8 @@ def _cursor_in_shard(
     Args:
         name: the shard's name.
         tracked: the client's position, with cursors of the sharded gateway.
-        sent: the cursor in each shard that `at.cursor` stands for; None if it stands for none.
-        confirmed: the same for `at.confirmed`.
+        sent: the cursor in each shard that `tracked.cursor` stands for; None if it has no such cursors.
+        confirmed: the same for `tracked.confirmed`.
     """
     state = tracked.state
     # in the middle of pages, the shards' states are not those of the client's cursor
