@@ -27,7 +27,7 @@ from lakesync.model.merge import RowState, intern_names
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, Move, MoveKind, StoredRow, Writer
-from lakesync.staging.records.rows import COLUMNS_WAITING, NARROW
+from lakesync.staging.records.rows import COLUMNS_UNMERGED, NARROW
 from lakesync.staging.store.push import RowCommit
 from lakesync.wire.encoded import NO_STAMP
 
@@ -179,11 +179,11 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> d
         rows: the push's deltas, by row.
         most: the most columns that a row may have.
     """
-    # A cheap upper bound first: most pushes are far below the limit. A row whose latest unmerged UPDATE has exactly the
+    # A cheap upper bound first: most pushes are far below the limit. A row whose latest unmerged delta has exactly the
     # columns of this push gets no new column; equal names are one tuple object, hence `is`.
     shared = rows.shared_columns
-    grow = [row for row in stored.values() if row.updates is None or row.updates.names is not shared]
-    if rows.cells + COLUMNS_WAITING + max([len(row.state.cells) for row in grow], default=0) <= most:
+    grow = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not shared]
+    if rows.cells + COLUMNS_UNMERGED + max([len(row.state.cells) for row in grow], default=0) <= most:
         return {}
     wide = {}
     for key, changes in rows.deltas.items():
@@ -204,9 +204,9 @@ def apply(
 ) -> bool:
     """Merge a push's deltas into rows, and store rows and feed entries.
 
-    Two common cases are short cuts, for speed. One is the INSERT of a new row. The other is an UPDATE with a new hlc of
-    columns that no rule reads. It wins every column and moves the row to no other bucket, so that it can be merged
-    later (`StoredRow.updated`).
+    Two common cases are short cuts, for speed. One is the INSERT of a new row. The other is an INSERT or UPDATE of an
+    existing row with a new hlc, and with equal values in the columns that rules read. It wins every column and moves
+    the row to no other bucket, so that it can be merged later (`StoredRow.written`).
 
     Args:
         commit: the open transaction that stores the push.
@@ -226,23 +226,32 @@ def apply(
     after: list[StoredRow] = []
     moves: list[Move] = []
     sender_is_current = True
-    # `names`: the columns of the last UPDATE; `unruled`: whether an UPDATE of them may be merged later, because it is
-    # narrow and no rule reads them. They are kept from row to row: most pushes update the same columns of each row.
+    # `names`: the columns of the last delta; `narrow`: whether it may be merged later; `ruled`: those of its columns
+    # that rules read. They are kept from row to row: most pushes write the same columns of each row.
     names: tuple[str, ...] = ()
-    unruled = False
+    ruled: tuple[str, ...] = ()
+    narrow = False
     at = arrival - ARRIVAL_STEP * len(deltas)  # each row gets an arrival, the last one that of the push
     for key, changes in deltas.items():
         at += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
-        # the short cut for an UPDATE that wins every column and changes no bucket key, in a row that the sender sees
-        if len(changes) == 1 and before is not None and delta.op == "UPDATE" and delta.hlc > before.newest:
+        # the short cut for a delta that wins every column and changes no bucket key, in a row that the sender sees
+        if len(changes) == 1 and before is not None and delta.op != "DELETE" and delta.hlc > before.newest:
             columns = shared or intern_names(tuple([column.column for column in delta.columns]))
             if columns is not names:  # equal names are one tuple object
                 names = columns
-                unruled = sender.reindexed and 0 < len(names) <= NARROW and index.columns.isdisjoint(names)
-            if unruled and not allowed.isdisjoint(before.keys):
-                after.append(before.updated(delta, names, client_id, at))
-                continue
+                narrow = sender.reindexed and 0 < len(names) <= NARROW
+                ruled = tuple([name for name in names if name in index.columns])
+            if narrow and not allowed.isdisjoint(before.keys):
+                same = [before.value(name) == delta.columns[names.index(name)].value for name in ruled]
+                if all(same):
+                    row = before.written(delta, names, client_id, at)
+                    after.append(row)
+                    if delta.op == "INSERT" and _has_only_updated(before, client_id):
+                        row.writers[client_id] = Writer(-at, at)  # a negative arrival: the sender's copy is astray
+                        sender_is_current = False
+                        moves.append(move(row, own, at, "own"))
+                    continue
         # the short cut for the INSERT of a row that the sender sees
         if before is None and delta.op == "INSERT" and len(changes) == 1:
             row = StoredRow.of_insert(key, delta, client_id, at)
@@ -368,10 +377,7 @@ def _merged(
     has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
     stale = effect.copy_differs or not has
     if effect.inserted:  # the INSERT created the sender's copy, unless the sender had an older one
-        # `inserted == 0`: the sender has only updated the row so far. Its copy may be an older row that this INSERT did
-        # not create, with columns that the INSERT does not have.
-        known = before.writers.get(client_id)
-        stale = stale or effect.updated_first or (not effect.deleted and known is not None and known.inserted == 0)
+        stale = stale or effect.updated_first or (not effect.deleted and _has_only_updated(before, client_id))
     else:  # at the sender, an UPDATE changes nothing if it deleted the row itself or was not sent the row
         stale = stale or effect.deleted or not had
     if not had:
@@ -386,6 +392,15 @@ def _merged(
     # a sender that may see the row only since this push needs the columns of others, and its own earlier ones
     more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
     return row, moves, stale or effect.lost_to_others or more
+
+
+def _has_only_updated(row: StoredRow, client_id: str) -> bool:
+    """Return whether a client is known to have updated a row, but not to have inserted it.
+
+    If it inserts the row now, its copy may be an older row with columns that the INSERT does not have.
+    """
+    writer = row.writers.get(client_id)
+    return writer is not None and writer.inserted == 0
 
 
 def _newest(state: RowState) -> Stamp:

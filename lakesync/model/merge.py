@@ -252,16 +252,16 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
     def overwrite(self, origin: Origin, columns: Sequence[ColumnValue], at: int, newer: Collection[str]) -> None:
-        """Merge an UPDATE, in place, without comparisons. The caller knows already which columns it wins.
+        """Merge the columns of an INSERT or UPDATE, in place, without comparisons. The caller knows which it wins.
 
-        Its hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`. It wins
-        all of its other columns, as it would in `merge`.
+        The delta's hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`.
+        It wins all of its other columns, as it would in `merge`. `inserted` stays as it is.
 
         Args:
-            origin: the UPDATE; its `columns` are interned.
+            origin: the delta; its `columns` are interned.
             columns: its column values, in the order of `origin.columns`.
             at: its arrival.
-            newer: the columns that later UPDATEs have overwritten; their cells stay as they are.
+            newer: the columns that later deltas have overwritten; their cells stay as they are.
         """
         self.newest = max(self.newest, origin.hlc)
         for name, column in zip(origin.columns, columns, strict=True):

@@ -17,20 +17,21 @@ from sys import intern
 from typing import Literal
 
 import msgspec
+from msgspec import Raw
 
 from lakesync.model.merge import LiveDelta, Origin, RowState, StoredState
-from lakesync.model.types import ColumnValue, RowDelta, RowKey
+from lakesync.model.types import ColumnValue, RowDelta, RowKey, Stamp
 
 WRITERS_KEPT = 8
 """The most writers that a row stores: its latest. For other writers, `row_presence` assumes that they may have the row.
 """
-UPDATES_KEPT = 4
-"""The most unmerged UPDATEs of a row. More would use much memory, because each is a part of the request's bytes, which
+UNMERGED_KEPT = 4
+"""The most unmerged deltas of a row. More would use much memory, because each is a part of the request's bytes, which
 stay in memory until it is merged."""
 NARROW = 16
-"""The most columns of an UPDATE that is merged later. A wider one is merged at once."""
-COLUMNS_WAITING = UPDATES_KEPT * NARROW
-"""The most columns in the unmerged UPDATEs of a row. `feed.apply.too_wide` adds it to the row's merged columns, as an
+"""The most columns of a delta that is merged later. A wider one is merged at once."""
+COLUMNS_UNMERGED = UNMERGED_KEPT * NARROW
+"""The most columns in the unmerged deltas of a row. `feed.apply.too_wide` adds it to the row's merged columns, as an
 upper bound of the columns that the row has."""
 DELETED = -1
 """`Writer.inserted` of a client that deleted the row itself. No arrival is 1, so no negative arrival equals it."""
@@ -54,10 +55,10 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The arrival of the client's latest delta of the row."""
 
 
-class Update(msgspec.Struct, frozen=True, gc=False):
-    """An UPDATE that is not merged into its row yet, and that no later UPDATE of the same columns has overwritten.
+class Unmerged(msgspec.Struct, frozen=True, gc=False):
+    """An INSERT or UPDATE that is not merged into its row yet, and that no later one has overwritten completely.
 
-    The unmerged UPDATEs of a row are a linked list, newest first.
+    The unmerged deltas of a row are a linked list, newest first.
     """
 
     hlc: int
@@ -66,13 +67,16 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     columns: tuple[ColumnValue, ...]
     names: tuple[str, ...]
     """The names of its columns, as `model.merge.intern_names` returns them: equal names are one tuple object, so that
-    two UPDATEs are compared by identity."""
+    two deltas are compared by identity."""
     at: int
-    """The UPDATE's arrival."""
-    before: Update | None
-    """The unmerged UPDATE before it; None for the oldest."""
+    """The delta's arrival."""
+    before: Unmerged | None
+    """The unmerged delta before it; None for the oldest."""
     count: int
     """The length of the list from this one on."""
+    inserted: Stamp | None
+    """The stamp of the newest INSERT that the row had since its last merge, overwritten ones included; None if it had
+    none."""
 
 
 class StoredRow(msgspec.Struct, gc=False):
@@ -88,7 +92,7 @@ class StoredRow(msgspec.Struct, gc=False):
     """Arrival of the latest change. It is the row's position in the feed of each of its bucket keys, except for keys
     that the row joined later."""
     state: RowState
-    """The merged columns; without the UPDATEs in `updates`."""
+    """The merged columns; without the deltas in `unmerged`."""
     writers: dict[str, Writer] = {}
     """The latest writers, by client id, ordered by their latest deltas; at most `WRITERS_KEPT`."""
     writers_floor: int = 0
@@ -99,10 +103,10 @@ class StoredRow(msgspec.Struct, gc=False):
     """A client that had the row before this arrival cannot be sent an UPDATE, but must be sent DELETE and INSERT. It is
     the latest of two: when the row lost columns, by a DELETE or an erasure, which the client has to drop; and the last
     delta of a client that is no longer in `writers` and had inserted or deleted its own copy."""
-    updates: Update | None = None
-    """The newest UPDATE that is not merged into `state` yet; None if there is none. Each of them has a higher hlc than
-    everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such an UPDATE
-    need not read the row's state, and `fold` merges several at once."""
+    unmerged: Unmerged | None = None
+    """The newest delta that is not merged into `state` yet; None if there is none. Each of them has a higher hlc than
+    everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such a delta
+    need not read the row's state, and `fold` merges several at once, without the values that were overwritten since."""
 
     @staticmethod
     def of_insert(key: RowKey, delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
@@ -138,46 +142,62 @@ class StoredRow(msgspec.Struct, gc=False):
     @property
     def newest(self) -> int:
         """The highest hlc in the row."""
-        return self.state.newest if self.updates is None else self.updates.hlc
+        return self.state.newest if self.unmerged is None else self.unmerged.hlc
 
-    def updated(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
-        """Return the row after an UPDATE that does not change its bucket keys; the UPDATE is merged later, by `fold`.
+    def value(self, column: str) -> Raw | None:
+        """Return a column's value, unmerged deltas included; None if the row does not have the column."""
+        delta = self.unmerged
+        while delta is not None:
+            if column in delta.names:
+                return delta.columns[delta.names.index(column)].value
+            delta = delta.before
+        cell = self.state.cells.get(column)
+        return None if cell is None else cell.value
+
+    def written(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
+        """Return the row after a delta that does not change its bucket keys; the delta is merged later, by `fold`.
 
         Args:
-            delta: the UPDATE, with at most `NARROW` columns, and an hlc above `newest`. The caller has checked both.
+            delta: an INSERT or UPDATE, with at most `NARROW` columns, and an hlc above `newest`. The caller has checked
+                both.
             names: the names of its columns, as `intern_names` returns them.
             client_id: id of the client that wrote it, as one string object for all deltas of a push.
-            at: the UPDATE's arrival.
+            at: the delta's arrival.
         """
-        last = self.updates
-        before, count = last, 1 if last is None else last.count + 1
-        if last is not None and last.names is names:
-            before, count = last.before, last.count  # it is overwritten
-        elif count > UPDATES_KEPT:
+        before, inserts = self.unmerged, delta.op == "INSERT"
+        inserted = (delta.hlc, client_id) if inserts else None if before is None else before.inserted
+        while before is not None and (
+            before.names is names or (len(before.names) < len(names) and set(names).issuperset(before.names))
+        ):
+            before = before.before  # it is overwritten completely
+        count = 1 if before is None else before.count + 1
+        if count > UNMERGED_KEPT:
             self.fold()
-            before, count = None, 1
-        updates = Update(delta.hlc, client_id, delta.delta_id, delta.columns, names, at, before, count)
+            before, count, inserted = None, 1, (delta.hlc, client_id) if inserts else None
+        unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, delta.columns, names, at, before, count, inserted)
         state, writers, floor, keys = self.state, self.writers.copy(), self.writers_floor, self.keys
-        row = StoredRow(self.key, at, state, writers, floor, keys, self.emptied, updates)
-        row.note_writer(client_id, at)
+        row = StoredRow(self.key, at, state, writers, floor, keys, self.emptied, unmerged)
+        row.note_writer(client_id, at, inserted=inserts)
         return row
 
     def fold(self) -> StoredRow:
-        """Merge the UPDATEs in `updates` into `state`, in place, and return the row.
+        """Merge the deltas in `unmerged` into `state`, in place, and return the row.
 
         The row's values stay the same, so this may be called at any time in the thread that owns the row.
         """
-        update = self.updates
-        if update is None:
+        delta = self.unmerged
+        if delta is None:
             return self
         state, newer = self.state.copy(), set[str]()
-        while update is not None:
-            if not newer.issuperset(update.names):  # otherwise, newer UPDATEs have overwritten all of its columns
-                origin = Origin(update.hlc, update.client_id, update.delta_id, len(update.names), update.names)
-                state.overwrite(origin, update.columns, update.at, newer)
-                newer.update(update.names)
-            update = update.before
-        self.state, self.updates = state, None
+        if delta.inserted is not None:
+            state.inserted = delta.inserted
+        while delta is not None:
+            if not newer.issuperset(delta.names):  # otherwise, newer deltas have overwritten all of its columns
+                origin = Origin(delta.hlc, delta.client_id, delta.delta_id, len(delta.names), delta.names)
+                state.overwrite(origin, delta.columns, delta.at, newer)
+                newer.update(delta.names)
+            delta = delta.before
+        self.state, self.unmerged = state, None
         return self
 
     def note_writer(self, client_id: str, at: int, *, inserted: bool = False, deleted: bool = False) -> None:
@@ -226,7 +246,7 @@ def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
     """Encode a row for a store, as compact JSON. Column values keep the JSON text in which they were pushed.
 
     Args:
-        row: the row, after `fold`: UPDATEs in `updates` would be lost.
+        row: the row, after `fold`: deltas in `unmerged` would be lost.
         live: `row.state.live`, if the caller has computed it already; None computes it.
     """
     state = StoredState(row.state.live if live is None else live, row.state.tombstone, row.state.inserted)

@@ -162,7 +162,7 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
         self._announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """Return the stored rows among `keys`, perhaps with unmerged UPDATEs; see `RowCommit.unfolded_rows`."""
+        """Return the stored rows among `keys`, perhaps with unmerged deltas; see `RowCommit.unfolded_rows`."""
         return self._state.rows(self.gateway, keys)
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:

@@ -39,7 +39,7 @@ class RowCommit(ClientView, Protocol):
         """Return `count` new arrivals, `ARRIVAL_STEP` apart, above all earlier ones, by the server's clock."""
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
-        """Return rows like `rows`, perhaps with UPDATEs that are not merged yet.
+        """Return rows like `rows`, perhaps with deltas that are not merged yet.
 
         A push often needs no merged state, so this saves work. Call `StoredRow.fold` before reading a row's state.
         """
