@@ -1,8 +1,9 @@
-"""Decides which requests are served: `RequestGate` rejects all while the server starts or stops, `RateLimiter` some.
+"""Decides which requests are served.
 
-The HTTP middleware and the WebSocket route check the gate before they serve. `GatewayServer` opens the gate, and drains
-it: it waits for requests in flight. Authentication checks the rate of each client. HTTP requests and WebSocket messages
-have a limiter each.
+A `RequestGate` rejects all requests while the server starts or stops. The HTTP middleware and the WebSocket route check
+it. `GatewayServer` opens it after the start, and drains it at the end: it waits for requests in flight. A `RateLimiter`
+rejects a client's requests above its rate. There is one for HTTP requests, which authentication checks, and one for
+WebSocket messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Opens what `lakesync.toml` declares for a server: adapters, and gateways' schemas, sync rules and connectors.
+"""Opens the adapters that `lakesync.toml` declares, and applies its declared schemas, sync rules and connectors.
 
-An adapter stores deltas at a database or object store. The server needs one as the target of its own flushes, if it
-runs without a pipeline, and those from which clients may pull (`[sources]`). `python -m gateway` opens them; starts the
-flush once the engine is open and has the declarations; and closes them at the end.
+An adapter stores deltas (changes of rows) at a database or object store. The server opens the adapters from which
+clients may pull (`[sources]`). If no pipeline moves the deltas to the lake, the server flushes them itself, to one more
+adapter. `python -m gateway` uses `Backends` in this order: it opens the adapters, has the declarations applied and the
+flush started once the engine is open, and closes the adapters at the end. A gateway, in this module, is one app's
+stream of changes; one server serves many.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ class Backends:
             AdapterError: a backend cannot be opened.
         """
         self._declared = Declarations(config.gateways, config.connectors.declared)
-        self._materialises = not config.flush.queue
+        self._updates_tables = not config.flush.queue  # another process serves the configured queue of table updates
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             """The target of the server's own flushes; None if the pipeline flushes."""
-            self.sources = {name: _source(config, named, opening) for name, named in config.sources.items()}
+            self.sources = {name: _source(config, target, opening) for name, target in config.sources.items()}
             """Name of a source, from which clients may pull → its adapter."""
             self._opened = opening.pop_all()
         self._housekeeping: Housekeeping | None = None
@@ -82,7 +84,7 @@ class Backends:
             on_flushed=lambda report: _record_flush(report, metrics),
             on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
             on_materialisation_failure=lambda table, _deltas, _error: metrics.count_table_failure(table),
-            materialises=self._materialises,
+            materialises=self._updates_tables,
         )
 
         def open_engine_and_flush() -> None:
@@ -123,11 +125,11 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
     return Outlet.to(adapter, settings, queue)
 
 
-def _source(config: Config, named: str, opening: ExitStack) -> Adapter:
+def _source(config: Config, uri_or_backend: str, opening: ExitStack) -> Adapter:
     """Open the adapter of a URI, or of a declared backend, whose name has no colon."""
-    if ":" in named:
-        return _opened(named, opening)
-    backend = open_backend(resolve_backend(config, named))
+    if ":" in uri_or_backend:
+        return _opened(uri_or_backend, opening)
+    backend = open_backend(resolve_backend(config, uri_or_backend))
     opening.callback(backend.close)
     return backend
 
@@ -199,12 +201,14 @@ class Declarations:
                     log.info("declared schema is retired: not registered again", gateway=name, table=schema.table)
                     continue
                 registered = known.schemas.get(schema.table)
-                if registered is None or not schema.types.items() <= registered.schema.types.items():
+                registered_types = registered.schema.types if registered is not None else {}
+                has_new_columns = not schema.types.items() <= registered_types.items()
+                if registered is None or has_new_columns:
                     gateway.register_schema(schema)
             rules = self._rules.get(name)
             if rules is None or rules == known.rules:
                 continue
-            if known.rules_version == 0:
+            if known.rules_version == 0:  # no rules were ever activated
                 gateway.set_rules(rules)
             else:
                 log.info("active rules differ from the declared ones: not changed", gateway=name)
@@ -216,8 +220,9 @@ def _register(engine: Engine, name: str, declared: DeclaredConnector) -> None:
     Raises:
         ConfigurationError: a secret is not a reference, or the settings are invalid.
     """
-    kind = engine.connectors.find(declared.type)
-    for field in sorted(kind.descriptor.secrets & declared.settings.keys()) if kind is not None else ():
+    connector_type = engine.connectors.find(declared.type)
+    secrets = connector_type.descriptor.secrets if connector_type is not None else frozenset()
+    for field in sorted(secrets & declared.settings.keys()):
         if not str(declared.settings[field]).startswith(REFERENCE_PREFIXES):
             raise ConfigurationError(
                 f"connectors.{name}.{declared.type}.{field} is a secret: write a reference, such as "

@@ -1,8 +1,9 @@
 """Updates the lag of clients before routes report it.
 
 A client's lag is the age of the oldest change that it may see and has not been sent. To find that change, the feed (the
-log as one client may see it) must be read from the client's position, so a request checks a bounded number of clients,
-and none for whose gateway nothing was committed since its last check. The routes of metrics and explanations call it.
+log as one client may see it) must be read from the client's position. So one request checks a bounded number of
+clients, and skips a client if nothing was committed to its gateway since the client's last check. The routes of metrics
+and explanations call it.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ async def refresh_all_gateways(services: Services) -> None:
         services: the server's shared objects.
     """
     arrivals = _arrivals(await run_in_threadpool(services.engine.store.backlog))
-    left = MAX_CHECKS
+    remaining = MAX_CHECKS
     for gateway in services.clients.gateways():
-        checks = _checks_due(services, gateway, arrivals.get(gateway, ()), limit=left)
+        checks = _checks_due(services, gateway, arrivals.get(gateway, ()), limit=remaining)
         if checks:
             await _check(services, gateway, arrivals.get(gateway, ()), checks)
             services.clients.mark_checked(gateway)
-            left -= len(checks)
-        if left == 0:
+            remaining -= len(checks)
+        if remaining == 0:
             return
 
 

@@ -2,8 +2,8 @@
 
 The sync routes and WebSocket connections record pushes and pulls. A client's lag is the age of its oldest unsent
 change; finding it needs a read of the store. So before the routes of metrics and explanations report lags,
-`gateway.client_lag` checks a bounded number of clients (`checks_due`, `record_check`); of the others they report the
-results of earlier checks.
+`gateway.client_lag` checks a bounded number of clients (`checks_due`, `record_check`). The routes report the results of
+earlier checks for the other clients. A gateway, here, is one app's stream of changes; a server has many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +27,7 @@ MAX_CLIENTS = 20_000
 """Number of tracked clients over all gateways, at most. The one that was seen longest ago is removed first."""
 
 Arrivals = tuple[tuple[str, int], ...]
-"""`(shard, newest arrival)` for each shard of a gateway."""
+"""`(shard, newest arrival)` for each shard of a gateway. An arrival is the gateway's hybrid clock value of a commit."""
 
 
 class ConnectedClient(NamedTuple):
@@ -45,7 +44,7 @@ class _CheckResult(NamedTuple):
 
     unsent: Unsent | None
     """The client's oldest unsent change; None if it never pulled."""
-    sent: object
+    sent_version: object
     """The client's `_sent_version` at the check."""
     arrivals: Arrivals
     """The gateway's newest arrivals at the check."""
@@ -72,10 +71,10 @@ class _ClientState:
     repeats: int = 0
     """Number of pulls in a row with the same cursor, although each response had deltas."""
     knows_resync: bool = False
-    """Whether the client understands the error RESYNC_REQUIRED."""
+    """Whether the client understands the error RESYNC_REQUIRED, and then pulls all rows again."""
     claims: Claims | None = None
     """The claims of its latest pull."""
-    sent: int = 0
+    sent_count: int = 0
     """Incremented whenever the client was, or may have been, sent something."""
     checked: _CheckResult | None = None
     """The result of its latest lag check; None before the first."""
@@ -127,8 +126,8 @@ class LagCheck(NamedTuple):
     """A client whose lag has to be checked."""
 
     query: LagQuery
-    sent: object
-    """The client's `_sent_version` when the check was planned."""
+    sent_version: object
+    """A value that changes whenever the client is sent something, as it was when the check was planned."""
 
 
 class ClientTracker:
@@ -141,8 +140,10 @@ class ClientTracker:
             wall: returns the server wall time in milliseconds since 1970.
         """
         self._wall = wall
-        self._seen: OrderedDict[tuple[str, str], _ClientState] = OrderedDict()
+        self._clients: OrderedDict[tuple[str, str], _ClientState] = OrderedDict()
+        """`(gateway id, client id)` → state; the client that was seen longest ago is first."""
         self._by_gateway: dict[str, dict[str, _ClientState]] = {}
+        """Gateway id → client id → the same states; the gateway that was checked longest ago is first."""
         self._check_numbers = count(1)
 
     def record_push(self, gateway: str, client_id: str) -> None:
@@ -164,17 +165,17 @@ class ClientTracker:
             claims: the claims of the client's token.
             knows_resync: whether the client understands the error RESYNC_REQUIRED.
         """
-        seen = self._touch(gateway, pull.client_id)
-        seen.pulled_ms = self._wall()
+        client = self._touch(gateway, pull.client_id)
+        client.pulled_ms = self._wall()
         if pull.source is not None:
             return  # a source has a cursor of its own
-        seen.sent += 1
-        seen.cursor, seen.has_more = page.server_hlc, page.has_more
-        seen.knows_resync, seen.claims = knows_resync, claims
-        again = seen.had_deltas and pull.since_hlc == seen.since
-        seen.had_deltas = bool(page.deltas)
-        seen.repeats = seen.repeats + 1 if again and seen.had_deltas else 0
-        seen.since = pull.since_hlc
+        client.sent_count += 1
+        client.cursor, client.has_more = page.server_hlc, page.has_more
+        client.knows_resync, client.claims = knows_resync, claims
+        sent_same_cursor = client.had_deltas and pull.since_hlc == client.since
+        client.had_deltas = bool(page.deltas)
+        client.repeats = client.repeats + 1 if sent_same_cursor and client.had_deltas else 0
+        client.since = pull.since_hlc
 
     def record_disconnect(self, gateway: str, subscriber: Subscriber) -> None:
         """Record the end of a WebSocket.
@@ -183,14 +184,15 @@ class ClientTracker:
             gateway: the gateway's id.
             subscriber: the client, and how far it was sent changes over the connection.
         """
-        seen = self._seen.get((gateway, subscriber.client_id))
-        if seen is None:
+        client = self._clients.get((gateway, subscriber.client_id))
+        if client is None:
             return
-        seen.disconnected_ms = self._wall()
+        client.disconnected_ms = self._wall()
+        # A client that has not pulled over this connection has no cursor before it was sent everything.
         has_cursor = not (subscriber.state.has_not_pulled and subscriber.has_more)
-        if has_cursor and seen.cursor is not None and subscriber.cursor >= seen.cursor:
-            seen.sent += 1
-            seen.cursor, seen.has_more = subscriber.cursor, subscriber.has_more
+        if has_cursor and client.cursor is not None and subscriber.cursor >= client.cursor:
+            client.sent_count += 1
+            client.cursor, client.has_more = subscriber.cursor, subscriber.has_more
 
     def checks_due(
         self,
@@ -213,26 +215,30 @@ class ClientTracker:
             limit: number of clients to return, at most; None for all.
             shared: whether other processes serve the gateway too, and may have sent changes to a client.
         """
-        found: list[tuple[int, str, _ClientState, object]] = []
-        mine = self._by_gateway.get(gateway, {})
-        for name in mine if client_id is None else mine.keys() & {client_id}:
-            seen = mine[name]
-            if _is_up_to_date(seen, connected.get(name)):
+        due: list[str] = []
+        clients = self._by_gateway.get(gateway, {})
+        for name in clients if client_id is None else clients.keys() & {client_id}:
+            client = clients[name]
+            if _is_up_to_date(client, connected.get(name)):
                 continue
-            known, sent = seen.checked, _sent_version(seen, connected.get(name))
-            number = known.number if known is not None else 0
-            if known is None or known.sent != sent or known.arrivals != arrivals or not _is_final(known.unsent, shared):
-                found.append((number, name, seen, sent))
-        found.sort(key=itemgetter(0))
-        return [self._check(gateway, each, connected) for each in found[:limit]]
+            checked = client.checked
+            is_valid = (
+                checked is not None
+                and checked.sent_version == _sent_version(client, connected.get(name))
+                and checked.arrivals == arrivals
+                and _is_final(checked.unsent, shared)
+            )
+            if not is_valid:
+                due.append(name)
+        due.sort(key=lambda name: _check_number(clients[name]))
+        return [self._check(gateway, name, clients[name], connected.get(name)) for name in due[:limit]]
 
-    def _check(
-        self, gateway: str, found: tuple[int, str, _ClientState, object], connected: Mapping[str, ConnectedClient]
-    ) -> LagCheck:
+    def _check(self, gateway: str, name: str, client: _ClientState, connected: ConnectedClient | None) -> LagCheck:
         """Return the check of one client. It continues from the client's latest result, if that is still valid."""
-        _, name, seen, sent = found
-        before = seen.checked.unsent if seen.checked is not None and seen.checked.sent == sent else None
-        return LagCheck(LagQuery(name, self.tracked_cursor(gateway, name, connected.get(name)), before), sent)
+        version = _sent_version(client, connected)
+        checked = client.checked
+        before = checked.unsent if checked is not None and checked.sent_version == version else None
+        return LagCheck(LagQuery(name, self.tracked_cursor(gateway, name, connected), before), version)
 
     def record_check(
         self,
@@ -252,9 +258,9 @@ class ClientTracker:
             unsent: the client's oldest unsent change; None if it never pulled.
         """
         name = check.query.client_id
-        seen = self._seen.get((gateway, name))
-        if seen is not None and _sent_version(seen, connected.get(name)) == check.sent:
-            seen.checked = _CheckResult(unsent, check.sent, arrivals, next(self._check_numbers))
+        client = self._clients.get((gateway, name))
+        if client is not None and _sent_version(client, connected.get(name)) == check.sent_version:
+            client.checked = _CheckResult(unsent, check.sent_version, arrivals, next(self._check_numbers))
 
     def statuses(self, gateway: str, connected: Mapping[str, ConnectedClient], limit: int) -> list[ClientStatus]:
         """Return the status of a gateway's clients, the one furthest behind first. Call it in a worker thread.
@@ -265,8 +271,8 @@ class ClientTracker:
             limit: number of clients to return, at most.
         """
         now = self._wall()
-        mine = list(self._by_gateway.get(gateway, {}).items())
-        found = [_status(name, seen, connected.get(name), now) for name, seen in mine]
+        clients = list(self._by_gateway.get(gateway, {}).items())
+        found = [_status(name, client, connected.get(name), now) for name, client in clients]
         return sorted(found, key=_lag_order)[:limit]
 
     def status(self, gateway: str, client_id: str, connected: Mapping[str, ConnectedClient]) -> ClientStatus | None:
@@ -277,8 +283,8 @@ class ClientTracker:
             client_id: the client's id.
             connected: client id → connection, for the gateway's connected clients.
         """
-        seen = self._seen.get((gateway, client_id))
-        return None if seen is None else _status(client_id, seen, connected.get(client_id), self._wall())
+        client = self._clients.get((gateway, client_id))
+        return None if client is None else _status(client_id, client, connected.get(client_id), self._wall())
 
     def lags(self, connected_clients: Callable[[str], Mapping[str, ConnectedClient]]) -> dict[str, GatewayLag]:
         """Return gateway → the lag of its clients, by their latest checks.
@@ -287,11 +293,12 @@ class ClientTracker:
             connected_clients: returns a gateway's connected clients: client id → connection.
         """
         found = {}
-        for gateway, mine in self._by_gateway.items():
+        for gateway, clients in self._by_gateway.items():
             connected = connected_clients(gateway)
-            unsent = [since for name, seen in mine.items() if (since := _unsent_since(seen, connected.get(name)))]
+            arrivals = [_unsent_since(client, connected.get(name)) for name, client in clients.items()]
+            unsent = [arrival for arrival in arrivals if arrival]  # without 0 (none unsent) and None (unchecked)
             oldest = min(unsent, default=None)
-            found[gateway] = GatewayLag(len(mine), len(unsent), None if oldest is None else wall_of(oldest))
+            found[gateway] = GatewayLag(len(clients), len(unsent), None if oldest is None else wall_of(oldest))
         return found
 
     def gateways(self) -> Sequence[str]:
@@ -311,16 +318,16 @@ class ClientTracker:
             client_id: the client's id.
             connected: the client's connection; None if it has none.
         """
-        seen = self._seen.get((gateway, client_id))
-        if seen is None or seen.since is None:
+        client = self._clients.get((gateway, client_id))
+        if client is None or client.since is None:
             return TrackedCursor()
         return TrackedCursor(
-            seen.since if seen.repeats else seen.cursor,
-            seen.since,
-            knows_resync=seen.knows_resync,
-            keeps_cursor=seen.repeats > 0,
-            state=None if seen.repeats or connected is None else connected.subscriber.state,
-            claims=seen.claims,
+            client.since if client.repeats else client.cursor,
+            client.since,
+            knows_resync=client.knows_resync,
+            keeps_cursor=client.repeats > 0,
+            state=None if client.repeats or connected is None else connected.subscriber.state,
+            claims=client.claims,
         )
 
     def _touch(self, gateway: str, client_id: str) -> _ClientState:
@@ -329,33 +336,38 @@ class ClientTracker:
         If there are too many clients, the one that was seen longest ago is removed.
         """
         key = (gateway, client_id)
-        seen = self._seen.get(key)
-        if seen is None:
-            seen = self._seen[key] = self._by_gateway.setdefault(gateway, {})[client_id] = _ClientState()
-            if len(self._seen) > MAX_CLIENTS:
-                self._remove(*self._seen.popitem(last=False)[0])
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = self._by_gateway.setdefault(gateway, {})[client_id] = _ClientState()
+            if len(self._clients) > MAX_CLIENTS:
+                self._remove(*self._clients.popitem(last=False)[0])
         else:
-            self._seen.move_to_end(key)
-        return seen
+            self._clients.move_to_end(key)
+        return client
 
     def _remove(self, gateway: str, client_id: str) -> None:
         """Forget a client, and its gateway if it was the last one."""
-        mine = self._by_gateway[gateway]
-        del mine[client_id]
-        if not mine:
+        clients = self._by_gateway[gateway]
+        del clients[client_id]
+        if not clients:
             del self._by_gateway[gateway]
 
 
-def _sent_version(seen: _ClientState, connected: ConnectedClient | None) -> object:
+def _check_number(client: _ClientState) -> int:
+    """Return the number of a client's latest check; 0 if it was never checked."""
+    return client.checked.number if client.checked is not None else 0
+
+
+def _sent_version(client: _ClientState, connected: ConnectedClient | None) -> object:
     """Return a value that changes whenever the client is sent something."""
-    if connected is None or seen.repeats:
-        return seen.sent
-    return (seen.sent, connected.subscriber.state, connected.has_pending)
+    if connected is None or client.repeats:
+        return client.sent_count
+    return (client.sent_count, connected.subscriber.state, connected.has_pending)
 
 
-def _is_up_to_date(seen: _ClientState, connected: ConnectedClient | None) -> bool:
+def _is_up_to_date(client: _ClientState, connected: ConnectedClient | None) -> bool:
     """Return whether the client is connected and was sent every change that it may see."""
-    return connected is not None and not (connected.has_pending or connected.subscriber.has_more or seen.repeats)
+    return connected is not None and not (connected.has_pending or connected.subscriber.has_more or client.repeats)
 
 
 def _is_final(unsent: Unsent | None, shared: bool) -> bool:
@@ -366,34 +378,34 @@ def _is_final(unsent: Unsent | None, shared: bool) -> bool:
     return unsent is None or (unsent.done and not (shared and unsent.since))
 
 
-def _unsent_since(seen: _ClientState, connected: ConnectedClient | None) -> int | None:
+def _unsent_since(client: _ClientState, connected: ConnectedClient | None) -> int | None:
     """Return the arrival of the oldest unsent change: 0 if everything was sent, None for an unchecked client."""
-    if _is_up_to_date(seen, connected):
+    if _is_up_to_date(client, connected):
         return 0
-    unsent = seen.checked.unsent if seen.checked is not None else None
+    unsent = client.checked.unsent if client.checked is not None else None
     return None if unsent is None else unsent.since
 
 
-def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, now: int) -> ClientStatus:
+def _status(name: str, client: _ClientState, connected: ConnectedClient | None, now: int) -> ClientStatus:
     """Return the status of a client, by what this process knows of it and by its connection."""
-    cursor, has_more = seen.cursor or 0, seen.has_more
+    cursor, has_more = client.cursor or 0, client.has_more
     subscriber = connected.subscriber if connected is not None else None
     if subscriber is not None and subscriber.cursor > cursor:
         cursor, has_more = subscriber.cursor, subscriber.has_more
-    unsent = _unsent_since(seen, connected)
+    unsent = _unsent_since(client, connected)
     since = wall_of(unsent) if unsent else None
     return ClientStatus(
         client_id=name,
-        seen_ms=seen.seen_ms,
-        offline_since_ms=None if connected is not None else seen.seen_ms,
-        pulled_ms=seen.pulled_ms,
-        pushed_ms=seen.pushed_ms,
+        seen_ms=client.seen_ms,
+        offline_since_ms=None if connected is not None else client.seen_ms,
+        pulled_ms=client.pulled_ms,
+        pushed_ms=client.pushed_ms,
         cursor_hlc=cursor,
         cursor_ms=wall_of(cursor) or None,
         has_more=has_more,
         unsent_since_ms=since,
         behind_ms=unsent if since is None else max(1, now - since),
-        repeats=seen.repeats,
+        repeats=client.repeats,
         connected=connected is not None,
     )
 

@@ -7,8 +7,9 @@ The checks always have the same order: the gateway id's form, the token, whether
 role, the rate limit, the query parameters, and whether the gateway exists. So a caller without a valid token learns
 nothing about gateways.
 
-While the server has no secret, or a weak one, it is restricted instead: `python -m gateway` checks the address on which
-it listens, and the authentication of each request checks which web page may call it.
+Without a secret that verifies tokens, or with a weak one, the server is restricted to this machine: `python -m gateway`
+checks the address on which it listens, and the authentication of each request checks which web page may call it. A
+gateway is one app's stream of changes; one server serves many.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Caller(NamedTuple):
     """The key that signed the token; None if the server runs without a secret."""
 
     def claims(self, client_id: str) -> Claims:
-        """Return the claims that apply to a message: those of the token, or without one `sub` with the client's user.
+        """Return the claims that apply to a message: those of the token, else only `sub`, computed from the client id.
 
         Args:
             client_id: the client id in the message.
@@ -337,8 +338,7 @@ def check_page(headers: Headers, origins: Collection[str]) -> None:
             "without a secret the gateway is served as localhost or 127.0.0.1 only: call it so, or set "
             "LAKESYNC_JWT_SECRET"
         )
-    cross = origin not in origins and not _is_local_url(origin) if origin is not None else _is_cross_site(headers)
-    if cross:
+    if _is_cross_site(headers) if origin is None else origin not in origins and not _is_local_url(origin):
         raise ForbiddenError(
             "without a secret the gateway serves no pages of other sites: name their origins in cors_origins of "
             "[gateway], or set LAKESYNC_JWT_SECRET"

@@ -1,6 +1,8 @@
 """The server's metrics for Prometheus: counters that routes increment, and collectors that read the staging store.
 
-`create_app` creates them. `gateway.routes.monitoring` serves them.
+`create_app` creates them. `gateway.routes.monitoring` serves them. The staging store has the log of pushed deltas until
+the pipeline, or the server itself, has flushed them to the lake. It also has *marks*: small values by which the parts
+of the pipeline store how far they are. One mark is the pipeline's latest report, with its lags and dead letters.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Metrics:
         """Lag of the clients by gateway; the route sets it before each scrape."""
         registry.register(_LagCollector(lambda: self.lags))
         self._tables: set[str] = set()
-        self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request to which a response was sent.
@@ -106,11 +108,11 @@ class Metrics:
             status: HTTP status.
             seconds: duration from the request to the end of the response.
         """
-        known = self._answered.get((route, method, status))
-        if known is None:
-            known = (self.requests.labels(route, method, str(status)), self.seconds.labels(route))
-            self._answered[route, method, status] = known
-        requests, duration = known
+        labelled = self._by_request.get((route, method, status))
+        if labelled is None:  # to look labels up in Prometheus's client takes longer
+            labelled = (self.requests.labels(route, method, str(status)), self.seconds.labels(route))
+            self._by_request[route, method, status] = labelled
+        requests, duration = labelled
         requests.inc()
         duration.observe(seconds)
 
@@ -298,7 +300,8 @@ def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gatew
     """
     report = report_in(marks)
     found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
-    work: dict[str, list[int]] = {}
+    failed_since_ms: dict[str, list[int]] = {}
     for job in queue.failed(gateway) if queue is not None else ():
-        work.setdefault(job.flushed.table, []).append(wall_of(job.context.arrival))
-    return [*found, *(DeadLetters("work", table, gateway, len(since), min(since)) for table, since in work.items())]
+        failed_since_ms.setdefault(job.flushed.table, []).append(wall_of(job.context.arrival))
+    of_queue = [DeadLetters("work", table, gateway, len(since), min(since)) for table, since in failed_since_ms.items()]
+    return [*found, *of_queue]

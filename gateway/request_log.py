@@ -1,8 +1,8 @@
-"""The record of one request: its headers, its id, the fields of its log line, and the headers that every response has.
+"""Collects facts about each request while it is served, for its log line, the metrics and the response's headers.
 
-`RequestLogMiddleware` creates a record for each HTTP request, and a WebSocket connection one for each message. Routes
-and middleware look a request's headers up in its ASGI scope, instead of in Starlette's `Headers` object, which takes
-three times as long.
+`RequestLogMiddleware` creates a `RequestRecord` for each HTTP request, and a WebSocket connection one for each message;
+routes add to it. The functions `header` and `all_headers` read a request's headers from its ASGI scope, in a third of
+the time that Starlette's `Headers` object takes.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class RequestLogMiddleware:
             return
         record = RequestRecord.begin(scope)
         method = scope["method"]
-        inner = {**scope, "method": "GET"} if method == "HEAD" else scope
+        scope_as_get = {**scope, "method": "GET"} if method == "HEAD" else scope
 
         async def counting_receive() -> Message:
             message = await receive()
@@ -161,10 +161,10 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            await self._app(inner, counting_receive, send_with_headers)
+            await self._app(scope_as_get, counting_receive, send_with_headers)
         finally:
-            route = inner.get("route")
-            if route is not None and record.status != 405:
+            route = scope_as_get.get("route")
+            if route is not None and record.status != 405:  # a request with a wrong method counts as unmatched
                 record.route = route.path
             record.finish(method, self._metrics)
 

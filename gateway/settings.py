@@ -1,6 +1,7 @@
 """The settings of a gateway server, converted from the configuration that `lakesync.config` reads.
 
-`python -m gateway` creates them; all modules of `gateway` read them.
+`python -m gateway` creates them; all modules of `gateway` read them. A gateway, in these settings, is one app's stream
+of changes; one server serves many.
 """
 
 from __future__ import annotations

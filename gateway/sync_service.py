@@ -1,9 +1,9 @@
-"""Awaits the engine's worker threads, and serves pushes and pulls for both transports: HTTP and WebSocket.
+"""Serves pushes and pulls for both transports, HTTP and WebSocket, and awaits the engine's worker threads.
 
-HTTP routes and WebSocket connections call it. The engine does the work. This module passes it the caller's claims, and
-records the result for the request's log line, the metrics, and the tracker of clients, which knows how far each client
-is. `result_of` replaces `asyncio.wrap_future`, which wakes up the event loop for each future, and cancels the work of a
-cancelled request.
+HTTP routes and WebSocket connections call it. `serve_push` and `serve_pull` pass the engine the caller's claims, and
+record the result for the request's log line, the metrics, and the tracker of clients, which knows how far each client
+is. `result_of` awaits a future of the engine. It replaces `asyncio.wrap_future`, which wakes up the event loop for each
+future, and cancels the work of a cancelled request.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _copy_result(done: Future[T], waiter: asyncio.Future[T]) -> None:
 
 
 RESYNC_HEADER = b"x-lakesync-client"
-"""A client that sends this header understands the error RESYNC_REQUIRED. Any other is sent every row again instead."""
+"""A client that sends this header understands the error RESYNC_REQUIRED, and then pulls from 0. Instead of the error,
+any other client is sent every row again."""
 
 
 async def serve_push(

@@ -4,10 +4,13 @@ The channel finds the connections that a commit concerns, and sends each the cha
 `on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
 
 A commit notice names the bucket keys of the changed rows. A bucket key is a bucket of the sync rules with claim values;
-a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a key. The state of a
-connection's subscriber is the position up to which its client was sent changes, and the client's bucket keys.
-Connections with equal states are served by one read of the store. A client may have several connections, also to other
-processes that serve the same gateway; each then gets the changes that the client made over the others.
+a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a key. Changes that concern
+one client alone are under a key of its own, its own bucket, which begins with `@`.
+
+A connection's subscriber is its client, and the subscriber's state is the cursor up to which the client was sent
+changes, and the client's bucket keys. Connections with equal states are served by one read of the store and one page.
+A client that lacks other changes than those pulls a page of its own. A client may have several connections, also to
+other processes that serve the same gateway; each then gets the changes that the client made over the others.
 """
 
 from __future__ import annotations
@@ -167,7 +170,7 @@ class Channel:
 
     def on_commit(self, notice: Notice) -> None:
         """Mark the connections that a commit concerns as due."""
-        if notice.buckets is None:
+        if notice.buckets is None:  # it may concern every client, as after a change of the rules or lost notices
             self._index_version += 1
             for connection in self._connections:
                 connection.is_announced = False  # other processes may have missed the announcement
@@ -179,7 +182,7 @@ class Channel:
             concerned = with_own_changes = self._unindexed
         else:
             concerned = self._index.subscribers_of(notice.buckets) | self._unindexed
-            own_buckets = {bucket for bucket in notice.buckets if bucket.startswith("@")}
+            own_buckets = {bucket for bucket in notice.buckets if bucket.startswith("@")}  # each of one client
             with_own_changes = self._index.subscribers_of(own_buckets)
             concerned |= self._record_siblings(notice.presence)
         for connection in with_own_changes:
@@ -250,7 +253,8 @@ class Channel:
 
     def _next_batch(self) -> list[LiveConnection]:
         """Return the next due connections that can receive a broadcast."""
-        return list(islice((each for each in self._due if each.is_ready), _BATCH))
+        ready = (connection for connection in self._due if connection.is_ready)
+        return list(islice(ready, _BATCH))
 
     async def _run(self) -> None:
         """Serve batches of due connections until no due connection can receive a broadcast."""
@@ -290,14 +294,15 @@ class Channel:
             raise
 
     async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
-        """Have the engine compute the buckets of connections that are not in the index, and add the connections."""
-        new = [
-            (each, each.subscriber, each.subscriber.state)
-            for each in batch
-            if each.subscriber is not None
-            and each.subscriber.state.access is None
-            and not each.subscriber.state.has_more
-        ]
+        """Have the engine compute the bucket keys of connections whose keys are unknown, and index the connections.
+
+        They are unknown (`access` is None) after a connection's first page, and after each page of its own.
+        """
+        new = []
+        for connection in batch:
+            subscriber = connection.subscriber
+            if subscriber is not None and subscriber.state.access is None and not subscriber.state.has_more:
+                new.append((connection, subscriber, subscriber.state))
         if not new:
             return
         version = self._index_version
@@ -316,11 +321,12 @@ class Channel:
             if connection.subscriber is not None:
                 by_state[connection.subscriber.state].append((connection, connection.subscriber))
         groups = [self._group(state, members) for state, members in by_state.items()]
-        pulls: list[tuple[LiveConnection, Subscriber]] = []
+        needing_pull: list[tuple[LiveConnection, Subscriber]] = []
         results = await result_of(self._gateway.submit_scan(groups))
+        is_same_index = version == self._index_version
         for group, result in zip(groups, results, strict=True):
-            pulls += self._send_group(group, result, by_state[group.state], same_index=version == self._index_version)
-        await self._pull(pulls)
+            needing_pull += self._send_group(group, result, by_state[group.state], is_same_index=is_same_index)
+        await self._pull(needing_pull)
 
     def _send_group(
         self,
@@ -328,7 +334,7 @@ class Channel:
         result: ScanResult,
         members: Sequence[tuple[LiveConnection, Subscriber]],
         *,
-        same_index: bool,
+        is_same_index: bool,
     ) -> list[tuple[LiveConnection, Subscriber]]:
         """Send the members of a group the changes that they lack, and return those that need a page of their own.
 
@@ -336,37 +342,39 @@ class Channel:
             group: connections with the same position in the feed, which one read serves.
             result: the result of that read.
             members: the group's connections.
-            same_index: whether the index was not cleared since the read began.
+            is_same_index: whether the index was not cleared since the read began.
         """
         before, after = group.state, result.state
         shared = _broadcast_frame(result.page, before) if result.page is not None and members else b""
         deltas = len(result.page.deltas) if result.page is not None else 0
-        sent = 0
-        pulls = []
+        sent_deltas = 0
+        needing_pull = []
         for connection, subscriber in members:
             unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
             # Did the read consider the client's other connections, over which it may have been sent other changes?
-            known = subscriber.client_id in group.multi_connected or subscriber.client_id not in self._multi_connected
-            if not (unchanged and same_index and known) or subscriber.has_own_changes:  # the read may be too old
+            client = subscriber.client_id
+            has_all_connections = client in group.multi_connected or client not in self._multi_connected
+            is_current = unchanged and is_same_index and has_all_connections and not subscriber.has_own_changes
+            if not is_current:  # the read may be too old
                 self._requeue((connection,))
                 continue
-            if subscriber.client_id in result.with_other_claims and result.own_pages[subscriber.client_id] is not None:
-                pulls.append((connection, subscriber))
+            if client in result.with_other_claims and result.own_pages[client] is not None:
+                needing_pull.append((connection, subscriber))  # from its old cursor: see `with_other_claims`
                 continue
             self._index_connection(connection, subscriber, after)
             subscriber.state = after
             if result.needs_pull:
-                pulls.append((connection, subscriber))
-            elif subscriber.client_id in result.own_pages:
-                page = result.own_pages[subscriber.client_id]
+                needing_pull.append((connection, subscriber))
+            elif client in result.own_pages:
+                page = result.own_pages[client]
                 if page is not None:
                     connection.send_broadcast(_broadcast_frame(page, before))
-                    sent += len(page.deltas)
+                    sent_deltas += len(page.deltas)
             elif shared:
                 connection.send_broadcast(shared)
-                sent += deltas
-        self._on_broadcast(sent)
-        return pulls
+                sent_deltas += deltas
+        self._on_broadcast(sent_deltas)
+        return needing_pull
 
     def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Subscriber]]) -> SubscriberGroup:
         """Return connections with the same state as a group that one read of the feed serves."""
@@ -382,10 +390,14 @@ class Channel:
     async def _pull(self, pulls: Sequence[tuple[LiveConnection, Subscriber]]) -> None:
         """Send a page of its own to each connection that needs one."""
         for start in range(0, len(pulls), _PULL_BATCH):
-            part = [(*pull, pull[1].state) for pull in pulls[start : start + _PULL_BATCH]]
-            futures = [result_of(self._page(subscriber)) for _, subscriber, _ in part]
-            for sent, page in zip(part, await asyncio.gather(*futures, return_exceptions=True), strict=True):
-                self._send_page(*sent, page)
+            batch = [
+                (connection, subscriber, subscriber.state)
+                for connection, subscriber in pulls[start : start + _PULL_BATCH]
+            ]
+            futures = [result_of(self._page(subscriber)) for _, subscriber, _ in batch]
+            pages = await asyncio.gather(*futures, return_exceptions=True)
+            for (connection, subscriber, before), page in zip(batch, pages, strict=True):
+                self._send_page(connection, subscriber, before, page)
 
     def _page(self, subscriber: Subscriber) -> Future[SyncResponse]:
         """Pull a page for one client."""

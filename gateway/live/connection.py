@@ -78,6 +78,7 @@ class LiveConnection:
         self._knows_resync = knows_resync
         self._messages = 0
         self._pending_close: tuple[int, str] | None = None
+        """Close code and reason with which the connection ends after the response in progress; None to go on."""
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._notify_ready: Callable[[], None] = _ignore
@@ -86,6 +87,7 @@ class LiveConnection:
         self.subscriber: Subscriber | None = None
         """The client, and how far it was sent changes; None until that is known, by a pull or from the store."""
         self._page_timer: asyncio.TimerHandle | None = None
+        """Ends the pause of broadcasts in which the client is expected to pull its next page; None without a pause."""
         self.connection_id = token_hex(8)
         """Random id, unique among the connections of all processes."""
         self.is_announced = False

@@ -183,17 +183,20 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
 
 
 def _row_offsets(message: bytes) -> tuple[list[int], int]:
-    """Return the byte offset of each row in a message, and the offset after the last row."""
+    """Return the byte offset of each row in a message, and the offset after the last row.
+
+    A row is one or more deltas, of which the first is an INSERT. It reads each delta's tag and varint length only.
+    """
     starts: list[int] = []
     offset, size = 0, len(message)
     while offset < size and message[offset] == _DELTAS:
         length = shift = 0
         head = offset + 1
         while True:
-            part = message[head] if head < size else 0
+            byte = message[head] if head < size else 0
             head += 1
-            length |= (part & 0x7F) << shift
-            if part < 0x80:
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
                 break
             shift += 7
         if not starts or message.startswith(_INSERT, head):
@@ -206,7 +209,8 @@ def _candidates(message: bytes, starts: list[int], tail: int, required_bytes: se
     """Yield the rows that may be visible, in order: those with one of `required_bytes`, or all rows if that is None."""
     indexes: Iterable[int] = range(len(starts))
     if required_bytes is not None:
-        pattern = re.compile(b"|".join(map(re.escape, sorted(required_bytes))) or b"(?!)")
+        never = b"(?!)"  # the regular expression that matches nothing
+        pattern = re.compile(b"|".join(map(re.escape, sorted(required_bytes))) or never)
         indexes = sorted({bisect_right(starts, found.start()) - 1 for found in pattern.finditer(message, 0, tail)})
     ends = [*starts[1:], tail]
     for index in indexes:
@@ -225,13 +229,17 @@ def _required_bytes(buckets: Iterable[Bucket], claims: Claims) -> set[bytes] | N
 
 
 def _required_bytes_of(bucket: Bucket, claims: Claims) -> set[bytes] | None:
-    """Return the encoded forms of the values that a bucket's first filter by equality accepts; None if it has none."""
+    """Return the encoded column and value, for each value that a bucket's first filter by equality accepts.
+
+    Returns:
+        None if the bucket has no such filter.
+    """
     for condition in bucket.filters:
         if condition.op in ("eq", "in"):
             column = condition.column.encode()
-            begin = _COLUMN + varint(len(column)) + column + _VALUE
-            encoded = [each for text in operands_of(condition, claims) for each in _encoded_forms(text)]
-            return {begin + varint(len(value)) + value for value in encoded}
+            encoded_column = _COLUMN + varint(len(column)) + column + _VALUE
+            values = [form for text in operands_of(condition, claims) for form in _encoded_forms(text)]
+            return {encoded_column + varint(len(value)) + value for value in values}
     return None
 
 

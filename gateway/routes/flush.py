@@ -1,6 +1,7 @@
 """The routes of flushes, for admins: request a flush, and list, retry or drop dead letters.
 
-A dead letter is a job that updates a destination table after a flush, and that failed all its attempts.
+A flush moves the deltas in the staging log to the table `deltas` of the lake, or to the server's own target. A dead
+letter is a job that updates a destination table after a flush, and that failed all its attempts.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ async def flush(
 async def _wait_for_flush(
     caller: Caller, wanted: dict[str, Backlog], seconds: float, *, by_pipeline: bool
 ) -> FlushRequested:
-    """Wait until the history contains everything that was unflushed.
+    """Wait until the lake's `deltas` contain everything that was unflushed.
 
     Args:
         caller: the authenticated caller, whose gateway is flushed.

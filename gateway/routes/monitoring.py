@@ -1,8 +1,9 @@
 """The routes by which operators and their tools observe the server: `/health`, `/ready` and the metrics.
 
 Orchestrators such as Kubernetes call `/health` to restart a process, and `/ready` to route requests to it. The console
-and `lakesync status` read the metrics of one gateway as JSON: the sizes of the log, the lags of clients, dead letters,
-and the report of the pipeline's lags that Dagster's sensors store. Prometheus reads those of the whole server.
+and `lakesync status` read the metrics of one gateway (one app's stream of changes) as JSON: the sizes of the log, the
+lags of clients, dead letters, and the report of the pipeline's lags that Dagster's sensors store. Prometheus reads the
+metrics of the whole server.
 """
 
 from __future__ import annotations
