@@ -97,11 +97,11 @@ class Watch:
             if (rows := self._check()) is not None:
                 self.interval = MIN_INTERVAL
                 return rows
-            left = self.interval if deadline is None else min(self.interval, deadline - time.monotonic())
+            seconds = self.interval if deadline is None else min(self.interval, deadline - time.monotonic())
             self.interval = min(MAX_INTERVAL, self.interval * 1.1)
-            if left <= 0:
+            if seconds <= 0:
                 return None
-            self._database_closed.wait(left)
+            self._database_closed.wait(seconds)
         self.close()
         return None
 

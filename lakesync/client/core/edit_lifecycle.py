@@ -1,7 +1,9 @@
 """The life of an edit: made, pushed, accepted or refused, retried, dropped; and `EditClock`, which stamps edits.
 
-An edit is a change that the gateway has not acknowledged. The client's core calls these functions. Each returns the
-changes to commit and stores nothing itself. `docs/client-core.md` has the state diagram.
+An edit is a change that the gateway has not acknowledged, and a known row is a row as the gateway has it. An edit's
+stamp is its hybrid logical clock (hlc) with the client id; the greater stamp wins a merge. The client's core calls
+these functions. Each returns the changes to commit and stores nothing itself. `docs/client-core.md` has the state
+diagram.
 """
 
 from __future__ import annotations
@@ -103,8 +105,9 @@ def make_edits(changes: Iterable[LocalChange], client_id: str, clock: EditClock,
     """
     edits: dict[int, Edit] = {}
     for change in changes:
-        table, row_id, before, after, at = change
-        delta = extract_delta(before, after, table=table, row_id=row_id, client_id=client_id, hlc=clock.now(at))
+        table, row_id, before, after, made_at_ms = change
+        hlc = clock.now(made_at_ms)
+        delta = extract_delta(before, after, table=table, row_id=row_id, client_id=client_id, hlc=hlc)
         if delta is not None:
             edits[number] = Edit(number, delta)
             number += 1
@@ -141,7 +144,7 @@ def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Change
     Args:
         store: the store with the known rows.
         edits: the accepted edits.
-        generation: the current generation; rows that the edits insert get it.
+        generation: the number of the latest full pull; rows that the edits insert get it.
 
     Returns:
         The changes to commit.
@@ -193,7 +196,7 @@ def retry(store: ClientStore, numbers: Collection[int]) -> Changes:
     """
     refused = {edit.number: edit for edit in store.edits("refused")}
     _check_numbers(numbers, refused, "refused")
-    waiting = {n: replace(refused[n], status="waiting", code="", message="") for n in numbers}
+    waiting = {number: replace(refused[number], status="waiting", code="", message="") for number in numbers}
     return Changes(edits=dict(waiting))
 
 

@@ -48,7 +48,7 @@ class CheckpointEnd(NamedTuple):
     cursor: int
     """The cursor of the pull that follows it (header `X-Checkpoint-Hlc`)."""
     highest_hlc: int = 0
-    """The highest hlc of the checkpoint's deltas, if the driver stored rows without the core; else 0."""
+    """The highest hlc (hybrid logical clock) of the checkpoint's deltas, if the driver stored them itself; else 0."""
 
 
 class Broadcast(NamedTuple):

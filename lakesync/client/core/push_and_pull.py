@@ -1,6 +1,7 @@
 """How the core pushes edits and receives the changes of others, and the state that both share. `ClientCore` calls it.
 
-`CoreState` has the store of rows and edits, the client's clock (HLC), and the position: the cursor and everything else
+`CoreState` has the store of rows and edits (changes that the gateway has not acknowledged), the client's hybrid logical
+clock (hlc), and the position: the cursor and everything else
 that a restarted client must know. One commit writes changes of rows and the position together, so that after a crash
 they agree. All commits go through it.
 
@@ -330,8 +331,9 @@ class Puller:
 
     def handle_frame(self, page: SyncResponse) -> Changes:
         """Apply one frame of a checkpoint; the cursor stays at 0 until the last one."""
-        is_first_frame = not self._frames_applied
-        generation = self._state.position.generation + is_first_frame
+        generation = self._state.position.generation
+        if not self._frames_applied:  # the first frame begins the full pull
+            generation += 1
         changes = self._changes_of(page.deltas, generation)
         self._state.commit(changes, generation=generation, in_full_pull=True)
         self._frames_applied += 1

@@ -128,8 +128,9 @@ class ClientCore:
         edits = edit_lifecycle.make_edits(changes, self.client_id, state.clock, state.position.edit_count + 1)
         result = Changes(edits=dict(edits))
         keys = {edit.delta.key for edit in edits.values()}
-        if stale := keys & rewritten if applied else keys:
-            edit_lifecycle.refresh_rows(state.store, result, stale)
+        rows_to_write = keys & rewritten if applied else keys
+        if rows_to_write:
+            edit_lifecycle.refresh_rows(state.store, result, rows_to_write)
         return state.commit(result, edit_count=state.position.edit_count + len(edits))
 
     def add_delta(self, delta: RowDelta) -> Edit:

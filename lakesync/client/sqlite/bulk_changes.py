@@ -1,14 +1,14 @@
 """Bulk changes: the part of a pulled page that is written with few statements instead of being merged row by row.
 
 A row can be written in bulk if it has no edits (writes of the app that are not confirmed yet) and if the page's deltas
-replace it, or are newer than all that is known of it. `PagePlan` says which rows these are. They are found by their
-records, without a merge of values. A record is what the client stores of a row besides its values: the stamps (HLC and
-client id) of its cells, with the layout, which says which columns they belong to.
+replace it, or are newer than every stored delta of the row. `PagePlan` says which rows these are. It is computed from
+the rows' records, without a merge of values. A record is what the client stores of a row besides its values: the stamp
+(hybrid logical clock and client id) of each delta, and the layout, which says which columns each delta wrote.
 
-`SqliteClientStore` calls it. This is a second implementation of `core.rows.apply_page`, for speed: measured per CPU
-second with pages of 8,000 deltas, it applies five times as many INSERTs and eight times as many UPDATEs
-(`scripts/bench client`, against the same with `SqliteClientStore.bulk_from` out of reach).
-`tests/property/test_client_bulk_pages.py` and `test_client_store.py` hold both equal.
+`SqliteClientStore` calls it. This is a second implementation of `core.rows.apply_page`, for speed: with pages of 8,000
+deltas, it applies five times as many INSERTs and eight times as many UPDATEs in a CPU second (`scripts/bench client`,
+compared with a `SqliteClientStore.bulk_from` above the page's size). `tests/property/test_client_bulk_pages.py` and
+`test_client_store.py` check that both give the same result.
 """
 
 from __future__ import annotations
@@ -321,10 +321,10 @@ class BulkChanges:
             return rows.single
         rest: list[RowDelta] = []
         for group, deltas, records in groups:
-            after: Sequence[Record | None] = ()
+            new_records: Sequence[Record | None] = ()  # None for an update that is not newer; an empty one never is
             if group.names:
-                after = stamp_codec.after_updates(records, group.hlcs, group.clients, group.names)
-            newer = [index for index, record in enumerate(after) if record is not None]
+                new_records = stamp_codec.after_updates(records, group.hlcs, group.clients, group.names)
+            newer = [index for index, record in enumerate(new_records) if record is not None]
             if len(newer) < len(deltas):
                 is_newer = set(newer)
                 rest += [delta for index, delta in enumerate(deltas) if index not in is_newer]
@@ -336,7 +336,7 @@ class BulkChanges:
             except NotBulkWritableError:
                 rest += [deltas[index] for index in newer]
             else:
-                self.updated.append((selected, columns, [record for record in after if record is not None]))
+                self.updated.append((selected, columns, [record for record in new_records if record is not None]))
         return rest
 
     def _write_counts(self) -> list[tuple[Operation, dict[str, int]]]:

@@ -104,8 +104,9 @@ class ChangeTracking:
         """Create a table's triggers and journal, or adapt them to added columns."""
         self._create_journal(schema)
         existing = self._triggers_of(schema.table)
-        anchor = existing.get(_trigger_name(schema.table, _ANCHOR), (0, "", ""))[0]
-        if {name: sql for name, (_, _, sql) in existing.items()} != _trigger_statements(schema, anchor):
+        anchor_rowid, _, _ = existing.get(_trigger_name(schema.table, _ANCHOR), (0, "", ""))
+        existing_statements = {name: sql for name, (_, _, sql) in existing.items()}
+        if existing_statements != _trigger_statements(schema, anchor_rowid):
             self._create_triggers(schema, existing)
         digest = (self._digest(schema.table), schema.table)
         self._db.execute("UPDATE _lakesync_tables SET triggers = ? WHERE tbl = ?", digest)
@@ -118,7 +119,9 @@ class ChangeTracking:
         ((digest,),) = self._db.execute("SELECT triggers FROM _lakesync_tables WHERE tbl = ?", (table,))
         if digest is not None:
             return bool(digest == self._digest(table))
-        existing = {name for name, (_, of, _) in self._triggers_of(table).items() if of.lower() == table.lower()}
+        existing = {
+            name for name, (_, on_table, _) in self._triggers_of(table).items() if on_table.lower() == table.lower()
+        }
         return existing >= {_trigger_name(table, name) for name in _EARLIER_TRIGGERS}
 
     def journal_unknown_rows(self, table: str) -> None:
@@ -316,8 +319,8 @@ class ChangeTracking:
         """Drop the existing triggers of a table and create those of its schema."""
         for name in existing:
             self._db.execute(f'DROP TRIGGER "{name}"')
-        ((anchor,),) = self._db.execute("SELECT coalesce(max(rowid), 0) + 1 FROM sqlite_master")
-        statements = _trigger_statements(schema, anchor)
+        ((next_rowid,),) = self._db.execute("SELECT coalesce(max(rowid), 0) + 1 FROM sqlite_master")
+        statements = _trigger_statements(schema, next_rowid)  # the anchor is created first, so it gets this rowid
         self._db.execute(statements.pop(_trigger_name(schema.table, _ANCHOR)))
         for statement in statements.values():
             self._db.execute(statement)

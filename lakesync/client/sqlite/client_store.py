@@ -62,9 +62,10 @@ _decode_position = msgspec.json.Decoder(Position).decode
 
 def stored_position(db: sqlite3.Connection) -> Position:
     """Return the position in a database; `Position()` if no client has opened it."""
-    exists = db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_position'").fetchone()
-    row = exists and db.execute("SELECT value FROM _lakesync_position").fetchone()
-    return _decode_position(row[0]) if row else Position()
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_position'").fetchone() is None:
+        return Position()
+    row = db.execute("SELECT value FROM _lakesync_position").fetchone()
+    return _decode_position(row[0]) if row is not None else Position()
 
 
 def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:
@@ -283,11 +284,12 @@ class SqliteClientStore:
         """Return the ids of rows that an edit has deleted."""
         keys = [key for key in self.edited_rows() if key[0] == table]
         known = self.known(keys)
-        return [
-            row_id
-            for (_, row_id), edits in self.edits_of(keys).items()
-            if visible_row(row.state if (row := known.get((table, row_id))) else None, edits) is None
-        ]
+        deleted = []
+        for key, edits in self.edits_of(keys).items():
+            row = known.get(key)
+            if visible_row(row.state if row is not None else None, edits) is None:
+                deleted.append(key[1])
+        return deleted
 
     def forget_missing(self) -> None:
         """Delete the records of settled rows that are missing from their tables.

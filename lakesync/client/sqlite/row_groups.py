@@ -235,7 +235,7 @@ def write_rows(
         group: the rows.
         columns: the values of each column of the group, as SQLite binds them.
         records: the rows' records.
-        generation: the rows' generation.
+        generation: the rows' generation: the number of the latest full pull.
         types: the column types of all tables.
         replace: whether the rows exist and all their values are replaced; otherwise they are new.
     """
@@ -291,12 +291,13 @@ def execute_for_rows(
     width = len(columns)
     cells = list(chain.from_iterable(zip(*columns, strict=True)))
     limit = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
-    done = 0
+    done = 0  # number of cells that are written
     for size in _ROWS_PER_STATEMENT:
-        step = max(1, min(size, limit)) * width
-        end = len(cells) - (len(cells) - done) % step
+        rows = max(1, min(size, limit))
+        step = rows * width
+        end = len(cells) - (len(cells) - done) % step  # the rest needs a statement for fewer rows
         if end > done:
-            statement = f"{head} VALUES {', '.join([marks] * (step // width))}{tail}"
+            statement = f"{head} VALUES {', '.join([marks] * rows)}{tail}"
             db.executemany(statement, [cells[start : start + step] for start in range(done, end, step)])
             done = end
 

@@ -48,7 +48,7 @@ _COLUMNS = "row_id, generation, stamps, whole"
 _StoredRow = tuple[int, Record | None, bytes | None]
 """A record: generation, stamps (None if it has values), and the whole row (None if only stamps).
 
-A generation is the number of the full pull that named the row last."""
+A generation is the number of the full pull (all pages from cursor 0) that named the row last."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -70,11 +70,11 @@ class _RecordTable(NamedTuple):
 
     name: str
     key: tuple[str, ...] = ()
-    """The values of the key columns before the row id."""
+    """The values of the key columns before the row id: none, or the synced table's name in the shared table."""
 
     @property
-    def rows(self) -> str:
-        """SQL after FROM, up to the condition on the row id."""
+    def from_clause(self) -> str:
+        """SQL after FROM, up to and including `row_id`; the caller adds the condition on it."""
         return f"{self.name} WHERE {'tbl = ? AND ' * len(self.key)}row_id"
 
 
@@ -130,7 +130,7 @@ class RowStorage:
         for table, row_ids in by_table(keys).items():
             settled: list[tuple[str, int, Record]] = []
             records = self._record_table(table)
-            statement = f"SELECT {_COLUMNS} FROM {records.rows} IN {AMONG}"
+            statement = f"SELECT {_COLUMNS} FROM {records.from_clause} IN {AMONG}"
             for row_id, generation, stamps, whole in self._db.execute(statement, (*records.key, id_list(row_ids))):
                 if whole is None:
                     settled.append((row_id, generation, stamps))
@@ -186,7 +186,9 @@ class RowStorage:
         """
         for table, row_ids in by_table(key for key, row in known.items() if row is None).items():
             records = self._record_table(table)
-            self._db.executemany(f"DELETE FROM {records.rows} = ?", [(*records.key, row_id) for row_id in row_ids])
+            self._db.executemany(
+                f"DELETE FROM {records.from_clause} = ?", [(*records.key, row_id) for row_id in row_ids]
+            )
         self._write(
             {key: self._stored_row(key, row, key not in edited) for key, row in known.items() if row is not None}
         )

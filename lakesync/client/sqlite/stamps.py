@@ -291,7 +291,7 @@ def _unpack_columns(records: Sequence[bytes]) -> list[list[int]]:
 
     Many records are unpacked by one call, so that no object is made for a record.
     """
-    record_format = _struct_of(records[0]).format
+    record_format = _struct_of(records[0]).format  # begins with `<`, the byte order
     width = len(record_format) - 1
     fields: list[list[int]] = [[] for _ in range(width)]
     for start in range(0, len(records), _UNPACKED_TOGETHER):

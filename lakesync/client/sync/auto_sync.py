@@ -180,8 +180,8 @@ class AutoSync:
         deadline = time.monotonic() + max(0.0, seconds)
         replica = self._session.replica
         version = replica.data_version()
-        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
-            if self._woken.wait(min(left, POLL_INTERVAL)):
+        while not self._stopping.is_set() and (remaining := deadline - time.monotonic()) > 0:
+            if self._woken.wait(min(remaining, POLL_INTERVAL)):
                 break
             if replica.data_version() != version:
                 break
@@ -272,8 +272,8 @@ class AutoSync:
         replica, session = self._session.replica, self._session
         deadline = time.monotonic() + max(0.0, seconds)
         version = replica.data_version()
-        while not (self._stopping.is_set() or self._woken.is_set()) and (left := deadline - time.monotonic()) > 0:
-            message = subscription.receive(min(left, POLL_INTERVAL))
+        while not (self._stopping.is_set() or self._woken.is_set()) and (remaining := deadline - time.monotonic()) > 0:
+            message = subscription.receive(min(remaining, POLL_INTERVAL))
             before, self._clock_difference = self._clock_difference, self._wall() - time.monotonic()
             if self._clock_difference - before > SLEEP_GAP:
                 raise UnreachableError("this machine slept: the WebSocket is opened again")

@@ -269,8 +269,9 @@ class ActionQueue:
         Args:
             status: only actions with this status; None for all.
         """
-        statement = f"SELECT {_COLUMNS} FROM _lakesync_actions WHERE ? IN (status, '') ORDER BY number"
-        return [_queued_action(row) for row in self._replica.read(statement, (status or "",))]
+        where, params = ("", ()) if status is None else ("WHERE status = ?", (status,))
+        rows = self._replica.read(f"SELECT {_COLUMNS} FROM _lakesync_actions {where} ORDER BY number", params)
+        return [_queued_action(row) for row in rows]
 
     def depth(self) -> int:
         """Return the number of waiting actions."""

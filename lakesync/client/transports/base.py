@@ -1,11 +1,9 @@
-"""The protocols of transports, by which a client reaches its gateway; the transport in this process; and tokens.
+"""The protocols of transports, by which a client sends requests to its gateway; `LocalTransport`; and tokens.
 
-`lakesync.client.sync` calls them.
-
-There is one protocol for each capability. Every transport pushes and pulls (`SyncTransport`); the other protocols are
-optional, and are recognised by `isinstance`. Every method blocks. If the gateway responds with an error, the method
-raises the class of `lakesync.model.errors` with the error's code. If no complete response arrives, it raises
-`UnreachableError`; then the gateway may or may not have processed the request.
+`lakesync.client.sync` calls a transport. There is one protocol for each capability: every transport pushes and pulls
+(`SyncTransport`); the other protocols are optional, and are recognised by `isinstance`. Every method blocks. If the
+gateway responds with an error, the method raises the class of `lakesync.model.errors` with the error's code. If no
+complete response arrives, it raises `UnreachableError`; then the gateway may or may not have processed the request.
 
 A transport sends a token with each request. The app passes a fixed one, or a function that returns a new one each time:
 a token provider. `TokenHolder` has the token and renews it; the command line uses the other functions too.
