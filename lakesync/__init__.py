@@ -59,7 +59,7 @@ __all__ = [
     "parse_schema",
 ]
 
-_PLACES = {
+_MODULES = {
     "lakesync.client.factory": ("open",),
     "lakesync.model.delta": ("delta_id", "extract_delta", "jcs", "make_action"),
     "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
@@ -73,19 +73,21 @@ _PLACES = {
         *("SyncPull", "SyncPush", "SyncResponse"),
     ),
 }
-_HOMES = {name: place for place, names in _PLACES.items() for name in names}
-_OTHERWISE = {"open": "open_client"}
+"""Module → the names that are imported from it when they are first used."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_NAME_IN_MODULE = {"open": "open_client"}
+"""Names that have another name in their module."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "client":
         return import_module("lakesync.client")
-    place = _HOMES.get(name)
-    if place is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(place), _OTHERWISE.get(name, name))
-    globals()[name] = found
-    return found
+    value = getattr(import_module(module), _NAME_IN_MODULE.get(name, name))
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,9 @@
 """Polls of a connector's source in one process, without a lake, for tests of connectors.
 
-A source is an external system that a connector reads. A poll reads pages from it and stores them in a landing, which
-compares them with the known rows, as they were last read. `diff_page` is that comparison. A *census* is a list of all
-ids in a source; known rows that it lacks were deleted there. The pipeline computes the same in Spark
-(`lakehouse.landing`); `tests/property/test_landed_files.py` checks that both are equal.
+A source is an external system that a connector reads. `poll` reads pages of rows from it and passes them to a landing,
+such as `MemoryLanding`. The landing compares each page (`diff_page`) with the known rows, which are the rows as they
+were last read. A *census* is a list of all ids in a source; known rows that it lacks were deleted there. The pipeline
+computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py` checks that both are equal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def diff_page(known: KnownRows, page: Page, identity: str | None = None) -> list
     for row in page.rows:
         changes += _row_changes(known, row.row_id, row.columns)
     in_page = {row.row_id for row in page.rows}
-    for row_id in sorted(_replaced(known, page, identity, in_page) | (set(page.deleted) & known.keys()) - in_page):
+    reported_deleted = (set(page.deleted) & known.keys()) - in_page
+    for row_id in sorted(_replaced(known, page, identity, in_page) | reported_deleted):
         del known[row_id]
         changes.append(RowChange("DELETE", row_id, {}))
     return changes
@@ -111,8 +112,8 @@ class MemoryLanding:
     def land(self, pages: Sequence[Page]) -> None:
         """Land pages, and record their changes."""
         self.landings += 1
-        for read in pages:
-            page = self._seen[read.table].drop_unchanged(read, self._identity[read.table])
+        for whole_page in pages:
+            page = self._seen[whole_page.table].drop_unchanged(whole_page, self._identity[whole_page.table])
             changes = diff_page(self.rows[page.table], page, self._identity[page.table])
             self.changes += [(page.table, change) for change in changes]
             if page.cursor is not None:

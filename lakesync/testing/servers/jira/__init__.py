@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -386,11 +387,12 @@ class JiraApi(JiraService):
         headers = {
             "X-RateLimit-Limit": str(limits.requests),
             "X-RateLimit-Remaining": str(max(remaining - 1, 0)),
-            "X-RateLimit-Reset": f"{datetime.fromtimestamp(-(-reset // 1000), UTC):%Y-%m-%dT%H:%MZ}",
+            "X-RateLimit-Reset": f"{datetime.fromtimestamp(math.ceil(reset / 1000), UTC):%Y-%m-%dT%H:%MZ}",
         }
         if remaining - 1 < limits.requests * limits.near:
             headers["X-RateLimit-NearLimit"] = "true"
         if remaining <= 0:
-            return headers | {"Retry-After": str(-(-(reset - now) // 1000)), "RateLimit-Reason": "jira-quota-based"}
+            seconds = math.ceil((reset - now) / 1000)
+            return headers | {"Retry-After": str(seconds), "RateLimit-Reason": "jira-quota-based"}
         self.spent.append(now)
         return headers

@@ -108,40 +108,44 @@ def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
 
 
 class _Parser:
-    """A recursive descent parser: `_any` parses OR, `_all` AND, `_one` NOT, brackets and comparisons."""
+    """A recursive descent parser of a query's tokens.
+
+    `_parse_or` parses OR, `_parse_and` AND, and `_parse_term` NOT, brackets and comparisons.
+    """
 
     def __init__(self, jql: str, zone: timezone) -> None:
-        self._tokens = _tokens(jql)
-        self._at = 0
+        self._tokens = _split(jql)
+        self._position = 0
         self._zone = zone
 
     def query(self) -> Query:
         """Parse the whole query."""
         test: Test | None = None
         since = 0
-        if self._word() not in ("ORDER", ""):
-            test, since = self._any()
-        order = self._order() if self._word() == "ORDER" else ()
-        if self._at < len(self._tokens):
-            raise JqlError(f"Error in the JQL Query: Expecting operator but got '{self._tokens[self._at]}'.")
+        if self._next_word() not in ("ORDER", ""):
+            test, since = self._parse_or()
+        order = self._parse_order() if self._next_word() == "ORDER" else ()
+        if self._position < len(self._tokens):
+            raise JqlError(f"Error in the JQL Query: Expecting operator but got '{self._tokens[self._position]}'.")
         return Query(test or (lambda _: True), test is not None, order, since)
 
-    def _word(self) -> str:
+    def _next_word(self) -> str:
         """Return the next token in upper case without consuming it; empty at the end."""
-        return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
+        return self._tokens[self._position].upper() if self._position < len(self._tokens) else ""
 
     def _take(self) -> str:
         """Consume and return the next token."""
-        if self._at == len(self._tokens):
+        if self._position == len(self._tokens):
             raise JqlError("Error in the JQL Query: Expecting a field, value or operator but got the end of the query.")
-        self._at += 1
-        return self._tokens[self._at - 1]
+        self._position += 1
+        return self._tokens[self._position - 1]
 
-    def _any(self) -> Condition:
-        parts = [self._all()]
-        while self._word() == "OR":
+    def _parse_or(self) -> Condition:
+        """Parse conditions joined by OR; an issue may pass any test, so the least bound applies."""
+        parts = [self._parse_and()]
+        while self._next_word() == "OR":
             self._take()
-            parts.append(self._all())
+            parts.append(self._parse_and())
         tests = [test for test, _ in parts]
         return (
             parts[0]
@@ -149,11 +153,12 @@ class _Parser:
             else (lambda issue: any(test(issue) for test in tests), min(bound for _, bound in parts))
         )
 
-    def _all(self) -> Condition:
-        parts = [self._one()]
-        while self._word() == "AND":
+    def _parse_and(self) -> Condition:
+        """Parse conditions joined by AND; an issue must pass all tests, so the greatest bound applies."""
+        parts = [self._parse_term()]
+        while self._next_word() == "AND":
             self._take()
-            parts.append(self._one())
+            parts.append(self._parse_term())
         tests = [test for test, _ in parts]
         return (
             parts[0]
@@ -161,20 +166,20 @@ class _Parser:
             else (lambda issue: all(test(issue) for test in tests), max(bound for _, bound in parts))
         )
 
-    def _one(self) -> Condition:
-        if self._word() == "NOT":
+    def _parse_term(self) -> Condition:
+        if self._next_word() == "NOT":
             self._take()
-            negated, _ = self._one()
+            negated, _ = self._parse_term()
             return lambda issue: not negated(issue), 0
-        if self._word() == "(":
+        if self._next_word() == "(":
             self._take()
-            inner = self._any()
+            inner = self._parse_or()
             if self._take() != ")":
                 raise JqlError("Error in the JQL Query: Expecting ')' before the end of the query.")
             return inner
-        return self._comparison()
+        return self._parse_comparison()
 
-    def _comparison(self) -> Condition:
+    def _parse_comparison(self) -> Condition:
         field = self._take().lower()
         if field not in _TEXT_FIELDS and field not in _TIME_FIELDS:
             raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
@@ -183,12 +188,12 @@ class _Parser:
         if negated:
             sign = self._take()
         if sign.upper() == "IN":
-            values = self._list()
+            values = self._parse_list()
             return lambda issue: (_texts(field, issue).isdisjoint(values)) == negated, 0
         if sign not in _COMPARE or negated:
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         if field in _TIME_FIELDS:
-            compare, moment = _COMPARE[sign], self._moment(_unquoted(self._take()))
+            compare, moment = _COMPARE[sign], self._parse_time(_unquoted(self._take()))
             since = moment if field == "updated" and sign in (">=", ">", "=") else 0
             return lambda issue: compare(_TIME_FIELDS[field](issue), moment), since
         if sign not in ("=", "!="):
@@ -196,7 +201,7 @@ class _Parser:
         value = _unquoted(self._take()).lower()
         return lambda issue: (value in _texts(field, issue)) == (sign == "="), 0
 
-    def _list(self) -> set[str]:
+    def _parse_list(self) -> set[str]:
         """Parse the list after IN."""
         if self._take() != "(":
             raise JqlError("Error in the JQL Query: Expecting '(' after IN.")
@@ -208,7 +213,7 @@ class _Parser:
             if end != ",":
                 raise JqlError(f"Error in the JQL Query: Expecting ',' but got '{end}'.")
 
-    def _moment(self, text: str) -> int:
+    def _parse_time(self, text: str) -> int:
         """Return a time in milliseconds since 1970. It is given as such a number, or as date and time."""
         if re.fullmatch(r"-?\d+", text):
             return int(text)
@@ -220,7 +225,7 @@ class _Parser:
             return int((at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1000
         raise JqlError(f"Date value '{text}' for field 'updated' is invalid.")
 
-    def _order(self) -> tuple[tuple[Callable[[Issue], Any], bool], ...]:
+    def _parse_order(self) -> tuple[tuple[Callable[[Issue], Any], bool], ...]:
         self._take()
         if self._take().upper() != "BY":
             raise JqlError("Error in the JQL Query: Expecting 'BY' after 'ORDER'.")
@@ -229,24 +234,24 @@ class _Parser:
             field = self._take().lower()
             if field not in _ORDERS:
                 raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
-            descending = self._word() == "DESC"
-            if self._word() in ("ASC", "DESC"):
+            descending = self._next_word() == "DESC"
+            if self._next_word() in ("ASC", "DESC"):
                 self._take()
             order.append((_ORDERS[field], descending))
-            if self._word() != ",":
+            if self._next_word() != ",":
                 return tuple(order)
             self._take()
 
 
-def _tokens(jql: str) -> list[str]:
+def _split(jql: str) -> list[str]:
     """Split a query into tokens; quoted strings keep their quotes."""
-    tokens, at = [], 0
-    while at < len(jql.rstrip()):
-        match = _TOKEN.match(jql, at)
+    tokens, position = [], 0
+    while position < len(jql.rstrip()):
+        match = _TOKEN.match(jql, position)
         if match is None:
-            raise JqlError(f"Error in the JQL Query: The character '{jql[at:].strip()[:1]}' is a reserved one.")
+            raise JqlError(f"Error in the JQL Query: The character '{jql[position:].strip()[:1]}' is a reserved one.")
         tokens.append(next(group for group in match.groups() if group is not None))
-        at = match.end()
+        position = match.end()
     return tokens
 
 

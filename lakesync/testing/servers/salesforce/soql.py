@@ -84,11 +84,14 @@ def parse(soql: str, org: SalesforceOrg) -> Query:
 
 
 class _Parser:
-    """A recursive descent parser: `_any` parses OR, `_all` AND, `_one` NOT, brackets and comparisons."""
+    """A recursive descent parser of a query's tokens.
+
+    `_parse_or` parses OR, `_parse_and` AND, and `_parse_term` NOT, brackets and comparisons.
+    """
 
     def __init__(self, soql: str, org: SalesforceOrg) -> None:
-        self._tokens = _tokens(soql)
-        self._at = 0
+        self._tokens = _split(soql)
+        self._position = 0
         self._org = org
         self._kind = ""
 
@@ -100,7 +103,7 @@ class _Parser:
             self._expect("(")
             self._expect(")")
             names = []
-        while self._word() == ",":
+        while self._next_word() == ",":
             self._take()
             names.append(self._take())
         self._expect("FROM")
@@ -109,30 +112,30 @@ class _Parser:
             raise SoqlError("INVALID_TYPE", f"sObject type '{self._kind}' is not supported.")
         fields = tuple(self._field(name) for name in names)
         test: Test = lambda _: True  # noqa: E731 without WHERE every record matches
-        if self._word() == "WHERE":
+        if self._next_word() == "WHERE":
             self._take()
-            test = self._any()
-        order = self._order() if self._word() == "ORDER" else ()
+            test = self._parse_or()
+        order = self._parse_order() if self._next_word() == "ORDER" else ()
         limit = None
-        if self._word() == "LIMIT":
+        if self._next_word() == "LIMIT":
             self._take()
             if not (count := self._take()).isdecimal():
                 raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{count}'")
             limit = int(count)
-        if self._at < len(self._tokens):
-            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{self._tokens[self._at]}'")
+        if self._position < len(self._tokens):
+            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{self._tokens[self._position]}'")
         return Query(self._kind, fields, test, order, limit)
 
-    def _word(self) -> str:
+    def _next_word(self) -> str:
         """Return the next token in upper case without consuming it; empty at the end."""
-        return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
+        return self._tokens[self._position].upper() if self._position < len(self._tokens) else ""
 
     def _take(self) -> str:
         """Consume and return the next token."""
-        if self._at == len(self._tokens):
+        if self._position == len(self._tokens):
             raise SoqlError("MALFORMED_QUERY", "unexpected end of the query")
-        self._at += 1
-        return self._tokens[self._at - 1]
+        self._position += 1
+        return self._tokens[self._position - 1]
 
     def _expect(self, word: str) -> None:
         """Consume the next token, which must be a certain word."""
@@ -149,40 +152,40 @@ class _Parser:
             raise SoqlError("INVALID_FIELD", f"No such column '{name}' on entity '{self._kind}'.")
         return known[name.lower()]
 
-    def _any(self) -> Test:
-        parts = [self._all()]
-        while self._word() == "OR":
+    def _parse_or(self) -> Test:
+        parts = [self._parse_and()]
+        while self._next_word() == "OR":
             self._take()
-            parts.append(self._all())
+            parts.append(self._parse_and())
         return lambda record: any(part(record) for part in parts)
 
-    def _all(self) -> Test:
-        parts = [self._one()]
-        while self._word() == "AND":
+    def _parse_and(self) -> Test:
+        parts = [self._parse_term()]
+        while self._next_word() == "AND":
             self._take()
-            parts.append(self._one())
+            parts.append(self._parse_term())
         return lambda record: all(part(record) for part in parts)
 
-    def _one(self) -> Test:
-        if self._word() == "NOT":
+    def _parse_term(self) -> Test:
+        if self._next_word() == "NOT":
             self._take()
-            inner = self._one()
+            inner = self._parse_term()
             return lambda record: not inner(record)
-        if self._word() == "(":
+        if self._next_word() == "(":
             self._take()
-            inner = self._any()
+            inner = self._parse_or()
             self._expect(")")
             return inner
-        return self._comparison()
+        return self._parse_comparison()
 
-    def _comparison(self) -> Test:
+    def _parse_comparison(self) -> Test:
         name = self._field(self._take())
         sign = self._take().upper()
         negated = sign == "NOT"
         if negated:
             sign = self._take().upper()
         if sign == "IN":
-            values = self._list()
+            values = self._parse_list()
             for value in values:
                 _check_time(name, value)
             return lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated
@@ -209,7 +212,7 @@ class _Parser:
 
         return test
 
-    def _list(self) -> list[Any]:
+    def _parse_list(self) -> list[Any]:
         """Parse the list after IN."""
         self._expect("(")
         values = []
@@ -220,30 +223,32 @@ class _Parser:
             if end != ",":
                 raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{end}'")
 
-    def _order(self) -> tuple[tuple[str, bool], ...]:
+    def _parse_order(self) -> tuple[tuple[str, bool], ...]:
         self._take()
         self._expect("BY")
         order = []
         while True:
             name = self._field(self._take())
-            descending = self._word() == "DESC"
-            if self._word() in ("ASC", "DESC"):
+            descending = self._next_word() == "DESC"
+            if self._next_word() in ("ASC", "DESC"):
                 self._take()
             order.append((name, descending))
-            if self._word() != ",":
+            if self._next_word() != ",":
                 return tuple(order)
             self._take()
 
 
-def _tokens(soql: str) -> list[str]:
+def _split(soql: str) -> list[str]:
     """Split a query into tokens; strings keep their quotes."""
-    tokens, at = [], 0
-    while at < len(soql.rstrip()):
-        match = _TOKEN.match(soql, at)
+    tokens, position = [], 0
+    while position < len(soql.rstrip()):
+        match = _TOKEN.match(soql, position)
         if match is None:
-            raise SoqlError("MALFORMED_QUERY", f"line 1:{at} no viable alternative at character '{soql[at]}'")
+            raise SoqlError(
+                "MALFORMED_QUERY", f"line 1:{position} no viable alternative at character '{soql[position]}'"
+            )
         tokens.append(next(group for group in match.groups() if group is not None))
-        at = match.end()
+        position = match.end()
     return tokens
 
 
