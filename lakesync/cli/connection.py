@@ -1,6 +1,8 @@
 """The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API.
 
-The commands in `lakesync.cli.remote` call `connect`; local commands use the functions that read URLs and secrets.
+The commands in `lakesync.cli.remote` call `connect`; local commands use the functions that read URLs and secrets. One
+gateway server, at a URL, serves several gateways: the streams of changes of several apps, each with an id.
+
 The claims of a token are what it says about its bearer: `sub` is the client id, `gw` the gateway id. Without configured
 secrets, `lakesync up` generates them into the file `secrets.json` of the data folder. Commands on the same machine read
 them there, for example to sign a token for a running gateway.
@@ -264,9 +266,9 @@ def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> s
         ConfigurationError: the id is invalid.
     """
     chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or config.sole_gateway
-    wrong = None if chosen is None else check_gateway_id(str(chosen))
-    if wrong is not None:
-        raise ConfigurationError(wrong)
+    problem = None if chosen is None else check_gateway_id(str(chosen))
+    if problem is not None:
+        raise ConfigurationError(problem)
     return chosen
 
 

@@ -76,7 +76,7 @@ def migrate(
     scope = MigrationScope(
         gateway,
         tuple(table or ()),
-        since=_first_hlc(since) - 1 if since is not None else -1,  # the bound itself is not copied
+        since=_first_hlc(since) - 1 if since is not None else -1,  # only greater hlcs are copied: with -1, all
         until=_first_hlc(until + timedelta(days=1)) - 1 if until is not None else None,
     )
     source_uri, target_uri = _resolve_reference("--from", source), _resolve_reference("--to", destination)

@@ -1,8 +1,8 @@
 """Reads every push of a gateway from the lake's table `deltas`, for `lakesync staging rebuild`.
 
 A push is what a client sent in one request. All its deltas have the same arrival, the gateway's timestamp of receipt.
-Pushes are returned in order of arrival. The lake's table `gateways` has the gateways' configurations: schemas, rules
-and connectors.
+Pushes are returned in order of arrival. The lake's table `gateways` has the configuration of each gateway (an app's
+stream of changes): schemas, rules and connectors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _DELTAS_AT_ONCE = 200_000
 _MAX_ARRIVAL = (1 << 63) - 1
 """No arrival is greater: they are integers of 64 bits with a sign."""
 _POSITION = ("arrival", "shard", "epoch", "seq")
-"""The columns that identify a push: arrival, and shard, epoch and number of its row in the staging store's log."""
+"""The columns that identify a push: its arrival, and the shard, the epoch (which copy of the shard's store) and the
+number under which the staging store's log had it."""
 _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
 

@@ -3,7 +3,8 @@
 `staging` inspects, upgrades and rebuilds it. `erase` erases a row or a client's data; the pipeline then erases it from
 the lake. Its `open_store`, which `lakesync connectors test` calls too, uses a store that a gateway owns through that
 gateway. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
-shard is named "" here.
+shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
+of all accepted deltas.
 """
 
 from __future__ import annotations

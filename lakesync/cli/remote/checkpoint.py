@@ -1,8 +1,7 @@
 """`lakesync checkpoint`: shows and fetches the checkpoint, the snapshot of all rows from which new clients start.
 
-It is sent as frames: protobuf messages with the deltas of some rows, each with a length before it.
-
-In the path of a request, `{gateway}` is the gateway's id.
+It is sent as frames: protobuf messages with the deltas of some rows, each with a length before it. Its arrival is the
+gateway's timestamp up to which it has all changes. In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

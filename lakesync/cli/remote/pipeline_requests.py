@@ -65,8 +65,8 @@ def flush(
     deadline, noted = time.monotonic() + wait, False
     with output.spinner("flushing"):
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            response = remote.post("/admin/flush/{gateway}", wait=round(min(left, _MAX_REQUEST_WAIT), 1) or None)
+            remaining = max(0.0, deadline - time.monotonic())
+            response = remote.post("/admin/flush/{gateway}", wait=round(min(remaining, _MAX_REQUEST_WAIT), 1) or None)
             # without a pipeline there are no tables to merge into, and the response has no `merged`
             done = bool(response.get("flushed")) and response.get("merged", True)
             if done or time.monotonic() >= deadline:
