@@ -29,9 +29,9 @@ from lakesync.adapters.base import SuspendedTable, TableIsolation
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.follower import (
     HISTORY_COLUMNS,
+    AppliedChunk,
     ColdTierContents,
     DeltaSelection,
-    FollowedPart,
     FollowerProgress,
     Load,
     columns_of_tables,
@@ -190,7 +190,7 @@ class FollowTask(NamedTuple):
     number: int = 0
     """Number of this task's part of the load."""
 
-    def run(self) -> Iterator[FollowedPart]:
+    def run(self) -> Iterator[AppliedChunk]:
         """Write the deltas, and yield a report after each transaction.
 
         A part of a load has a mark of its own, so that a repeated task continues after its last transaction.
@@ -250,7 +250,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
             load = _begin(spark, follower, start, ends, parts, has_current_columns=has_current_columns)
     whole = FollowTask(follower, ranges, after, until)
     tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
-    written = [part for each in on_executors(spark, tasks, FollowedPart) for part in each]
+    written = [part for each in on_executors(spark, tasks, AppliedChunk) for part in each]
     reached = written[-1].progress if written and load is None else start
     if load is not None or is_load_announced:
         with closing(follower.open()) as adapter:
@@ -303,7 +303,7 @@ def _begin(
     The parts of a load do not, because each part has a new mark, which does not show that the adapter has data.
     """
     if start.deltas and not has_current_columns:
-        on_executors(spark, [FollowTask(follower, ranges=[], after={}, until={})], FollowedPart)
+        on_executors(spark, [FollowTask(follower, ranges=[], after={}, until={})], AppliedChunk)
     with closing(follower.open()) as adapter:
         return begin_load(adapter, follower.name, follower.selection, until, parts, follower.schemas)
 

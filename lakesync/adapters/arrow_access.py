@@ -148,12 +148,12 @@ def copy_page(target: DatabaseAdapter, kind: str, deltas: pa.Table) -> BatchChec
 
     count, total = 0, 0
     for gateway in pc.unique(deltas.column("gateway")).to_pylist():
-        own = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
-        expected = table_checksum(own)
-        first = own.column("hlc")[0].as_py()
+        of_gateway = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
+        expected = table_checksum(of_gateway)
+        first = of_gateway.column("hlc")[0].as_py()
         # The same page has the same id again, so that the target recognises a repeated copy.
         batch_id = f"{gateway}.{kind}.{first:016x}-{expected.deltas}-{expected.id_sum:016x}"
-        stored = write_arrow(target, batch_id, gateway, own)
+        stored = write_arrow(target, batch_id, gateway, of_gateway)
         if stored != expected:
             raise IntegrityError(
                 f"{expected.deltas} deltas of gateway {gateway!r} were written (id sum {expected.id_sum}), but "

@@ -121,10 +121,10 @@ def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteT
     """
     targets = [target for target in _targets(backend, WriteTarget("", "", tables)) if not tables or target.tables]
     names = [target.name for target in targets]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
         raise ConfigurationError(
-            f"the adapter {twice!r} would be written twice: name it once, or declare a second adapter"
+            f"the adapter {repeated!r} would be written twice: name it once, or declare a second adapter"
         )
     return targets
 
@@ -199,7 +199,8 @@ def _targets(backend: Backend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
 
 def _routed_targets(backend: RoutedBackend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
     """Yield the write targets of routes: each backend with its tables, the default with all others."""
-    by_content: dict[bytes, tuple[Backend, list[str]]] = {}  # tables with equal backends share one target
+    # The backend as JSON → the backend and its tables, so that tables with equal backends share one target.
+    by_content: dict[bytes, tuple[Backend, list[str]]] = {}
     for table, inner in backend.tables.items():
         if table not in enclosing.without and (not enclosing.tables or table in enclosing.tables):
             by_content.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)

@@ -84,21 +84,23 @@ def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, 
         query: the query to divide.
         size: deltas per range.
     """
-    steps: list[tuple[int, float]] = []  # (first value, estimated number of deltas)
+    # Divide each file into parts of at most about `size` deltas: first value, and estimated number of deltas.
+    parts: list[tuple[int, float]] = []
     for segment, count in segments:
-        low, high = (
-            max(segment.low, query.since + 1),
-            segment.high if query.until is None else min(segment.high, query.until),
-        )
+        low = max(segment.low, query.since + 1)
+        high = segment.high if query.until is None else min(segment.high, query.until)
         selected = count * (high - low + 1) / (segment.high - segment.low + 1)
-        parts = max(1, round(selected / size))
-        steps += ((low + (high - low) * number // parts, selected / parts) for number in range(parts))
-    points, in_range = list[int](), 0.0
-    for low, deltas in sorted(steps):
-        if in_range and in_range + deltas > size and low - 1 > (points[-1] if points else query.since):
+        part_count = max(1, round(selected / size))
+        parts += ((low + (high - low) * number // part_count, selected / part_count) for number in range(part_count))
+    # Join parts, in the order of their first values, as long as a range does not exceed `size`.
+    points = list[int]()
+    deltas_in_range = 0.0
+    for low, deltas in sorted(parts):
+        range_start = points[-1] if points else query.since
+        if deltas_in_range and deltas_in_range + deltas > size and low - 1 > range_start:
             points.append(low - 1)
-            in_range = 0
-        in_range += deltas
+            deltas_in_range = 0
+        deltas_in_range += deltas
     return points
 
 
@@ -163,7 +165,7 @@ def last_position(deltas: pa.Table, order: Order) -> Position:
 
 
 def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
-    """Return whether each delta is greater than the one before, comparing integer columns only."""
+    """Return whether each delta is greater than the one before, comparing integer columns, most significant first."""
     import pyarrow.compute as pc
 
     mask: Any = None
@@ -175,7 +177,7 @@ def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
 
 
 def _is_after(deltas: pa.Table, order: Order, after: Position) -> Any:
-    """Return a mask of the deltas after a position."""
+    """Return a mask of the deltas after a position, comparing columns, most significant first."""
     import pyarrow.compute as pc
 
     bounds = {

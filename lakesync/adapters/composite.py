@@ -167,7 +167,8 @@ class CompositeAdapter(CompositeBase):
                 raise ConfigurationError(f"table {min(twice)!r} has two routes: keep one of them")
             self._routes |= dict.fromkeys(route.tables, route.adapter)
         self._default = default
-        super().__init__(list({id(each): each for each in (default, *self._routes.values())}.values()))
+        each_once = {id(adapter): adapter for adapter in (default, *self._routes.values())}
+        super().__init__(list(each_once.values()))
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Split a batch by adapter, and insert each part under the batch's id, a dot and the adapter's index."""

@@ -107,15 +107,14 @@ def digest_deltas(deltas: pa.Table, scope: DigestScope) -> list[Digest]:
     """
     names = ("table_name", "arrival", "delta_id", "op", "columns")
     days = frozenset(scope.days)
-    found: dict[tuple[str, int], list[int]] = {}
+    found: dict[tuple[str, int], tuple[int, int]] = {}  # table and day → number of deltas and sum of checksums
     for table, arrival, *parts in zip(
         *(columns_as_text(deltas).column(name).to_pylist() for name in names), strict=True
     ):
         day = day_of(arrival)
         if scope.has_table(table) and (not days or day in days):
-            figures = found.setdefault((table, day), [0, 0])
-            figures[0] += 1
-            figures[1] += text_checksum("|".join(parts))
+            count, total = found.get((table, day), (0, 0))
+            found[table, day] = (count + 1, total + text_checksum("|".join(parts)))
     return [Digest(table, day, count, total) for (table, day), (count, total) in found.items()]
 
 
@@ -146,10 +145,14 @@ def diff_digests(lake: Iterable[Digest], destination: Iterable[Digest]) -> list[
         lake: digests of the lake.
         destination: digests of the destination.
     """
-    expected, found = merge_digests(lake), merge_digests(destination)
-    keys = sorted({*expected, *found}, key=lambda key: (key[1], key[0]))
-    pairs = [(expected.get(key, Digest(*key)), found.get(key, Digest(*key))) for key in keys]
-    return [Difference(want.table, day_text(want.day), want, have) for want, have in pairs if want != have]
+    in_lake, at_destination = merge_digests(lake), merge_digests(destination)
+    differences = []
+    for table, day in sorted({*in_lake, *at_destination}, key=lambda key: (key[1], key[0])):
+        nothing = Digest(table, day)
+        lake_digest, destination_digest = in_lake.get((table, day), nothing), at_destination.get((table, day), nothing)
+        if lake_digest != destination_digest:
+            differences.append(Difference(table, day_text(day), lake_digest, destination_digest))
+    return differences
 
 
 def day_of(arrival: int) -> int:

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lakesync.adapters import DatabaseAdapter
 from lakesync.adapters.transfer.follower import (
+    AppliedChunk,
     DeltaSelection,
-    FollowedPart,
     FollowerProgress,
     Load,
     follow_history,
@@ -61,7 +61,7 @@ def take_load(adapter: DatabaseAdapter, made: Pushes, parts: int = 3) -> Followe
 
 def part_of_load(
     adapter: DatabaseAdapter, begun: Load, made: Pushes, number: int, since: Mapping[str, int] | None = None
-) -> list[FollowedPart]:
+) -> list[AppliedChunk]:
     """Take one part, beyond the arrivals that the follower had taken before the load."""
     part = begun.part(number)
     wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]

@@ -130,7 +130,8 @@ class BigQueryDialect(Dialect):
     def column_definition(self, column: Column) -> str:
         """Put the default before NOT NULL, and mark JSON defaults as JSON."""
         default = f" DEFAULT JSON {column.default}" if column.default is not None else ""
-        return f"{column.name} {self.column_type(column.kind)}{default}{' NOT NULL' * column.required}"
+        not_null = " NOT NULL" if column.required else ""
+        return f"{column.name} {self.column_type(column.kind)}{default}{not_null}"
 
 
 class BigQueryExecutor:

@@ -271,7 +271,7 @@ class ObjectDeltas:
     def _parse_info(self, info: ObjectInfo) -> DeltaFile | None:
         """Parse a listed object's key; None if it is not a file of deltas."""
         file = parse_key(info.key, self._prefix)
-        return file and file._replace(etag=info.etag, size=info.size)
+        return None if file is None else file._replace(etag=info.etag, size=info.size)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield all objects whose key begins with a prefix, in order of key."""

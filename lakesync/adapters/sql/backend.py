@@ -155,7 +155,8 @@ class Dialect:
     def column_definition(self, column: Column) -> str:
         """Return a column's definition for CREATE TABLE or ADD COLUMN."""
         default = f" DEFAULT {column.default}" if column.default is not None else ""
-        return f"{column.name} {self.column_type(column.kind)}{' NOT NULL' * column.required}{default}"
+        not_null = " NOT NULL" if column.required else ""
+        return f"{column.name} {self.column_type(column.kind)}{not_null}{default}"
 
 
 Value = str | int | datetime | None

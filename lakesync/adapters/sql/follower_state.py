@@ -43,7 +43,7 @@ def read_mark(connection: Connection, name: str) -> str | None:
 
 def read_marks(connection: Connection, prefix: str) -> dict[str, str]:
     """Return name → value of the marks whose names start with a prefix, which is not empty."""
-    end = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
+    end = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"  # the least text that is greater than all with the prefix
     return dict(connection.query(f"SELECT name, mark FROM {MARKS_TABLE} WHERE name >= ? AND name < ?", [prefix, end]))
 
 

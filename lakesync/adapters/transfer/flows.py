@@ -2,9 +2,9 @@
 
 A delta is a change of one row. The filter applies to rows, not to deltas. When a row starts to match, all of its deltas
 are copied. A row that has matched once continues to be copied, and is hidden in the destination table, the target's
-table of current rows, while it does not match. A backend stores the deltas of each gateway in order of arrival, but
-older ones of another gateway may be written later. Therefore each run also reads the hour before its mark again, which
-says how far the flow is. `lakehouse.backends` runs flows in Spark tasks.
+table of current rows, while it does not match. A flow's mark, stored at the target, says up to which arrival it has
+copied. A backend stores the deltas of each gateway in order of arrival, but older ones of another gateway may be
+written later. Therefore each run reads the hour before its mark again. `lakehouse.backends` runs flows in Spark tasks.
 """
 
 from __future__ import annotations
@@ -223,6 +223,7 @@ def replay_flow(
     marks = _require_marks(target)
     text = marks.read_mark(name)
     progress = _decode(text, name, row_filter)
+    # Every write moves the mark: to the same value, or from none to the progress of a new flow.
     unchanged_text = text if text is not None else msgspec.json.encode(progress).decode()
     transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)

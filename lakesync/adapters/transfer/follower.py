@@ -89,7 +89,7 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
     load: Load | None = None
     """A load in progress. The deltas of its parts are not counted yet."""
 
-    def after(self, gateway: str, shard: str) -> int:
+    def applied_up_to(self, gateway: str, shard: str) -> int:
         """Return the arrival up to which a stream was applied; -1 if nothing was.
 
         Args:
@@ -99,13 +99,13 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
         return self.streams.get(stream_name(gateway, shard), -1)
 
 
-class FollowedPart(msgspec.Struct, frozen=True):
-    """A part of the history that a follower has applied."""
+class AppliedChunk(msgspec.Struct, frozen=True):
+    """What a follower has applied in one transaction: some deltas that follow each other in the history."""
 
     deltas: int
     """Number of deltas applied."""
     progress: FollowerProgress
-    """The progress after the part."""
+    """The progress after them."""
     days: dict[str, int] = {}
     """UTC day of arrival, `YYYY-MM-DD` → number of deltas."""
 
@@ -149,7 +149,7 @@ def follow_history(
     until: Mapping[str, int] = NO_STREAMS,
     min_deltas: int = TRANSACTION_DELTAS,
     since: Mapping[str, int] = NO_STREAMS,
-) -> Iterator[FollowedPart]:
+) -> Iterator[AppliedChunk]:
     """Apply the history that a follower lacks, transaction by transaction.
 
     Args:
@@ -180,15 +180,15 @@ def follow_history(
             rewrite_or_suspend(adapter, name, schema, transform)
     progress = replace(progress, row_columns=row_columns, load=None)
     key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PUSH_COLUMNS
-    for part in split_parts(
+    for chunk in split_chunks(
         _skip_applied(history, progress), key_columns, 1 if isinstance(adapter, ObjectDeltas) else min_deltas
     ):
-        expected = table_checksum(part)
-        new_progress = _progress_after(progress, selection, part, expected)
+        expected = table_checksum(chunk)
+        new_progress = _progress_after(progress, selection, chunk, expected)
         new_text = msgspec.json.encode(new_progress).decode()
         stored = marks.apply_arrow(
-            part.column("batch_id")[0].as_py(),
-            part.select(list(DELTA_COLUMNS)),
+            chunk.column("batch_id")[0].as_py(),
+            chunk.select(list(DELTA_COLUMNS)),
             MarkUpdate(name, old_text, new_text),
             schemas,
             transform,
@@ -200,7 +200,7 @@ def follow_history(
             )
         crash_point("follow.after_part")
         old_text, progress = new_text, new_progress
-        yield FollowedPart(expected.deltas, new_progress, count_by_day(part))
+        yield AppliedChunk(expected.deltas, new_progress, count_by_day(chunk))
     streams = {
         **progress.streams,
         **{name: max(last, progress.streams.get(name, -1)) for name, last in until.items()},
@@ -210,7 +210,7 @@ def follow_history(
     new_text = msgspec.json.encode(progress).decode()
     if progress.streams and new_text != old_text:
         marks.move_mark(MarkUpdate(name, old_text, new_text))
-        yield FollowedPart(0, progress)
+        yield AppliedChunk(0, progress)
 
 
 def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
@@ -238,13 +238,17 @@ def _tables_to_rewrite(
         {each.table: each for each in adapter.suspended_tables(name)} if isinstance(adapter, TableIsolation) else {}
     )
     now_ms = wall_clock()
-    due = []
+    to_rewrite = []
     for schema in schemas:
         suspension = suspended.get(schema.table)
-        lacks_columns = progress.deltas > 0 and progress.row_columns.get(schema.table) != row_columns[schema.table]
-        if suspension.retry_ms <= now_ms if suspension is not None else lacks_columns:
-            due.append(schema)
-    return due
+        if suspension is not None:
+            must_rewrite = suspension.retry_ms <= now_ms
+        else:
+            has_rows = progress.deltas > 0
+            must_rewrite = has_rows and progress.row_columns.get(schema.table) != row_columns[schema.table]
+        if must_rewrite:
+            to_rewrite.append(schema)
+    return to_rewrite
 
 
 def rewrite_or_suspend(
@@ -367,15 +371,15 @@ def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress)
     for batch in history:
         if not batch.num_rows:
             continue
-        applied = [progress.after(gateway, shard) for gateway, shard in _streams(batch)]
+        applied = [progress.applied_up_to(gateway, shard) for gateway, shard in _streams(batch)]
         missing = batch.filter(pc.greater(batch.column("arrival"), pa.array(applied, pa.int64())))
         if missing.num_rows:
             yield missing
 
 
-def count_by_day(part: pa.Table) -> dict[str, int]:
+def count_by_day(chunk: pa.Table) -> dict[str, int]:
     """Return the number of deltas by UTC day of arrival, `YYYY-MM-DD`."""
-    counted = part.group_by("arrival").aggregate([([], "count_all")])
+    counted = chunk.group_by("arrival").aggregate([([], "count_all")])
     days: dict[str, int] = {}
     for arrival, count in zip(*(counted.column(name).to_pylist() for name in ("arrival", "count_all")), strict=True):
         day = f"{datetime.fromtimestamp(wall_of(arrival) / 1000, UTC):%Y-%m-%d}"
@@ -389,13 +393,13 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     return zip(gateways, shards, strict=True)
 
 
-def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], min_deltas: int) -> Iterator[pa.Table]:
-    """Split history into tables, of which each ends where a value of `key_columns` changes.
+def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], min_deltas: int) -> Iterator[pa.Table]:
+    """Split history into chunks, of which each ends where a value of `key_columns` changes.
 
     Args:
         history: sorted so that deltas with equal values in `key_columns` are adjacent.
-        key_columns: deltas with equal values in these columns stay in one table.
-        min_deltas: the least number of deltas per table, except the last.
+        key_columns: deltas with equal values in these columns stay in one chunk.
+        min_deltas: the least number of deltas per chunk, except the last.
     """
     import pyarrow as pa
 
@@ -406,7 +410,7 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], m
         count += batch.num_rows
         while count > min_deltas:
             table = pa.Table.from_batches(pending)
-            end = _part_end(table, key_columns, min_deltas)
+            end = _chunk_end(table, key_columns, min_deltas)
             if end is None:
                 break
             yield table.slice(0, end)
@@ -414,14 +418,14 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], m
             pending, count = rest.to_batches(), len(rest)
     if pending:
         table = pa.Table.from_batches(pending)
-        while (end := _part_end(table, key_columns, min_deltas)) is not None:
+        while (end := _chunk_end(table, key_columns, min_deltas)) is not None:
             yield table.slice(0, end)
             table = table.slice(end)
         yield table
 
 
-def _part_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int | None:
-    """Return where the first part with at least this many deltas ends; None if it may continue after the table."""
+def _chunk_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int | None:
+    """Return where the first chunk with at least this many deltas ends; None if it may continue after the table."""
     import pyarrow.compute as pc
 
     start = at_least - 1
@@ -437,11 +441,11 @@ def _part_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int
 
 
 def _progress_after(
-    progress: FollowerProgress, selection: DeltaSelection, part: pa.Table, stored: BatchChecksum
+    progress: FollowerProgress, selection: DeltaSelection, chunk: pa.Table, stored: BatchChecksum
 ) -> FollowerProgress:
-    """Return the progress after a part of the history was applied."""
+    """Return the progress after a chunk of the history was applied."""
     streams = dict(progress.streams)
-    last = part.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
+    last = chunk.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
     for gateway, shard, arrival in zip(
         *(last.column(name).to_pylist() for name in ("gateway", "shard", "arrival_max")), strict=True
     ):

@@ -1,10 +1,10 @@
 """Loads: a follower's large backlog, divided into parts that several tasks apply in parallel.
 
-A follower copies the history of deltas to an adapter. It stores there a mark, which says how far it is.
-Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has ended, the
-follower's mark takes over their progress in one step. Until then the deltas of one gateway are not written in order of
-arrival; `LoadBarrier` returns no deltas to readers that rely on this order. The pipeline (`lakehouse.backends`) begins
-and finishes loads, and runs each part as a Spark task.
+A follower copies the lake's history of deltas to an adapter, and stores its mark there, which says how far it has
+copied. Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has
+ended, the follower's mark takes over their progress in one step. Until then the deltas of one gateway are not written
+in order of arrival; `LoadBarrier` returns no deltas to readers that rely on this order. The pipeline
+(`lakehouse.backends`) begins and finishes loads, and runs each part as a Spark task.
 """
 
 from __future__ import annotations
@@ -175,7 +175,10 @@ def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
     Raises:
         AdapterError: the adapter cannot be reached; retry.
     """
-    _change(require_marks(adapter), lambda now: replace(now, names=tuple(each for each in now.names if each != name)))
+    _change(
+        require_marks(adapter),
+        lambda loads: replace(loads, names=tuple(each for each in loads.names if each != name)),
+    )
 
 
 class LoadBarrier:
@@ -243,7 +246,7 @@ def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
 
 def _announce(marks: MarkStore, name: str) -> None:
     """Add a follower to the mark `LOADS`."""
-    _change(marks, lambda now: ActiveLoads(now.begun + 1, tuple(sorted({*now.names, name}))))
+    _change(marks, lambda loads: ActiveLoads(loads.begun + 1, tuple(sorted({*loads.names, name}))))
 
 
 def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> None:

@@ -18,7 +18,7 @@ from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.digests import DigestScope, arrival_ranges
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.transfer.follower import split_parts
+from lakesync.adapters.transfer.follower import split_chunks
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
@@ -105,38 +105,32 @@ def restore(
     """
     import numpy as np
 
-    from lakesync.adapters.arrow import id_numbers, select_deltas
+    from lakesync.adapters.arrow import select_deltas
 
     if not isinstance(adapter, Restorable):
         return 0
     restorable: Restorable = adapter
     stores_batches = isinstance(adapter, ObjectDeltas)
-    lake_id_chunks: list[npt.NDArray[np.uint64]] = []
+    lake_ids: list[npt.NDArray[np.uint64]] = []
     cold_ids = _stored_ids(cold, scope)
     count = 0
-    for part in split_parts(history, ("batch_id",), 1 if stores_batches else MIN_DELTAS_PER_WRITE):
-        lake_id_chunks += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
-        if len(cold_ids):
-            keep = [~np.isin(id_numbers(chunk), cold_ids) for chunk in part.column("delta_id").chunks if len(chunk)]
-            part = part.filter(np.concatenate(keep))  # noqa: PLW2901 without the deltas in a cold tier
-        if len(part):
-            restorable.restore_arrow(
-                follower, part.column("batch_id")[0].as_py(), part.select(list(DELTA_COLUMNS)), scope, transform
-            )
+    for chunk in split_chunks(history, ("batch_id",), 1 if stores_batches else MIN_DELTAS_PER_WRITE):
+        ids = _ids_of(chunk)
+        lake_ids.append(ids)
+        to_write = chunk.filter(~np.isin(ids, cold_ids)) if len(cold_ids) else chunk
+        if len(to_write):
+            batch_id = to_write.column("batch_id")[0].as_py()
+            restorable.restore_arrow(follower, batch_id, to_write.select(list(DELTA_COLUMNS)), scope, transform)
             crash_point("restore.after_part")
-            count += len(part)
-    lake_ids = np.concatenate(lake_id_chunks) if lake_id_chunks else np.array([], np.uint64)
+            count += len(to_write)
+    all_lake_ids = np.concatenate([np.array([], np.uint64), *lake_ids])
     for low, high in arrival_ranges(scope.days):
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in read_pages(partial(read_arrow, adapter), query):
             in_scope = select_deltas(page.deltas, scope.tables, scope.without, scope.gateways)
-            if len(in_scope):
-                numbers = np.concatenate(
-                    [id_numbers(chunk) for chunk in in_scope.column("delta_id").chunks if len(chunk)]
-                )
-                surplus = in_scope.filter(~np.isin(numbers, lake_ids))
-                if len(surplus):
-                    restorable.remove_surplus(follower, surplus, scope, transform)
+            surplus = in_scope.filter(~np.isin(_ids_of(in_scope), all_lake_ids))
+            if len(surplus):
+                restorable.remove_surplus(follower, surplus, scope, transform)
     if not cold:  # a row whose deltas are all in a cold tier would count as an orphan
         restorable.remove_orphan_rows(scope)
     return count
@@ -146,11 +140,19 @@ def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.
     """Return the `id_numbers` of all deltas of the scope's days that some adapters store."""
     import numpy as np
 
-    from lakesync.adapters.arrow import id_numbers
-
     found: list[npt.NDArray[np.uint64]] = []
     for adapter in adapters:
         for low, high in arrival_ranges(scope.days):
-            for page in read_pages(partial(read_arrow, adapter), DeltaQuery(since=low - 1, until=high - 1)):
-                found += [id_numbers(chunk) for chunk in page.deltas.column("delta_id").chunks if len(chunk)]
-    return np.concatenate(found) if found else np.array([], np.uint64)
+            pages = read_pages(partial(read_arrow, adapter), DeltaQuery(since=low - 1, until=high - 1))
+            found += [_ids_of(page.deltas) for page in pages]
+    return np.concatenate([np.array([], np.uint64), *found])
+
+
+def _ids_of(deltas: pa.Table) -> npt.NDArray[np.uint64]:
+    """Return the `id_numbers` of the deltas of a table, in their order."""
+    import numpy as np
+
+    from lakesync.adapters.arrow import id_numbers
+
+    chunks = deltas.column("delta_id").chunks
+    return np.concatenate([np.array([], np.uint64), *(id_numbers(chunk) for chunk in chunks if len(chunk))])
