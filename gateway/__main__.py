@@ -1,7 +1,8 @@
 """The gateway server's process, `python -m gateway`: it serves one staging store until a signal stops it.
 
-The staging store is the SQLite file or Postgres database with all gateways' logs and settings. `lakesync up` and a
-service manager start the process. It logs one JSON object per line to stderr, also for uvicorn and other libraries.
+A gateway is one app's stream of changes, and one server serves many. The staging store is the SQLite file or Postgres
+database with the logs and settings of all of them. `lakesync up` and a service manager start the process. It logs one
+JSON object per line to stderr, also for uvicorn and other libraries.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def serve(configured: config.Config) -> None:
             auto_create=settings.auto_create,
             connectors=Connectors.configured(configured),
             write_scopes={name: declared.write_scope for name, declared in configured.gateways.items()},
-            outlet=backends.outlet,
+            outlet=backends.outlet,  # the target of the server's own flushes
             sources=backends.sources,
             namespaces=configured.namespaces,
         )

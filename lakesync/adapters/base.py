@@ -1,7 +1,8 @@
 """The protocols of a database that stores deltas: `DatabaseAdapter`, and optional ones that only some backends have.
 
-A delta is a change of one row. A backend is a database, which implements `DatabaseAdapter` directly, or an object store
-(`lakesync.adapters.object_store.base`), which `ObjectDeltas` turns into one. Compositions, which store deltas in
+A delta is a change of one row of a synced table, which is a table that clients synchronise. It belongs to a gateway,
+the stream of changes of one app. A backend is a database, which implements `DatabaseAdapter` directly, or an object
+store (`lakesync.adapters.object_store.base`), which `ObjectDeltas` turns into one. Compositions, which store deltas in
 several adapters, are `DatabaseAdapter`s too. The flusher, the pipeline and `lakesync migrate` call the protocols.
 
 Adapters block, are safe to call from several threads, and keep no state that a crash could lose. They report every
@@ -102,8 +103,8 @@ class Materialisable(Protocol):
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite one gateway's rows of the destination table from the deltas that this adapter stores.
 
-        Can be repeated at any time and in any order, because it reads only deltas. With soft delete, a deleted row gets
-        `deleted_at` and keeps its values; otherwise the row is removed.
+        Can be repeated at any time and in any order, because it reads only deltas. If the schema has soft delete, a
+        deleted row gets `deleted_at` and keeps its values; otherwise the row is removed.
 
         Args:
             gateway: the gateway id.

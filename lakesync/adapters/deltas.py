@@ -1,9 +1,10 @@
 """Deltas and rows as adapters store, write and query them: the data types of the adapter protocols in `base.py`.
 
-A delta is a change of one row. It has two times: its hlc, by the clock of the client that made it, and its arrival, by
-the clock of the gateway that received it. A position is a place between two deltas in the order of a query. Row ids and
-batch ids have hash buckets, which divide a load among parallel writers (`transfer/loads.py`), and a destination table
-among locks (`sql/row_tables.py`).
+A delta is a change of one row. It belongs to a gateway, the stream of changes of one app. It has two times: its hlc, by
+the clock of the client that made it, and its arrival, by the clock of the server that received it. Both are hybrid
+logical clocks. A position is a place between two deltas in the order of a query. Row ids and batch ids have hash
+buckets, which divide a load among parallel writers (`transfer/loads.py`), and a destination table among locks
+(`sql/row_tables.py`).
 
 A destination table has the current rows of a synced table at a backend. The content of a row there is the merge of the
 row's deltas, in any order. With soft delete, a deleted row stays in the table with its last values and a mark. Adapters

@@ -1,6 +1,7 @@
 """The object store protocol `LakeAdapter`, and the check of object keys that all implementations share.
 
-`local.py` and `s3.py` implement it. `ObjectDeltas` stores deltas in it, and `lakesync.flush.queue` jobs.
+`local.py` and `s3.py` implement it. `ObjectDeltas` stores deltas in an object store, and `lakesync.flush.queue` stores
+jobs there.
 """
 
 from __future__ import annotations

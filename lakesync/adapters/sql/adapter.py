@@ -1,7 +1,9 @@
-"""`SqlAdapter`: deltas, destination tables and marks in a SQL database, independent of SQL dialect and driver.
+"""`SqlAdapter`: an adapter that keeps deltas, and tables built from them, in a SQL database of any dialect and driver.
 
-Loads a batch into a scratch table by the driver's bulk path, merges it by one statement in one transaction, and reads
-the stored deltas back. Each SQL database has a subclass in `backends/`.
+It loads a batch of deltas into a scratch table by the driver's bulk path, merges it by one statement in one
+transaction, and reads the stored deltas back. Besides the deltas it keeps destination tables, which have the current
+rows of synced tables, and marks, each of which says how far a follower of the lake has copied deltas here. Each SQL
+database has a subclass in `backends/`.
 """
 
 from __future__ import annotations

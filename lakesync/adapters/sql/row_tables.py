@@ -1,8 +1,9 @@
-"""Destination tables in a SQL database: rows built from deltas, and a column `props` that belongs to the user.
+"""Destination tables in a SQL database: the current rows of synced tables, built from deltas. `SqlAdapter` calls it.
 
-`props` gets its default when a row is inserted and is never written afterwards. A row is identified by `(gateway,
-row_id)`. The schema's primary key and external id have non-unique indexes on values of any length, because two devices
-may use one key offline. `SqlAdapter` calls this module.
+A destination table also has a column `props` that belongs to the user: `props` gets its default when a row is inserted
+and is never written afterwards. A row is identified by `(gateway, row_id)`. The schema's primary key and external id
+have non-unique indexes on values of any length, because two devices may use one key offline. With soft delete, a
+deleted row stays in the table, marked as deleted.
 """
 
 from __future__ import annotations

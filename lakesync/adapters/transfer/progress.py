@@ -1,8 +1,10 @@
 """Progress of flows, followers, migrations and divisions as JSON, stored in an adapter's mark or in a file.
 
-These four kinds of work copy deltas from one adapter to another, in steps. Each saves its progress after a step, so
-that a later run continues there. A mark is a named text in the adapter's own store; only a caller that knows its
-present value can change it. The other modules of `lakesync.adapters.transfer` use this module.
+A flow copies the new deltas of some rows from one adapter to another, and a follower those of the lake's history. A
+migration copies whole tables. A division splits a large migration, or a large move of old deltas, into ranges. Each
+saves its progress after a step, so that a later run continues there. A mark is a named text in the adapter's own store;
+only a caller that knows its present value can change it. The other modules of `lakesync.adapters.transfer` use this
+module.
 """
 
 from __future__ import annotations

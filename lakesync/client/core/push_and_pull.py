@@ -1,9 +1,8 @@
 """How the core pushes edits and receives the changes of others, and the state that both share. `ClientCore` calls it.
 
 `CoreState` has the store of rows and edits (changes that the gateway has not acknowledged), the client's hybrid logical
-clock (hlc), and the position: the cursor and everything else
-that a restarted client must know. One commit writes changes of rows and the position together, so that after a crash
-they agree. All commits go through it.
+clock (hlc), and the position: the cursor and everything else that a restarted client must know. One commit writes
+changes of rows and the position together, so that after a crash they agree. All commits go through it.
 
 `Pusher` pushes one batch of edits at a time, and repeats it unchanged until the gateway has responded. `Puller`
 receives the changes of others and advances the cursor. A pull returns pages of changes after the client's cursor. A

@@ -24,7 +24,7 @@ from lakesync.client.errors import TableError
 from lakesync.client.queues import QueueLink
 from lakesync.client.sqlite.bulk_changes import BulkChanges, deltas_by_row, deltas_by_table
 from lakesync.client.sqlite.change_tracking import ChangeTracking
-from lakesync.client.sqlite.row_storage import AMONG, RowStorage, by_table, id_list
+from lakesync.client.sqlite.row_storage import LISTED_IDS, RowStorage, by_table, id_list
 from lakesync.client.sqlite.stamps import StampCodec
 from lakesync.client.sqlite.table_validation import (
     added_columns,
@@ -336,7 +336,7 @@ class SqliteClientStore:
 
     def _edits_by_number(self, numbers: Iterable[int]) -> dict[int, Edit]:
         """Return number → edit, for those of some numbers that exist."""
-        where = f"WHERE number IN {AMONG}"
+        where = f"WHERE number IN {LISTED_IDS}"
         return {edit.number: edit for _, edit in self._select_edits(where, [_encode(list(numbers)).decode()])}
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
@@ -345,7 +345,7 @@ class SqliteClientStore:
         if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
             return result
         for table, row_ids in by_table(keys).items():
-            where = f"WHERE tbl = ? AND row_id IN {AMONG} ORDER BY number"
+            where = f"WHERE tbl = ? AND row_id IN {LISTED_IDS} ORDER BY number"
             for key, edit in self._select_edits(where, [table, id_list(row_ids)]):
                 result.setdefault(key, []).append(edit)
         return result

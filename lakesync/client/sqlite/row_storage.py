@@ -32,8 +32,8 @@ from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
 from lakesync.model.schema import ColumnType, TableSchema
 from lakesync.model.types import RowKey
 
-AMONG = "(SELECT value FROM json_each(?))"
-"""SQL for a set of row ids; its parameter is made by `id_list`."""
+LISTED_IDS = "(SELECT value FROM json_each(?))"
+"""SQL for the ids in one JSON parameter, which `id_list` returns."""
 
 _KNOWN_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
     tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
@@ -61,7 +61,7 @@ def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
 
 
 def id_list(row_ids: Collection[str]) -> str:
-    """Return the parameter for `AMONG`."""
+    """Return ids as the parameter of `LISTED_IDS`."""
     return _encode(list(row_ids)).decode()
 
 
@@ -130,7 +130,7 @@ class RowStorage:
         for table, row_ids in by_table(keys).items():
             settled: list[tuple[str, int, Record]] = []
             records = self._record_table(table)
-            statement = f"SELECT {_COLUMNS} FROM {records.from_clause} IN {AMONG}"
+            statement = f"SELECT {_COLUMNS} FROM {records.from_clause} IN {LISTED_IDS}"
             for row_id, generation, stamps, whole in self._db.execute(statement, (*records.key, id_list(row_ids))):
                 if whole is None:
                     settled.append((row_id, generation, stamps))
@@ -257,10 +257,10 @@ class RowStorage:
         types = self._types[table]
         columns = "".join(f', "{name}"' for name in types)
         ids = (id_list(row_ids),)
-        rows = self._db.execute(f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {AMONG}', ids).fetchall()
+        rows = self._db.execute(f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {LISTED_IDS}', ids).fetchall()
         if self._db.execute(f"SELECT 1 FROM {before_table(table)} LIMIT 1").fetchone() is not None:
             columns = "".join(f', "c_{name}"' for name in types)
-            before = f"SELECT row_id{columns} FROM {before_table(table)} WHERE there AND row_id IN {AMONG}"
+            before = f"SELECT row_id{columns} FROM {before_table(table)} WHERE there AND row_id IN {LISTED_IDS}"
             rows += self._db.execute(before, ids)
         return {
             row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
