@@ -21,6 +21,7 @@ import grpc
 import stamina
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError
@@ -111,7 +112,8 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
         shared: True to join the session that the address names, if it names one.
 
     Raises:
-        LakeUnavailableError: no server listens, no session was created within 30 s, or the catalogue is down.
+        LakeUnavailableError: no server listens or answers, no session was created within 30 s, or the catalogue is
+            down.
         ConfigurationError: no Spark is configured, or the trigger of the catalogue cannot be installed.
     """
     guard_commits(config.lake.catalog_uri)
@@ -122,10 +124,10 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
             "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
         )
     host, port, named = _parse_address(remote)
-    _probe(host, port)
     address = f"sc://{host}:{port}/"
     if config.spark.token:
         address += f";token={config.spark.token.get_secret_value()}"
+    _probe(host, port, address)
     joined = named if shared else None
     if joined is not None:
         address += f";session_id={uuid.uuid5(joined, f'{datetime.now(UTC):%F}')}"
@@ -183,14 +185,22 @@ def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
     return ("localhost" if host == "127.0.0.1" else host), port, session_id
 
 
-def _probe(host: str, port: int) -> None:
-    """Check that a server listens. The client itself would retry for minutes before it fails."""
+def _probe(host: str, port: int, address: str) -> None:
+    """Check that a server listens and accepts a gRPC connection. The client itself would retry for ten minutes."""
     try:
         socket.create_connection((host, port), PROBE_SECONDS).close()
     except OSError as error:
         raise LakeUnavailableError(
             f"nothing listens at {host}:{port}, where Spark should be ({error}); start it with `lakesync up`"
         ) from error
+    with DefaultChannelBuilder(address).toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(RETRY_SECONDS)
+        except grpc.FutureTimeoutError as error:
+            raise LakeUnavailableError(
+                f"Spark at {host}:{port} listens but does not answer within {RETRY_SECONDS:.0f} s; see its log, and "
+                "restart it"
+            ) from error
 
 
 def _shorten_retries(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Servers that take connections and never answer: the lake's catalogue, and BigQuery. Calls fail in a bounded time."""
+"""Servers that take connections and never answer: the catalogue, Spark, BigQuery. Calls fail in a bounded time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from lakehouse import sessions
 from lakehouse.sessions import guard_commits
 from lakesync.adapters import open_adapter
 from lakesync.analysis.catalogue import open_catalogue
@@ -45,6 +46,16 @@ def test_a_session_is_not_opened_for_ever_where_the_catalogue_is_silent(logs_in,
     monkeypatch.setattr(postgres, "RESPONSE_SECONDS", 1.0)
     with mute_server(logs_in=logs_in) as server, pytest.raises(LakeUnavailableError, match="cannot be reached"):
         guard_commits(f"postgresql://nobody@127.0.0.1:{server.port}/lake?connect_timeout=2")
+
+
+@pytest.mark.parametrize("token", [None, "a-token-of-this-test"])
+def test_a_session_is_not_opened_for_ever_where_spark_is_silent(token, monkeypatch, tmp_path):
+    monkeypatch.setattr(sessions, "RETRY_SECONDS", 1.0)
+    with mute_server() as server:
+        spark = {"remote": f"sc://localhost:{server.port}", "token": token}
+        config = load({"data_dir": tmp_path, "spark": spark})
+        with pytest.raises(LakeUnavailableError, match="does not answer within 1 s"):
+            sessions.connect(config)
 
 
 def test_a_connector_times_out_on_a_silent_bigquery(silent, monkeypatch):
