@@ -33,8 +33,7 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError, LakeSyncError, TransientError
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import Batch
-from lakesync.staging.store import TransactionStore
-from lakesync.staging.store.pipeline import FlushStore
+from lakesync.staging.store import StagingStore, TransactionStore
 
 log = structlog.get_logger("flush")
 OnFailure = Callable[[str, int, Exception], None]
@@ -98,7 +97,7 @@ class _BatchWriter(NamedTuple):
 class Flusher:
     """Flushes one gateway, one flush at a time. Safe to use from several threads and processes."""
 
-    def __init__(self, gateway_id: str, store: FlushStore, wall: Callable[[], int], outlet: Outlet | None) -> None:
+    def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int], outlet: Outlet | None) -> None:
         """Create a flusher.
 
         Args:
@@ -117,12 +116,8 @@ class Flusher:
         if outlet is not None:
             self._database = as_database(outlet.adapter, self.settings.flush_format)
         self._running = threading.Lock()
-        self._unpublished: list[tuple[list[FlushedTable], FlushContext]] = []
-        """Tables of flushed batches whose jobs could not be queued; the next flush queues them.
-
-        If the process ends before that, these jobs are lost, because the batches are confirmed. Their destination
-        tables then lack the changes until a later flush contains the same rows.
-        """
+        self._delayed_jobs = StagingFlushQueue(store)
+        """Jobs of flushed batches that the queue could not take; the gateway's next flush moves them to the queue."""
 
     @property
     def destination(self) -> DatabaseAdapter:
@@ -195,7 +190,7 @@ class Flusher:
             raise FlushError(f"a flush of gateway {self.gateway_id!r} is running: wait for it")
         try:
             started = time.perf_counter()
-            self._republish()
+            self._move_delayed_jobs()
             flushed: list[Batch] = []
             for shard, deltas in deltas_by_shard().items():
                 self._flush_shard(_BatchWriter(database, stored_deltas), shard, deltas, flushed)
@@ -281,27 +276,29 @@ class Flusher:
         ]
         self._queue_jobs(self._queue, tables, FlushContext(batch.gateway, batch.batch_id, batch.arrival_high))
 
-    def _republish(self) -> None:
-        """Queue the jobs again that could not be queued before."""
-        unpublished, self._unpublished = self._unpublished, []
-        for tables, context in unpublished:
-            if self._queue is not None:
-                self._queue_jobs(self._queue, tables, context)
+    def _move_delayed_jobs(self) -> None:
+        """Move jobs from staging to the queue, if it can be reached again. A job that is moved twice runs twice."""
+        if self._queue is None or isinstance(self._queue, StagingFlushQueue):
+            return  # the jobs in staging are those of the queue itself
+        try:
+            while jobs := self._delayed_jobs.pending(self.gateway_id):
+                for job in jobs:
+                    self._queue.publish([job.flushed], job.context)
+                    self._delayed_jobs.done(job)
+        except AdapterError as error:
+            log.warning("jobs in staging could not be queued yet", gateway=self.gateway_id, reason=str(error))
 
     def _queue_jobs(self, queue: FlushQueue, tables: list[FlushedTable], context: FlushContext) -> None:
-        """Queue jobs. If the queue cannot be reached, the next flush of this process tries again.
-
-        The batch is confirmed nevertheless, because deltas do not wait for the queue; see `_unpublished`.
-        """
+        """Queue jobs, or store them in staging if the queue cannot be reached, because deltas do not wait for it."""
         try:
             queue.publish(tables, context)
         except AdapterError as error:
             log.warning(
-                "jobs for destination tables could not be queued and are retried",
+                "jobs for destination tables could not be queued and wait in staging",
                 batch=context.batch_id,
                 reason=str(error),
             )
-            self._unpublished.append((tables, context))
+            self._delayed_jobs.publish(tables, context)
 
 
 class Materialiser:

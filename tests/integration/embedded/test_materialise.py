@@ -9,7 +9,7 @@ import pytest
 import stamina
 
 from lakesync.adapters import LocalDisk, SqliteAdapter
-from lakesync.flush import Materialiser, MemoryFlushQueue, ObjectFlushQueue
+from lakesync.flush import FlushSettings, Materialiser, MemoryFlushQueue, ObjectFlushQueue, StagingFlushQueue
 from lakesync.model.errors import AdapterError, ValidationError
 from lakesync.model.schema import parse_schema
 from tests.integration.embedded.embedded_support import Author, gateway_over
@@ -150,3 +150,51 @@ def test_a_failing_queue_does_not_fail_the_flush_and_receives_its_jobs_later(clo
         gateway.flush()
     assert Materialiser("shop", queue, database).run_once() == 2
     assert table(database) == {"r1": 1, "r2": 2}
+
+
+@pytest.mark.parametrize("jobs", [1, 101])
+def test_jobs_of_a_failing_queue_outlive_the_process(clock, database, tmp_path, jobs):
+    staging, author = f"sqlite://{tmp_path / 'staging'}", Author("a", clock)
+    folder = LocalDisk(tmp_path / "queue")
+    broken = Broken(folder)
+    broken.times = jobs
+    settings = FlushSettings(batch_deltas=1)
+    with gateway_over(clock, database, staging=staging, settings=settings, queue=broken) as gateway:
+        gateway.register_schema(NOTES)
+        for number in range(jobs):
+            author.push(gateway, author.delta(f"r{number}", {"x": number}))
+        assert gateway.flush().deltas == jobs
+    queue = ObjectFlushQueue(folder)
+    assert queue.pending("shop") == []
+    clock.advance(1)
+    with gateway_over(clock, database, staging=staging, queue=queue) as gateway:
+        gateway.flush()
+        assert Materialiser("shop", queue, database).run_once() == jobs
+        gateway.flush()
+    assert queue.pending("shop") == [], "each job was moved, and none copied"
+    assert table(database) == {f"r{number}": number for number in range(jobs)}
+
+
+def test_jobs_that_cannot_be_moved_to_the_queue_yet_fail_no_flush(clock, database, tmp_path):
+    queue, author = Broken(LocalDisk(tmp_path / "queue")), Author("a", clock)
+    queue.times = 3
+    with gateway_over(clock, database, queue=queue) as gateway:
+        gateway.register_schema(NOTES)
+        for number in range(3):
+            clock.advance(1)
+            author.push(gateway, author.delta(f"r{number}", {"x": number}))
+            assert gateway.flush().deltas == 1
+    assert Materialiser("shop", queue, database).run_once() == 3
+    assert table(database) == {"r0": 0, "r1": 1, "r2": 2}
+
+
+def test_jobs_in_staging_remain_there_until_they_are_done(clock, database):
+    """Staging is the queue here, so a flush moves nothing."""
+    author = Author("a", clock)
+    with gateway_over(clock, database) as gateway:
+        gateway.register_schema(NOTES)
+        author.push(gateway, author.delta("r", {"x": 1}))
+        gateway.flush()
+        gateway.flush()
+        queue = StagingFlushQueue(gateway._store)
+        assert [job.flushed.table for job in queue.pending("shop")] == ["notes"]
