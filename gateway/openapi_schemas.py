@@ -121,7 +121,7 @@ OBJECT_KEYWORDS: dict[str, dict[str, Any]] = {
                 "required": [each.type],
                 "additionalProperties": False,
             }
-            for each in (known.descriptor for known in BUILT_IN)
+            for each in (connector_type.descriptor for connector_type in BUILT_IN)
         ],
     },
 }
@@ -203,10 +203,10 @@ def _resolve(schema: Any, components: dict[str, dict[str, Any]]) -> Any:
 
 
 def _raw_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of `msgspec.Raw`, which may be any JSON value."""
+    """Return the JSON schema of `msgspec.Raw`, which may be any JSON value; msgspec calls it for types of its own."""
     if kind is msgspec.Raw:
         return {}
-    raise NotImplementedError(kind)
+    raise NotImplementedError(kind)  # by which msgspec recognises a type that it cannot describe
 
 
 def _to_builtins(value: Any) -> Any:

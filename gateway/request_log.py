@@ -98,8 +98,8 @@ class RequestRecord:
 
     def response_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers that every response has: request id, content policy and security headers."""
-        own = ((b"content-security-policy", self.content_policy), (b"x-request-id", self.request_id.encode()))
-        return [*_SECURITY_HEADERS, *own]
+        per_request = ((b"content-security-policy", self.content_policy), (b"x-request-id", self.request_id.encode()))
+        return [*_SECURITY_HEADERS, *per_request]
 
     def finish(self, method: str, metrics: Metrics) -> None:
         """Count the request in the metrics and write its log line.

@@ -342,15 +342,17 @@ class LiveConnection:
 
     def _watch_expiry(self) -> None:
         """Close the connection if its token's key was withdrawn or the token has expired, otherwise when it expires."""
-        left = self._caller.expires - time.time()
+        remaining_seconds = self._caller.expires - time.time()
         verifier, key = self._services.verifier, self._caller.key
         if verifier is not None and key is not None and not verifier.is_in_use(key):
             self.close_signed_by(frozenset({key}))
-        elif left <= 0:
+        elif remaining_seconds <= 0:
             expired = AuthError("the token has expired: connect again with a new one")
             self.close(CLOSE_REJECTED, f"{expired.code}: {expired}")
-        elif left != float("inf"):
-            self._expiry_timer = asyncio.get_running_loop().call_later(min(left, _DAY_SECONDS), self._watch_expiry)
+        elif remaining_seconds != float("inf"):
+            self._expiry_timer = asyncio.get_running_loop().call_later(
+                min(remaining_seconds, _DAY_SECONDS), self._watch_expiry
+            )
 
     def _record_end(self, message: Message) -> None:
         """Count and log the end of the connection."""

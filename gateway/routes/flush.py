@@ -41,9 +41,9 @@ class FlushRequested(ApiModel):
     flushed: bool | None = None
     """Whether everything that was unflushed at the request is in the lake's `deltas`; absent if it was not awaited."""
     merged: bool | None = None
-    """Whether it is in the state tables and the checkpoint too; absent without a pipeline."""
+    """Whether the same deltas are in the state tables and the checkpoint too; absent without a pipeline."""
     snapshot_id: str | None = None
-    """Iceberg snapshot of `deltas` in which it was read back; absent without a pipeline."""
+    """Iceberg snapshot of `deltas` in which they were read back; absent without a pipeline."""
 
 
 def _check_number(text: Any) -> Any:

@@ -140,7 +140,8 @@ async def list_rows(
     found = await result_of(store.submit(caller.gateway.gateway_id, lambda commit: commit.scan_rows(start, limit)))
     of_table = [row for row in found if row.table == table]
     visible = [TableRow(row.row_id, row.arrival, row.state.values()) for row in of_table if row.state.visible]
-    has_more = len(found) == limit == len(of_table)
+    is_full = len(found) == limit
+    has_more = is_full and len(of_table) == limit  # otherwise the scan has reached the next table
     return json_response(TableRows(visible, of_table[-1].row_id if has_more else None))
 
 
@@ -220,8 +221,9 @@ def _check_row_key(table: str, ids: Mapping[str, str]) -> None:
 
 def _with_status(found: Explanation, rejected: RejectedDelta | None, status: ClientStatus | None) -> RowExplanation:
     """Add the client's last rejected change of the row, and its lag, to an explanation."""
-    first, *others = found.reasons
-    reasons = (first, *([rejected.sentence] if rejected is not None else ()), *_status_reasons(found, status), *others)
+    verdict, *details = found.reasons
+    rejection = [rejected.sentence] if rejected is not None else []
+    reasons = (verdict, *rejection, *_status_reasons(found, status), *details)
     fields = msgspec.structs.asdict(found) | {"reasons": reasons}
     return RowExplanation(**fields, rejected=rejected, client_status=status)
 

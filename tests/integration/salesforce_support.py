@@ -95,7 +95,7 @@ class Moving:
                 self.acme.api.jobs.clear()
         records = self.acme.org.records.values()
         self.missed |= {each.id for each in records if each.hidden}
-        self.gone |= {record_id for _, _, record_id in self.acme.org.log}
+        self.gone |= {record_id for _, _, record_id in self.acme.org.deletions}
         return self.answer_of(request)
 
     def rest(self):

@@ -267,9 +267,9 @@ class _BigQueryConnection:
 
     def _scratch_name(self, name: str) -> str:
         """Return this connection's name for a scratch table, and remember to drop that table."""
-        own = f"{name}_{self._suffix}"
-        self._scratch.add(own)
-        return own
+        own_name = f"{name}_{self._suffix}"
+        self._scratch.add(own_name)
+        return own_name
 
     def _job(self, statement: str, values: Sequence[Value]) -> bigquery.QueryJob:
         """Start a statement as a job, with this connection's scratch tables in place of those that it names."""

@@ -122,9 +122,9 @@ def parse_key(key: str, prefix: str) -> DeltaFile | None:
     found = _KEY.fullmatch(key.removeprefix(f"{prefix}/"))
     if found is None:
         return None
-    first, last, low, high = (int(value, 16) for value in found["spans"].split("-"))
-    arrivals = (first, last) if found["ending"] == "parquet" else (last, last)
-    return DeltaFile(key, found["gateway"], arrivals, (low, high))
+    first_arrival, last_arrival, low_hlc, high_hlc = (int(value, 16) for value in found["spans"].split("-"))
+    arrivals = (first_arrival if found["ending"] == "parquet" else last_arrival, last_arrival)
+    return DeltaFile(key, found["gateway"], arrivals, (low_hlc, high_hlc))
 
 
 class HlcRange(msgspec.Struct, frozen=True):

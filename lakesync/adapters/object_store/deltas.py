@@ -174,8 +174,8 @@ class ObjectDeltas:
         # after a crash keeps the objects that were written before the mark.
         mark.check(self.read_mark(mark.name))
         count, total = 0, 0
-        for gateway, table, own in _by_table(deltas):
-            stored = self.insert_arrow(f"{batch_id}.{table}", gateway, own)
+        for gateway, table, of_table in _by_table(deltas):
+            stored = self.insert_arrow(f"{batch_id}.{table}", gateway, of_table)
             count, total = count + stored.deltas, total + stored.id_sum
         crash_point("objects.before_mark")
         write_mark_object(self.objects, mark)
@@ -193,7 +193,7 @@ class ObjectDeltas:
         keys = [
             key
             for key, file in files.items()
-            if any(file.gateway == one.gateway and file.hlcs[0] <= one.hlc for one in requests)
+            if any(file.gateway == request.gateway and file.hlcs[0] <= request.hlc for request in requests)
         ]
         return redact_objects(
             self.objects, keys, lambda key, data: decode_file(data, files[key]), reencode_file, requests
@@ -208,11 +208,11 @@ class ObjectDeltas:
         transform: ContentTransform = UNCHANGED,  # noqa: ARG002
     ) -> None:
         """Rewrite a batch's objects under their keys."""
-        for gateway, table, own in _by_table(deltas):
+        for gateway, table, of_table in _by_table(deltas):
             file = self._delta_file(
-                f"{batch_id}.{table}", gateway, value_range(own, "arrival"), value_range(own, "hlc")
+                f"{batch_id}.{table}", gateway, value_range(of_table, "arrival"), value_range(of_table, "hlc")
             )
-            self.objects.put_object(file.key, encode_parquet(own, {"lakesync.batch_id": f"{batch_id}.{table}"}))
+            self.objects.put_object(file.key, encode_parquet(of_table, {"lakesync.batch_id": f"{batch_id}.{table}"}))
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
@@ -275,12 +275,12 @@ class ObjectDeltas:
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield all objects whose key begins with a prefix, in order of key."""
-        after, more = "", True
-        while more:
+        after, has_more = "", True
+        while has_more:
             page = self.objects.list_objects(prefix, after=after)
             yield from page.objects
             after = page.objects[-1].key if page.objects else after
-            more = page.has_more
+            has_more = page.has_more
 
     def _read(self, file: DeltaFile) -> pa.Table:
         """Return an object's deltas, from the cache if the object is unchanged."""
@@ -295,8 +295,8 @@ def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
     groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
     names = (groups.column(name).to_pylist() for name in ("gateway", "table_name"))
     for gateway, table in zip(*names, strict=True):
-        own = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
-        yield gateway, table, deltas.filter(own)
+        is_in_table = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        yield gateway, table, deltas.filter(is_in_table)
 
 
 _MARKS_PREFIX = "marks"

@@ -169,7 +169,10 @@ def _walk(folder: Path, folder_key: str, prefix: str, after: str) -> Iterator[tu
         if not name.endswith("/"):
             if key.startswith(prefix) and key > after:
                 yield key, Path(path)
-        elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+            continue
+        may_have_prefix = key.startswith(prefix) or prefix.startswith(key)
+        may_be_after = key > after or after.startswith(key)
+        if may_have_prefix and may_be_after:
             yield from _walk(Path(path), key, prefix, after)
 
 

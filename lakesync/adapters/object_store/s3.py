@@ -154,9 +154,9 @@ class S3Objects:
                 )
                 keys = response.get("Contents", [])
                 found += [_info(each["Key"].removeprefix(self._prefix), each) for each in keys]
-                more = bool(response["IsTruncated"])
-                if not more or len(found) >= limit or not keys:
-                    return ObjectPage(tuple(found), has_more=more)
+                is_truncated = bool(response["IsTruncated"])
+                if not is_truncated or len(found) >= limit or not keys:
+                    return ObjectPage(tuple(found), has_more=is_truncated)
                 start = keys[-1]["Key"]
 
     def delete_object(self, key: str) -> None:

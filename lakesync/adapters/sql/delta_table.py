@@ -119,8 +119,10 @@ def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
     """
     import pyarrow.compute as pc
 
-    own = deltas.filter(pc.equal(deltas.column("table_name"), table))
-    return list(dict.fromkeys(zip(own.column("gateway").to_pylist(), own.column("row_id").to_pylist(), strict=True)))
+    of_table = deltas.filter(pc.equal(deltas.column("table_name"), table))
+    return list(
+        dict.fromkeys(zip(of_table.column("gateway").to_pylist(), of_table.column("row_id").to_pylist(), strict=True))
+    )
 
 
 def _key_of_long_id(delta_id: str) -> str:

@@ -206,7 +206,7 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
     found = _delta_digests(connection, dialect, scope)
     for schema in scope.schemas:
         present = set(connection.column_names(table_name(schema)))
-        if {own.name for own in table_columns(schema)} <= present:
+        if {column.name for column in table_columns(schema)} <= present:
             found += _row_digests(connection, dialect, scope, schema, checksum_of(dialect, schema))
         elif {*key_of(schema), system_column(schema, "last_arrival"), system_column(schema, "checksum")} <= present:
             found += _row_digests(connection, dialect, scope, schema, dialect.quote(system_column(schema, "checksum")))

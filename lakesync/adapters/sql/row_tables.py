@@ -114,7 +114,7 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
         )
     _check_system_columns(schema, present)
     for column in columns:
-        if column.name not in {quote(one) for one in present}:
+        if column.name not in {quote(present_name) for present_name in present}:
             connection.execute(
                 f"ALTER TABLE {name} ADD COLUMN {dialect.column_definition(column._replace(required=False))}"
             )

@@ -301,15 +301,15 @@ def _deltas_of_matching_rows(
 
     groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
     for gateway, table in zip(*(groups.column(name).to_pylist() for name in ("gateway", "table_name")), strict=True):
-        own = deltas.filter(
+        of_table = deltas.filter(
             pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
         )
-        rows = pc.unique(own.column("row_id")).to_pylist()
+        rows = pc.unique(of_table.column("row_id")).to_pylist()
         states = source.get_latest_state(gateway, table, rows)
         matching = {row for row, state in states.items() if row_filter.matches(state)}
-        known = stored_rows(gateway, table, rows)
-        yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(known), pa.string())))
-        new_rows = sorted(matching - known)
+        stored = stored_rows(gateway, table, rows)
+        yield of_table.filter(pc.is_in(of_table.column("row_id"), pa.array(sorted(stored), pa.string())))
+        new_rows = sorted(matching - stored)
         for query in queries_of_rows(table, ((gateway, row_id) for row_id in new_rows)):
             for page in read_pages(partial(read_arrow, source), query):
                 yield columns_as_text(row_filter.select_deltas(page.deltas))

@@ -7,6 +7,7 @@ stream of changes): schemas, rules and connectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import date
 from itertools import groupby
@@ -117,8 +118,8 @@ class LakeHistory:
             yield 0, _MAX_ARRIVAL
             return
         arrivals = pc.unique(self._read(gateway, day, ("arrival",))["arrival"]).sort()
-        ranges = -(-count // _DELTAS_AT_ONCE)  # rounded up, as the next division
-        size = -(-len(arrivals) // ranges)
+        ranges = math.ceil(count / _DELTAS_AT_ONCE)
+        size = math.ceil(len(arrivals) / ranges)
         for start in range(0, len(arrivals), size):
             part = arrivals.slice(start, size)
             yield part[0].as_py(), part[-1].as_py()

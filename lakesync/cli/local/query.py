@@ -121,8 +121,10 @@ def _distinct_names(names: Sequence[str]) -> list[str]:
     """Return column names of which no two are equal."""
     result: list[str] = []
     for name in names:
-        candidates = chain((name,), (f"{name}_{number}" for number in count(1)))
-        result.append(next(each for each in candidates if each not in result and (each == name or each not in names)))
+        # A name with a number must not be another column's own name either.
+        numbered = (f"{name}_{number}" for number in count(1))
+        candidates = chain((name,), (each for each in numbered if each not in names))
+        result.append(next(each for each in candidates if each not in result))
     return result
 
 

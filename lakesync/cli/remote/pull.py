@@ -202,9 +202,9 @@ def _deltas(
         limit: number of deltas to yield, at most; None: no limit.
         cursors: each page's cursor is appended to it, before its deltas are yielded.
     """
-    remaining, more = limit, True
-    while more and remaining != 0:
-        page, since, more = read_page(since, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
+    remaining, has_more = limit, True
+    while has_more and remaining != 0:
+        page, since, has_more = read_page(since, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
         cursors.append(since)
         selected = [delta for delta in page if not tables or delta["table"] in tables]
         yield from selected

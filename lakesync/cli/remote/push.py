@@ -335,7 +335,8 @@ def _objects(
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     for number, line in numbered:
         if line.lstrip().startswith("["):
-            text = "".join((line, *(more for _, more in numbered)))
+            remaining_lines = (remaining for _, remaining in numbered)
+            text = "".join((line, *remaining_lines))  # a list may have any number of lines
             yield from (
                 _object(each, f"{file}, item {number}") for number, each in enumerate(_parsed(text, str(file)), 1)
             )

@@ -379,7 +379,8 @@ class Simulation:
             viewers: the clients.
             with_ids: whether to add the ids of these rows.
         """
-        counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        count_before: dict[tuple[str, str], int] = defaultdict(int)
+        count_after: dict[tuple[str, str], int] = defaultdict(int)
         added: dict[tuple[str, str], list[str]] = defaultdict(list)
         removed: dict[tuple[str, str], list[str]] = defaultdict(list)
         for row in self._rows((old, new)):
@@ -387,18 +388,17 @@ class Simulation:
                 key = (viewer.name, row.table)
                 before = matches(old, row.table, row.values, viewer.claims)
                 after = matches(new, row.table, row.values, viewer.claims)
-                counts[key][0] += before
-                counts[key][1] += after
+                count_before[key] += before
+                count_after[key] += after
                 if before != after:
                     (added if after else removed)[key].append(row.row_id)
         for name, table in sorted({*added, *removed}):
             key = (name, table)
-            before_count, after_count = counts[key]
             difference = {
                 "as": name,
                 "table": table,
-                "before": before_count,
-                "after": after_count,
+                "before": count_before[key],
+                "after": count_after[key],
                 "added": len(added[key]),
                 "removed": len(removed[key]),
             }

@@ -292,13 +292,13 @@ def _with_lag(client: dict[str, Any]) -> dict[str, Any]:
 def _client_row(client: dict[str, Any]) -> dict[str, Any]:
     """Return the row of the table of clients for an entry that `_with_lag` returned."""
     state = "connected" if client["connected"] else "offline"
-    more = ", has more pages to pull" if client["hasMore"] else ""
+    more_pages = ", has more pages to pull" if client["hasMore"] else ""
     repeats = client.get("repeats")  # missing in responses of older gateways
-    again = f", repeats the same pull ({repeats} times)" if repeats else ""
+    repeated_pull = f", repeats the same pull ({repeats} times)" if repeats else ""
     return {
         "clientId": client["clientId"],
         "lag": _display_lag(client),
-        "state": state + more + again,
+        "state": state + more_pages + repeated_pull,
         "offlineSince": output.utc_time(client.get("offlineSinceMs")),
         **{name: output.utc_time(client[f"{name}Ms"]) for name in ("pulled", "pushed")},
     }

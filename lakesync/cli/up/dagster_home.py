@@ -201,9 +201,10 @@ def _check_user_settings(config: Config) -> None:
 def run_slots(config: Config) -> dict[str, int]:
     """Return how many runs of each kind may be in progress at the same time, by the tag `lakesync/slot`.
 
-    Each destination, flow, pair of tiers and scheduled migration has its own slot, up to `_MAX_MOVES`, so that one that
-    hangs delays no other. Flushes have their own slots, so that moves and polls, which wait for a flush, cannot block
-    it.
+    The kinds are `flush`, `move` (destinations, flows, tiers, migrations), `poll` (of connectors), `upkeep`
+    (maintenance of the lake) and `other`. Each destination, flow, pair of tiers and scheduled migration has its own
+    slot, up to `_MAX_MOVES`, so that one that hangs delays no other. Flushes have their own slots, so that moves and
+    polls, which wait for a flush, cannot block it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
     moves = len(config.flows) + len(config.tiers) + scheduled + sum(_adapter_counts(config))

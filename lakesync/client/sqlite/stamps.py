@@ -168,16 +168,16 @@ class StampCodec:
         """
         if isinstance(record, str):
             return self._after_update_decoded(record, hlc, client, columns)
-        number, *fields = _struct_of(record).unpack(record)
-        newest = fields[-2]
-        if hlc < newest or (hlc == newest and client <= self._client(fields[-1])):
+        number, *fields = _struct_of(record).unpack(record)  # fields: hlc and client number of each delta
+        newest_hlc, newest_client_number = fields[-2:]
+        if hlc < newest_hlc or (hlc == newest_hlc and client <= self._client(newest_client_number)):
             return None
-        number, kept = self._layout_after(number, columns)
-        if len(kept) == 1:
-            start = kept[0] * 2
+        number, kept_indexes = self._layout_after(number, columns)
+        if len(kept_indexes) == 1:
+            start = kept_indexes[0] * 2
             client_number = self._number(f"={client}")
             return bytearray(_TWO_DELTAS.pack(number, fields[start], fields[start + 1], hlc, client_number))
-        if kept:
+        if kept_indexes:
             return self._after_update_decoded(record, hlc, client, columns)
         return bytearray(_ONE_DELTA.pack(number, hlc, self._number(f"={client}")))
 
@@ -194,13 +194,14 @@ class StampCodec:
         """
         if isinstance(records[0], str):
             return self._after_each_update(records, hlcs, clients, columns)
-        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))
-        number, kept = self._layout_after(layouts[0], columns)
-        if len(kept) > 1 or not all(map(gt, hlcs, stamps[-2])):
+        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))  # stamps: hlcs and client numbers, by delta
+        number, kept_indexes = self._layout_after(layouts[0], columns)
+        newest_hlcs = stamps[-2]
+        if len(kept_indexes) > 1 or not all(map(gt, hlcs, newest_hlcs)):
             return self._after_each_update(records, hlcs, clients, columns)
         numbers = self._client_numbers(clients)
-        kept_stamps = stamps[kept[0] * 2 : kept[0] * 2 + 2] if kept else ()
-        pack = _TWO_DELTAS.pack if kept else _ONE_DELTA.pack
+        kept_stamps = stamps[kept_indexes[0] * 2 : kept_indexes[0] * 2 + 2] if kept_indexes else ()
+        pack = _TWO_DELTAS.pack if kept_indexes else _ONE_DELTA.pack
         return list(map(bytearray, map(pack, repeat(number), *kept_stamps, hlcs, numbers)))
 
     def _after_each_update(
@@ -231,10 +232,10 @@ class StampCodec:
             return cached
         parts, inserted = self._layout(number)
         remaining = [_remaining_columns(part, columns) for part in parts]
-        kept = tuple(index for index, part in enumerate(remaining) if part or index == inserted)
-        insert_index = kept.index(inserted) if inserted >= 0 else _NOT_INSERTED
-        layout = Layout((*(remaining[index] for index in kept), columns), insert_index)
-        result = (self._number(_layout_name(layout)) if len(kept) < 2 else 0, kept)
+        kept_indexes = tuple(index for index, part in enumerate(remaining) if part or index == inserted)
+        insert_index = kept_indexes.index(inserted) if inserted >= 0 else _NOT_INSERTED
+        layout = Layout((*(remaining[index] for index in kept_indexes), columns), insert_index)
+        result = (self._number(_layout_name(layout)) if len(kept_indexes) < 2 else 0, kept_indexes)
         self._updated_layouts[number, columns] = result
         return result
 

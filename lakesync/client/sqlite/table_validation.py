@@ -278,8 +278,9 @@ def _turns_numbers_into_text(declared: str) -> bool:
 def _is_unique(db: sqlite3.Connection, table: str) -> bool:
     """Return whether a unique index has exactly the column `row_id`, compared by its bytes."""
     for _, index, unique, _, partial in db.execute(f'PRAGMA index_list("{table}")').fetchall():
-        keys = [(name, how) for _, _, name, _, how, key in db.execute(f'PRAGMA index_xinfo("{index}")') if key]
-        if unique and not partial and [(str(name).lower(), how) for name, how in keys] == [("row_id", "BINARY")]:
+        columns = db.execute(f'PRAGMA index_xinfo("{index}")').fetchall()
+        keys = [(str(name).lower(), collation) for _, _, name, _, collation, is_key in columns if is_key]
+        if unique and not partial and keys == [("row_id", "BINARY")]:
             return True
     return False
 

@@ -207,8 +207,8 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     if edited:
         merged = _read_rows(db, edited, replica.types(), store.stamp_codec)
     tables = core.receive(CheckpointFrame(SyncResponse(tuple(merged), cursor))).tables
-    for rest in _read_unmerged(db):
-        tables |= core.receive(CheckpointFrame(SyncResponse(rest, cursor))).tables
+    for unmerged in _read_unmerged(db):
+        tables |= core.receive(CheckpointFrame(SyncResponse(unmerged, cursor))).tables
     staging_tables = {table: f"{_STAGING_SCHEMA}.{_staging_table(table)}" for table in store.schemas}
     tables |= store.copy_from(staging_tables, store.position().generation)
     return tables | core.receive(CheckpointEnd(cursor, highest_hlc)).tables

@@ -81,8 +81,8 @@ class Query(NamedTuple):
             issues: the search index, sorted by time of update, then by key.
             limit: the maximal number of issues.
         """
-        rest = issues[bisect_left(issues, self.since, key=_TIME_FIELDS["updated"]) :]
-        matching = filter(self.matches, rest)
+        not_older = issues[bisect_left(issues, self.since, key=_TIME_FIELDS["updated"]) :]
+        matching = filter(self.matches, not_older)
         if self.order == _UPDATED_THEN_KEY:
             return list(islice(matching, limit))
         if not any(descending for _, descending in self.order):
@@ -219,10 +219,10 @@ class _Parser:
             return int(text)
         for form in ("%Y-%m-%d %H:%M", "%Y/%m/%d %H:%M", "%Y-%m-%d", "%Y/%m/%d"):
             try:
-                at = datetime.strptime(text, form).replace(tzinfo=self._zone)
+                moment = datetime.strptime(text, form).replace(tzinfo=self._zone)
             except ValueError:
                 continue
-            return int((at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1000
+            return int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1000
         raise JqlError(f"Date value '{text}' for field 'updated' is invalid.")
 
     def _parse_order(self) -> tuple[tuple[Callable[[Issue], Any], bool], ...]:

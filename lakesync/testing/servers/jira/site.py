@@ -211,8 +211,8 @@ class JiraSite:
     def time_text(self, ms: int) -> str:
         """Return a time as the API writes it: ISO 8601 with milliseconds, in the account's time zone."""
         zone = timezone(timedelta(minutes=self.utc_offset_minutes))
-        at = datetime.fromtimestamp(ms // 1000, zone)
-        return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}{at:%z}"
+        moment = datetime.fromtimestamp(ms // 1000, zone)
+        return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}{moment:%z}"
 
     def _drop_pending(self, issue: Issue) -> None:
         """Forget an issue's changes that the index lacks."""

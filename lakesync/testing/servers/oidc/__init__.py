@@ -157,18 +157,18 @@ class OidcProvider:
 
     def open_session(self, user: User) -> str:
         """Return a code with which the user's token can be renewed (a refresh token or session id)."""
-        name = uuid.uuid4().hex
-        self._sessions[name] = user
-        return name
+        code = uuid.uuid4().hex
+        self._sessions[code] = user
+        return code
 
-    def session(self, name: str, *, keep: bool = False) -> User | None:
+    def session(self, code: str, *, keep: bool = False) -> User | None:
         """Return the user of a renewal code; None if the code is unknown or used.
 
         Args:
-            name: the code.
+            code: the renewal code.
             keep: whether the code stays valid after this call.
         """
-        return self._sessions.get(name) if keep else self._sessions.pop(name, None)
+        return self._sessions.get(code) if keep else self._sessions.pop(code, None)
 
     def seconds(self) -> int:
         """Return the lifetime of tokens in seconds."""

@@ -40,7 +40,7 @@ class Provider(Protocol):
     def open_session(self, user: User) -> str:
         """Return a code with which the user's token can be renewed."""
 
-    def session(self, name: str, *, keep: bool = False) -> User | None:
+    def session(self, code: str, *, keep: bool = False) -> User | None:
         """Return the user of a renewal code, which is valid once unless `keep` is set."""
 
     def seconds(self) -> int:

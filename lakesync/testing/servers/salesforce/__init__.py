@@ -51,10 +51,10 @@ def query_all(api: SalesforceService, request: Request) -> Response:
 
 def query_more(api: SalesforceService, _: Request, locator: str) -> Response:
     """Return the next page of a query's result, which was selected when the query was sent."""
-    expires_ms, fields, rest = api.results.pop(locator, (0, (), []))
+    expires_ms, fields, remaining = api.results.pop(locator, (0, (), []))
     if expires_ms < api.now():
         raise SoqlError("INVALID_QUERY_LOCATOR", "invalid query locator")
-    return _page(api, fields, rest)
+    return _page(api, fields, remaining)
 
 
 def limits(api: SalesforceService, _: Request) -> Response:
@@ -74,7 +74,7 @@ def deleted(api: SalesforceService, request: Request, kind: str) -> Response:
         raise SoqlError("INVALID_REPLICATION_DATE", "startDate before org replication enabled date")
     records = [
         {"id": record_id, "deletedDate": time_text(deleted_ms)}
-        for deleted_ms, record_kind, record_id in api.org.log
+        for deleted_ms, record_kind, record_id in api.org.deletions
         if record_kind == kind and start <= deleted_ms < end
     ]
     body = {
@@ -89,10 +89,10 @@ def record_json(org: SalesforceOrg, record: Record, fields: Sequence[str]) -> di
     """Return a record as JSON. Fields of a related record are in a nested object."""
     row: dict[str, Any] = {"attributes": {"type": record.kind, "url": f"/sobjects/{record.kind}/{record.id}"}}
     for name in fields:
-        relation, dot, rest = name.partition(".")
+        relation, dot, related_field = name.partition(".")
         value = org.field_of(record, name)
         if dot:
-            row[relation] = None if value is None else {"attributes": {"type": relation}, rest: value}
+            row[relation] = None if value is None else {"attributes": {"type": relation}, related_field: value}
         else:
             row[name] = value
     return row
@@ -123,15 +123,15 @@ def _page(api: SalesforceService, fields: tuple[str, ...], records: list[Record]
         fields: the fields of the query.
         records: the records that were not returned yet.
     """
-    page, rest = records[: api.batch], records[api.batch :]
+    page, remaining = records[: api.batch], records[api.batch :]
     body: dict[str, Any] = {
         "totalSize": len(records),
-        "done": not rest,
+        "done": not remaining,
         "records": [record_json(api.org, each, fields) for each in page],
     }
-    if rest:
+    if remaining:
         locator = f"0r8{secrets.token_hex(8)}-{api.batch}"
-        api.results[locator] = (api.now() + api.locator_ms, fields, rest)
+        api.results[locator] = (api.now() + api.locator_ms, fields, remaining)
         body["nextRecordsUrl"] = f"/services/data/v62.0/query/{locator}"
     return Response(200, body)
 

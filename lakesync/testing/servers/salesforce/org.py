@@ -95,7 +95,7 @@ class SalesforceOrg:
     """Id → record, also records in the recycle bin."""
     users: dict[str, str] = field(default_factory=lambda: {"005000000000001AAA": "Ada", "005000000000002AAA": "Grace"})
     """Id → name."""
-    log: list[tuple[int, str, str]] = field(default_factory=list)
+    deletions: list[tuple[int, str, str]] = field(default_factory=list)
     """The deleted records: time in milliseconds since 1970, object and record id. Purged records stay in it."""
     _record_count: int = 0
     """Number of records that were ever created, for ids."""
@@ -125,12 +125,12 @@ class SalesforceOrg:
     def delete(self, record: Record) -> None:
         """Move a record to the recycle bin."""
         record.deleted, record.modified = True, self._now()
-        self.log.append((self._now(), record.kind, record.id))
+        self.deletions.append((self._now(), record.kind, record.id))
 
     def restore(self, record: Record) -> None:
         """Restore a record from the recycle bin."""
         record.deleted, record.modified = False, self._now()
-        self.log = [entry for entry in self.log if entry[2] != record.id]
+        self.deletions = [deletion for deletion in self.deletions if deletion[2] != record.id]
 
     def purge(self, record: Record) -> None:
         """Delete a record permanently. `queryAll` does not return it; the route `deleted` does."""
@@ -158,14 +158,14 @@ class SalesforceOrg:
             record: the record.
             name: a field of the record, or of one that it refers to, such as `Account.Name`.
         """
-        relation, dot, rest = name.partition(".")
+        relation, dot, related_field = name.partition(".")
         if not dot:
             return record.value(name)
         other = record.fields.get(RELATIONS[relation])
         if relation == "Owner":
             return self.users.get(str(other))
         related = self.records.get(str(other))
-        return related.value(rest) if related is not None else None
+        return related.value(related_field) if related is not None else None
 
     def _now(self) -> int:
         """Return the time in milliseconds since 1970, without fractions of a second."""
