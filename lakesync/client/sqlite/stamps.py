@@ -194,7 +194,7 @@ class StampCodec:
         """
         if isinstance(records[0], str):
             return self._after_each_update(records, hlcs, clients, columns)
-        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))  # stamps: hlcs and client numbers, by delta
+        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))  # stamps: hlc and client, by delta
         number, kept_indexes = self._layout_after(layouts[0], columns)
         newest_hlcs = stamps[-2]
         if len(kept_indexes) > 1 or not all(map(gt, hlcs, newest_hlcs)):
