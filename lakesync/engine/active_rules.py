@@ -65,8 +65,8 @@ class RulesCache:
         config = view.config
         index = self.index(config)
         keys = index.client_keys(claims, view.buckets)
-        directly = None if self.is_reindexed(view) else _row_test(index, claims)
-        return Access(index.claims_read(claims), keys, config.rules_version, directly)
+        sees_by_values = None if self.is_reindexed(view) else _row_test(index, claims)
+        return Access(index.claims_read(claims), keys, config.rules_version, sees_by_values)
 
     def is_reindexed(self, view: ClientView) -> bool:
         """Return whether all rows are stored with the bucket keys of the active rules."""

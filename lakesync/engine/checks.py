@@ -225,7 +225,7 @@ def check_scope(
         ForbiddenError: `rejected` has every delta of a row that is outside. The message does not reveal whether the row
             exists.
     """
-    if index.everything:
+    if index.shows_all_rows:
         return
     unchecked = deltas
     if scope == "visible" and keys:  # skips rows that the stored keys show to the sender: ten times faster

@@ -13,7 +13,7 @@ from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.explanation import ClaimsSource
 from lakesync.engine.source_positions import resolve
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
-from lakesync.feed.client_state import unknown_client, with_broadcasts
+from lakesync.feed.client_state import unknown_client, with_possible_broadcasts
 from lakesync.feed.positions import NEVER_PULLED, Access, Position, for_full_pull, locate, restart_position
 from lakesync.model.types import Claims
 from lakesync.model.validation import user_of
@@ -74,7 +74,7 @@ def position_of(
 
     Args:
         view: a consistent read of the gateway's store.
-        known: the client's record, as returned by `feed.client_state.current`; None if it has none.
+        known: the client's record, as returned by `feed.client_state.current_record`; None if it has none.
         client_id: the client's id.
         access: the claims and bucket keys that decide what the client may see.
         rules: the gateway's cache of compiled sync rules.
@@ -102,13 +102,13 @@ def position_at(
 
     Args:
         view: a consistent read of the gateway's store.
-        known: the client's record, as returned by `feed.client_state.current`; None if it has none.
+        known: the client's record, as returned by `feed.client_state.current_record`; None if it has none.
         client_id: the client's id.
         cursor: the cursor; one that cannot be served makes the client start again.
         access: the claims and bucket keys that decide what the client may see.
         tracked: what this process knows of the client.
     """
-    with_sent = known if known is None else with_broadcasts(known, view.arrival)
+    with_sent = known if known is None else with_possible_broadcasts(known, view.arrival)
     position = locate(with_sent, resolve(known, cursor), view.arrival, access)
     if position is None:
         known = known or unknown_client(client_id, view.epoch, access.keys)

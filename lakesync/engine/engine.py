@@ -168,7 +168,7 @@ class Engine:
         rules = self._rules_of(commit)
         access = rules.access(commit, entry.claims)
         deltas = decode_body(entry.body)
-        sender = Sender(entry.client_id, access.keys, reindexed=access.directly is None)
+        sender = Sender(entry.client_id, access.keys, reindexed=access.sees_by_values is None)
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: RowCommit) -> None:

@@ -24,7 +24,7 @@ from lakesync.engine.explanation import (
     reasons_of,
 )
 from lakesync.feed import pull_page
-from lakesync.feed.client_state import current
+from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import Access, Position
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey
@@ -68,7 +68,7 @@ def explain(
     row = view.rows([key]).get(key)
     buckets = tuple(_bucket(bucket, table, row, effective_claims) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
-    valid_record = current(record, view.epoch, access.keys)
+    valid_record = current_record(record, view.epoch, access.keys)
     position = position_of(view, valid_record, client_id, access, rules, tracked)
     pending_ops = next_pull(view, key, client_id, position, access)
     verdict = _verdict(row, pending_ops, shown=shown)

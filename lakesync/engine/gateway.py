@@ -33,7 +33,7 @@ from lakesync.engine.pulling import PullRequest, Reading, remember_checkpoint, r
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
-from lakesync.feed.client_state import current, is_blank
+from lakesync.feed.client_state import current_record, is_blank
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RejectedError
 from lakesync.model.schema import TableSchema, parse_schema
@@ -376,12 +376,12 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
         def check_and_remember(commit: Commit) -> Checkpoint:
             access = self.rules.access(commit, claims)
-            stale = checkpoint.rules_version != access.rules_version or access.directly is not None
+            stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
             if checkpoint.epoch != commit.epoch or stale:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
             if commit.predates_erasure(checkpoint):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
-            if not is_blank(current(commit.client(client_id), commit.epoch)):
+            if not is_blank(current_record(commit.client(client_id), commit.epoch)):
                 raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
             remember_checkpoint(commit, client_id, checkpoint.arrival, access, now)
             return checkpoint
@@ -541,7 +541,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
     def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
-        if reading.access.directly is not None:  # a re-index is running: it stops on an error, so start it again
+        if reading.access.sees_by_values is not None:  # a re-index is running: it stops on an error, so start it again
             self._reindexer.start()
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:

@@ -15,7 +15,7 @@ from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.client_position import TrackedCursor, claims_of, position_of
 from lakesync.engine.explain import next_pull
 from lakesync.feed import pull_page
-from lakesync.feed.client_state import current
+from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import Position, Range
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
@@ -87,13 +87,13 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
         return None
     _, claims = claims_of(record, client_id, tracked)
     access = rules.access(view, claims)
-    known = current(record, view.epoch, access.keys)
+    known = current_record(record, view.epoch, access.keys)
     position = position_of(view, known, client_id, access, rules, tracked)
     start = (position.base, position.read_up_to, position.rescan, access.rules_version, access.keys)
     resumed = position
     if before is not None and before.progress is not None and before.progress.start == start:
         resumed = position._replace(read_up_to=before.progress.read_up_to, rescan=before.progress.rescan)
-    page = pull_page(view, client_id, resumed, access, _MAX_ROWS, most_reads=_MAX_READS)
+    page = pull_page(view, client_id, resumed, access, _MAX_ROWS, max_reads=_MAX_READS)
     lacking = _lacking(view, client_id, page.deltas, position)
     if not lacking:
         return Unsent(0, progress=ScanProgress(start, page.read_up_to, page.rescan), done=not page.has_more)

@@ -21,17 +21,17 @@ from lakesync.engine.source_positions import MIN_CURSOR, with_restart
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.client_state import (
     complete_page,
-    current,
+    current_record,
     ends_scope,
     find_page,
     has_other_access,
     unknown_client,
-    with_broadcasts,
     with_complete_cursor,
-    with_following,
     with_page,
     with_page_mark,
+    with_possible_broadcasts,
     with_scope,
+    with_subscription,
 )
 from lakesync.feed.positions import (
     NEVER_PULLED,
@@ -93,7 +93,7 @@ class Reading(NamedTuple):
     def complete(self) -> bool:
         """Whether the client has everything that it may see, once it has the page."""
         position = self.position
-        if self.access.directly is not None and (
+        if self.access.sees_by_values is not None and (
             position.is_transition
             or position.resync
             or self.page.deltas
@@ -125,11 +125,11 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     """
     pull = request.pull
     access = rules.access(view, request.claims)
-    record = current(view.client(pull.client_id), view.epoch, access.keys)
+    record = current_record(view.client(pull.client_id), view.epoch, access.keys)
     # A client that sends a cursor may also have got broadcasts, on another connection; these are not recorded. If the
     # server sends a page by itself, the cursor is that of the last page on the same connection, which shows everything
     # that was sent there.
-    with_sent = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
+    with_sent = record if record is None or not request.confirmed else with_possible_broadcasts(record, view.arrival)
     position = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
     if position is None:
         if request.knows_resync:
@@ -186,7 +186,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         # the record, so the record must show that already: by its newest confirmed cursor, and by the page of the
         # requested cursor, if that is a page mark.
         requested = next((page for page in record.pages if page.cursor == reading.since), None)
-        confirmed_page = find_page(with_broadcasts(record, reading.newest), record.confirmed_cursor)
+        confirmed_page = find_page(with_possible_broadcasts(record, reading.newest), record.confirmed_cursor)
         if (
             confirmed_page is None
             or not is_complete_page(confirmed_page)
@@ -216,7 +216,7 @@ def remember_page(
         read: reads the page again, given the transaction and the request.
     """
     client_id = request.pull.client_id
-    latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
+    latest = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
     # `others`: the client may also have a connection with other claims, whose process must know of this page's claims
     others = latest is not None and has_other_access(latest, reading.access)
     if latest is not None and (
@@ -234,13 +234,13 @@ def remember_page(
     page = reading.page
     record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older_keys)
     if not request.confirmed:
-        record = with_following(
+        record = with_subscription(
             record, reading.access, cursor_is_unstored=request.has_not_pulled and bool(reading.page.deltas)
         )
     if request.confirmed and not reading.complete:
         # More pages follow, and a broadcast may arrive between them. So from here on, the client may have rows that
         # these pages do not contain.
-        record = with_broadcasts(record, reading.newest)
+        record = with_possible_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _after_page(record, request, reading)
     else:
@@ -270,7 +270,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     """
     reading = read_page(commit, request, rules)
     client_id, position = request.pull.client_id, reading.position
-    known = current(commit.client(client_id), commit.epoch, reading.access.keys)
+    known = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
     # a client without a record has no earlier position, and one at a later position does not start again
     if reading.page.deltas and reading.record is not None and position.base == NO_BASE and position.read_up_to == 0:
         record = replace(
@@ -310,7 +310,7 @@ def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, acce
         access: the claims and bucket keys that decide what the client may see.
         now_ms: server wall time in milliseconds since 1970.
     """
-    record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
+    record = current_record(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
     # all rows of the checkpoint count as sent; at least 1, because 0 means that nothing was sent
     sent_up_to = max(arrival, 1)
     record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)

@@ -18,16 +18,16 @@ from lakesync.engine.checks import EngineLimits, check_backlog, check_column_cou
 from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import PushRows, by_row, mark_astray, own_bucket, repeated
+from lakesync.feed.apply import PushRows, by_row, mark_astray, own_bucket, record_repeats
 from lakesync.feed.client_state import (
-    current,
+    current_record,
+    cursors_belong_to,
     ends_scope,
     find_page,
     has_other_access,
     may_have_been_sent,
-    owns_cursors,
-    with_broadcasts,
     with_cursor_in_doubt,
+    with_possible_broadcasts,
     with_scope,
 )
 from lakesync.feed.positions import NEVER_PULLED, Access, is_complete_page, max_sent
@@ -115,14 +115,14 @@ def commit_push(
     push, claims = request.push, request.claims
     access = rules.access(commit, claims)
     new = _check_new(commit, request, access, rules, limits, names)
-    known = current(commit.client(push.client_id), commit.epoch, access.keys)
+    known = current_record(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
     known_cursor = _proven_cursor(record, request.known_cursor, access, commit.arrival)
     proven = _with_proven_cursor(record, known_cursor)
-    with_sent = proven if known_cursor is not None else with_broadcasts(proven, commit.arrival)
+    with_sent = proven if known_cursor is not None else with_possible_broadcasts(proven, commit.arrival)
     before = _certain_cursor(commit, with_sent, access)
     sender_is_current = False  # whether the client need not be sent anything about the rows that it pushes
-    sender = Sender(push.client_id, access.keys, reindexed=access.directly is None)
+    sender = Sender(push.client_id, access.keys, reindexed=access.sees_by_values is None)
     if new.deltas:
         arrival = commit.next_arrivals(len(new.rows.deltas))[-1]
         prepared = request.prepared if new.deltas is push.deltas else None
@@ -139,7 +139,7 @@ def commit_push(
         added = {id(delta) for delta in new.deltas}
         # it may repeat them because it was restored from a backup, and then has old versions of their rows
         repeats = [delta for delta in push.deltas if id(delta) not in added]
-        must_send = repeated(commit, repeats, sender, proven.confirmed_cursor)
+        must_send = record_repeats(commit, repeats, sender, proven.confirmed_cursor)
         sender_is_current = sender_is_current and not must_send
     is_stored = proven is record  # whether the stored record has the client's cursor already
     record = replace(record, has_pushed=True)
@@ -221,7 +221,7 @@ def _check_new(
     stored = commit.unfolded_rows(rows.deltas.keys())
     scope = commit.config.write_scope or limits.write_scope
     if to_check and scope != "any" and not request.trusted:
-        shown_by = access.keys if access.directly is None else frozenset[str]()
+        shown_by = access.keys if access.sees_by_values is None else frozenset[str]()
         check_scope(to_check, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
     if not request.already_accepted:
         check_column_counts(stored, rows)
@@ -254,7 +254,7 @@ def _proven_cursor(record: ClientRecord, known_cursor: int | None, access: Acces
     if known_cursor is None or not may_have_been_sent(record, known_cursor, newest):
         return None
     with_page_mark = known_cursor <= NEVER_PULLED or any(page.cursor == known_cursor for page in record.pages)
-    return known_cursor if with_page_mark or not record.gets_broadcasts or owns_cursors(record, access) else None
+    return known_cursor if with_page_mark or not record.gets_broadcasts or cursors_belong_to(record, access) else None
 
 
 def _with_proven_cursor(record: ClientRecord, known_cursor: int | None) -> ClientRecord:

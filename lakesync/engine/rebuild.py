@@ -278,7 +278,7 @@ def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: R
             row, feed_end = rows[key], max(arrival, feed_end + ARRIVAL_STEP)
             row.arrival = row.writers_floor = feed_end  # any client may have written to the row up to here
             moves += moves_of(row, index)  # sets the row's bucket keys, too
-            if not index.everything:  # a client that wrote to it may have it without seeing it
+            if not index.shows_all_rows:  # a client that wrote to it may have it without seeing it
                 moves.append(move(row, own_bucket(push.client_id), feed_end, "own"))
     commit.put_rows(rows.values(), moves)
     return feed_end

@@ -31,7 +31,7 @@ from lakesync.engine import source_positions as positions
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import PullRequest, Reading, announce_other_connection
 from lakesync.feed import render
-from lakesync.feed.client_state import current
+from lakesync.feed.client_state import current_record
 from lakesync.model.errors import NotFoundError, StagingUnavailableError
 from lakesync.model.merge import RowState
 from lakesync.model.types import Claims, Position, RowDelta, RowKey, SyncPull, SyncResponse
@@ -296,7 +296,7 @@ class Sources:
             ResyncRequiredError: as `pulling.read_page`.
         """
         pull = request.pull
-        record = current(view.client(pull.client_id), view.epoch)
+        record = current_record(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
             return pulling.read_page(view, request, self._rules)
         since = positions.resolve(record, pull.since_hlc)
@@ -329,7 +329,7 @@ class Sources:
         """Return a page; None if another request changed the client's position in the source while it was read."""
         record, config = self._store.read(
             self._gateway_id,
-            lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
+            lambda view: (current_record(view.client(pull.client_id), view.epoch), view.config),
         ).result()
         claims_read = self._rules.index(config).claims_read(claims)
         rules = config.rules or all_rows_rules()
@@ -361,7 +361,7 @@ class Sources:
             return
 
         def confirm(commit: ClientCommit) -> None:
-            known = current(commit.client(pull.client_id), commit.epoch)
+            known = current_record(commit.client(pull.client_id), commit.epoch)
             if known is not None:
                 commit.put_client(positions.after_request(known, pull.since_hlc))
 
@@ -400,7 +400,7 @@ def _store_position(
     Returns:
         The cursor; None, without a change, if another position is stored now.
     """
-    record = current(commit.client(pull.client_id), commit.epoch)
+    record = current_record(commit.client(pull.client_id), commit.epoch)
     if positions.position_in(record, start.position.source) != before:
         return None
     known, cursor = positions.after_page(start, record, pull.since_hlc, page.end, page.tables, has_more=page.more)

@@ -23,15 +23,15 @@ from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.client_state import (
-    current,
+    current_record,
+    cursors_belong_to,
     ends_scope,
     find_page,
-    owns_cursors,
     scope_under,
-    with_broadcasts,
     with_cursor_in_doubt,
-    with_following,
+    with_possible_broadcasts,
     with_scope,
+    with_subscription,
 )
 from lakesync.feed.positions import NEVER_PULLED, Access, Position, SentPeriod, max_sent
 from lakesync.model.types import Claims, SyncResponse
@@ -96,7 +96,9 @@ class SubscriptionState:
         # Bucket keys contain the claims that they allow, so equal keys suffice. Claims must be compared for keys that
         # may come into use, and during a re-index, when rows are decided by claims instead of keys.
         claims = (
-            msgspec.json.encode(access.claims, order="sorted") if self.subscription.prefixes or access.directly else b""
+            msgspec.json.encode(access.claims, order="sorted")
+            if self.subscription.prefixes or access.sees_by_values
+            else b""
         )
         keys = (access.rules_version, access.keys, claims)
         return (self.cursor, self.limit, self.has_more, keys, self.subscription, *self._kind)
@@ -234,19 +236,19 @@ def _subscribe_one(
     """Subscribe one client; see `subscribe`."""
     access = rules.access(commit, claims)
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
-    known = current(commit.client(client_id), commit.epoch)
+    known = current_record(commit.client(client_id), commit.epoch)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_scope(record, access, commit.arrival)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], first_cursor=0),))
-    record = with_following(record, access)
+    record = with_subscription(record, access)
     if record != known:
         commit.put_client(record)
     scope = scope_under(record, access)
     has_cursor_of_scope = scope is not None and 0 <= scope.first_cursor <= state.cursor
     can_share = has_cursor_of_scope and not record.sources  # a shared page does not consider rows of a source
     may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
-    has_other_claims = can_share and not owns_cursors(record, access)
+    has_other_claims = can_share and not cursors_belong_to(record, access)
     return replace(
         state,
         access=access if can_share else None,
@@ -274,13 +276,13 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
     Returns:
         None if the client's record has no confirmed cursor.
     """
-    known = current(commit.client(client_id), commit.epoch)
+    known = current_record(commit.client(client_id), commit.epoch)
     if known is None:
         return None
     record, cursor = known, None
     confirmed = find_page(record, record.confirmed_cursor)
     if confirmed is not None:
-        newest_sent = max_sent(with_broadcasts(record, commit.arrival).scopes)
+        newest_sent = max_sent(with_possible_broadcasts(record, commit.arrival).scopes)
         record = msgspec.structs.replace(record, gets_broadcasts=True)
         record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, newest_sent)
     access = rules.access(commit, claims)
@@ -360,7 +362,7 @@ def _scan_group(
     """
     state = refreshed(view, group.state, rules)
     access = state.access
-    if state.has_more or access is None or access.directly is not None:
+    if state.has_more or access is None or access.sees_by_values is not None:
         return ScanResult(state, needs_pull=True)
     position = subscriber_position(state, access, view.arrival)
     keys = position.new_keys
@@ -376,7 +378,7 @@ def _scan_group(
     )
     # clients that other processes sent pages under other claims, without a delivered notice
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
-    with_new_claims = {name for name, record in records.items() if not _owns_cursors(view, record, access)}
+    with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims
     # a client that wrote to a row of the shared page, or has changes of its own, may lack something else
     others = {
@@ -391,15 +393,17 @@ def _scan_group(
     }
     page = SyncResponse(tuple(shared_page.deltas), after.cursor) if shared_page.deltas else None
     with_other_claims = frozenset(
-        name for name in in_doubt_clients if not _owns_cursors(view, records.get(name) or view.client(name), access)
+        name
+        for name in in_doubt_clients
+        if not _cursors_belong_to(view, records.get(name) or view.client(name), access)
     )
     return ScanResult(shared.setdefault(after.value(), after), page, own_pages, with_other_claims)
 
 
-def _owns_cursors(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
+def _cursors_belong_to(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
     """Return whether complete cursors that a client is sent now belong to `access`, by its stored record."""
-    record = current(stored, view.epoch)
-    return record is not None and owns_cursors(record, access)
+    record = current_record(stored, view.epoch)
+    return record is not None and cursors_belong_to(record, access)
 
 
 def refreshed(view: ClientView, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:

@@ -1,7 +1,9 @@
-"""The feed: which changes a client lacks. Pushes write feed entries with every commit, pulls read pages from them.
+"""The feed: a gateway's rows in the order of their latest change, from which each client is sent the changes it lacks.
 
-`apply` writes, `pull` reads. `positions` computes what a cursor means, `row_presence` what a client at a position has
-of a row, `render` turns that into deltas, `client_state` keeps the client's record. See `docs/feed.md`.
+`engine` calls these modules. `apply` writes feed entries in the commit of a push, `pull` reads pages from them, and
+`reindex` changes them after a change of the sync rules. `positions` computes what a client's cursor means,
+`row_presence` whether the client has a row, `render` the deltas that it is sent, and `client_state` the changes of its
+stored record. See `docs/feed.md`.
 """
 
 from lakesync.feed.apply import Sender, apply

@@ -1,7 +1,7 @@
 """The write side of the feed: merges a push's deltas into rows, and computes the moves of their feed entries.
 
-`engine.pushing` calls `apply` and `repeated` in the transaction of a push. A store calls `apply` through the engine to
-replay its log. `engine.rebuild`, `feed.reindex` and `feed.pull` use the small functions.
+`engine.pushing` calls `apply` and `record_repeats` in the transaction of a push. A store calls `apply` through the
+engine to replay its log. `engine.rebuild`, `feed.reindex` and `feed.pull` use the small functions.
 
 - A *delta* is an INSERT, UPDATE or DELETE of some columns of one row, with the *stamp* (hlc, client id) of its write.
   The greatest stamp wins each column. The *tombstone* is the stamp of a row's DELETE: columns with smaller or equal
@@ -33,7 +33,7 @@ from lakesync.wire.encoded import NO_STAMP
 
 _EVERYTHING = (EVERYTHING,)
 """The bucket key of every row of a gateway without rules."""
-_NONE: Sequence[Move] = ()
+_NO_MOVES: Sequence[Move] = ()
 """No moves: one object for all rows whose entries do not change."""
 
 
@@ -45,7 +45,7 @@ class PushRows(NamedTuple):
     shared_columns: tuple[str, ...]
     """The columns that each delta has, in this order; empty if they differ or a delta has none."""
     cells: int
-    """The number of columns of all deltas together."""
+    """The number of column values in all deltas together."""
 
 
 class Sender(NamedTuple):
@@ -83,24 +83,24 @@ class _RowEffect:
     last_op = ""
     """The operation of the last delta."""
 
-    def merge(self, state: RowState, delta: RowDelta, at: int) -> None:
+    def merge(self, state: RowState, delta: RowDelta, row_arrival: int) -> None:
         """Merge one delta into a row's state, and record its effect here.
 
         Args:
             state: the row's state, which is changed.
             delta: the delta; the deltas of a row come in the order of the push.
-            at: the row's arrival in this push.
+            row_arrival: the row's arrival in this push.
         """
-        op, there, tombstone = delta.op, bool(state.cells), state.tombstone
-        outcome = state.merge(delta, at)
+        op, had_columns, tombstone = delta.op, bool(state.cells), state.tombstone
+        outcome = state.merge(delta, row_arrival)
         self.last_op = op
         if outcome.changed:
             self.changed = True
         if outcome.lost:
-            self._contest(state, delta, outcome.lost, at)
+            self._record_lost_columns(state, delta, outcome.lost, row_arrival)
         if op == "DELETE":
             self.deleted, self.inserted, self.updated_first = True, False, False
-            self.columns_removed |= there and state.tombstone != tombstone
+            self.columns_removed |= had_columns and state.tombstone != tombstone
             self.copy_differs |= state.visible  # the DELETE lost: the row lives on, but the sender has deleted its copy
             return
         if op == "INSERT":
@@ -110,21 +110,22 @@ class _RowEffect:
         if tombstone is not None and delta.stamp <= tombstone:
             self.copy_differs |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
 
-    def _contest(self, state: RowState, delta: RowDelta, lost: Iterable[str], at: int) -> None:
+    def _record_lost_columns(self, state: RowState, delta: RowDelta, lost: Iterable[str], row_arrival: int) -> None:
         """Record the columns that a delta lost, to a tombstone or to another client's value.
 
         Args:
             state: the row's state after the merge.
             delta: the delta.
             lost: the columns whose values the merge did not accept.
-            at: the row's arrival in this push.
+            row_arrival: the row's arrival in this push.
         """
         for column in lost:
             cell = state.cells.get(column)
             if cell is None:  # a tombstone covers the value, which the sender has in its copy
                 self.copy_differs = True
             elif cell.origin.client_id != delta.client_id:
-                state.touch((column,), at)  # so that the sender is sent the winning value, as if it had changed now
+                # the value counts as changed now, so that the sender is sent it
+                state.touch((column,), row_arrival)
                 self.lost_to_others = True
 
 
@@ -168,7 +169,7 @@ def own_bucket(client_id: str) -> str:
     return f"@{client_id}"
 
 
-def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> dict[RowKey, int]:
+def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_columns: int) -> dict[RowKey, int]:
     """Return the rows that a push would give too many columns, with the number of columns after the push.
 
     A row that has too many already may keep them, but gets no further ones. `engine.checks` rejects the push if there
@@ -177,20 +178,21 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> d
     Args:
         stored: the rows before the push; rows that do not exist yet are absent.
         rows: the push's deltas, by row.
-        most: the most columns that a row may have.
+        max_columns: the most columns that a row may have.
     """
-    # A cheap upper bound first: most pushes are far below the limit. A row whose latest unmerged delta has exactly the
-    # columns of this push gets no new column; equal names are one tuple object, hence `is`.
+    # A cheap upper bound first: most pushes are far below the limit. A row may have deltas that are not merged yet
+    # (`unmerged`). If the latest of them has exactly the columns of this push, the row gets no new column. Equal names
+    # are one tuple object, hence `is`.
     shared = rows.shared_columns
-    grow = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not shared]
-    if rows.cells + COLUMNS_UNMERGED + max([len(row.state.cells) for row in grow], default=0) <= most:
+    growing = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not shared]
+    if rows.cells + COLUMNS_UNMERGED + max([len(row.state.cells) for row in growing], default=0) <= max_columns:
         return {}
     wide = {}
     for key, changes in rows.deltas.items():
-        there = stored[key].fold().state.cells if key in stored else {}
-        after = there.keys() | {cell.column for delta in changes for cell in delta.columns}
-        if len(after) > max(most, len(there)):
-            wide[key] = len(after)
+        columns_before = stored[key].fold().state.cells if key in stored else {}
+        columns_after = columns_before.keys() | {cell.column for delta in changes for cell in delta.columns}
+        if len(columns_after) > max(max_columns, len(columns_before)):
+            wide[key] = len(columns_after)
     return wide
 
 
@@ -226,14 +228,14 @@ def apply(
     after: list[StoredRow] = []
     moves: list[Move] = []
     sender_is_current = True
-    # `names`: the columns of the last delta; `narrow`: whether it may be merged later; `ruled`: those of its columns
-    # that rules read. They are kept from row to row: most pushes write the same columns of each row.
+    # `names`: the columns of the last delta; `narrow`: whether they are so few that it may be merged later; `ruled`:
+    # those that rules read. They are kept from row to row: most pushes write the same columns of each row.
     names: tuple[str, ...] = ()
     ruled: tuple[str, ...] = ()
     narrow = False
-    at = arrival - ARRIVAL_STEP * len(deltas)  # each row gets an arrival, the last one that of the push
+    row_arrival = arrival - ARRIVAL_STEP * len(deltas)  # each row gets an arrival, the last one that of the push
     for key, changes in deltas.items():
-        at += ARRIVAL_STEP
+        row_arrival += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
         # the short cut for a delta that wins every column and changes no bucket key, in a row that the sender sees
         if len(changes) == 1 and before is not None and delta.op != "DELETE" and delta.hlc > before.newest:
@@ -243,37 +245,40 @@ def apply(
                 narrow = sender.reindexed and 0 < len(names) <= NARROW
                 ruled = tuple([name for name in names if name in index.columns])
             if narrow and not allowed.isdisjoint(before.keys):
-                same = [before.value(name) == delta.columns[names.index(name)].value for name in ruled]
-                if all(same):
-                    row = before.written(delta, names, client_id, at)
+                unchanged = [before.value(name) == delta.columns[names.index(name)].value for name in ruled]
+                if all(unchanged):
+                    row = before.written(delta, names, client_id, row_arrival)
                     after.append(row)
                     if delta.op == "INSERT" and _has_only_updated(before, client_id):
-                        row.writers[client_id] = Writer(-at, at)  # a negative arrival: the sender's copy is astray
+                        # a negative arrival: the sender's copy is astray
+                        row.writers[client_id] = Writer(-row_arrival, row_arrival)
                         sender_is_current = False
-                        moves.append(move(row, own, at, "own"))
+                        moves.append(move(row, own, row_arrival, "own"))
                     continue
         # the short cut for the INSERT of a row that the sender sees
         if before is None and delta.op == "INSERT" and len(changes) == 1:
-            row = StoredRow.of_insert(key, delta, client_id, at)
+            row = StoredRow.of_insert(key, delta, client_id, row_arrival)
             row.keys = keys_of(row, index)
             if not allowed.isdisjoint(row.keys):
                 after.append(row)
-                moves += [move(row, bucket, at, "join") for bucket in row.keys]
+                moves += [move(row, bucket, row_arrival, "join") for bucket in row.keys]
                 continue
         if before is None:
-            before = StoredRow(key, arrival=at, state=RowState())
-        row, row_moves, must_send = _merged(before, changes, client_id, at, allowed, index, reindexed=sender.reindexed)
+            before = StoredRow(key, arrival=row_arrival, state=RowState())
+        row, row_moves, must_send = _merged(
+            before, changes, client_id, row_arrival, allowed, index, reindexed=sender.reindexed
+        )
         after.append(row)
         if row_moves:
             moves += row_moves
         if must_send:
             sender_is_current = False
-            moves.append(move(row, own, at, "own"))
+            moves.append(move(row, own, row_arrival, "own"))
     commit.put_rows(after, moves)
     return sender_is_current
 
 
-def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, known_cursor: int) -> bool:
+def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, known_cursor: int) -> bool:
     """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
     Such a client must be sent a DELETE of a row that it may not see, or that was deleted since.
@@ -285,19 +290,20 @@ def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, know
         known_cursor: the newest cursor that the client certainly has.
 
     Returns:
-        Whether there is such a row, so that the client must be sent something.
+        Whether there is such a row, so that the client must be sent a DELETE.
     """
     allowed = frozenset(sender.keys)
     latest = {delta.key: delta for delta in deltas}
-    again = {key: delta.stamp for key, delta in latest.items() if delta.op != "DELETE"}
-    lost = [
+    stamps = {key: delta.stamp for key, delta in latest.items() if delta.op != "DELETE"}
+    hidden_or_deleted = [
         row
-        for row in commit.rows(again.keys()).values()
-        if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
+        for row in commit.rows(stamps.keys()).values()
+        if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and stamps[row.key] <= row.state.tombstone)
     ]
     # a client that retries the same push again and again causes one move of each row, not one for each retry
-    mark_astray(commit, [row for row in lost if not _is_astray(row, sender.client_id, known_cursor)], sender.client_id)
-    return bool(lost)
+    unmarked = [row for row in hidden_or_deleted if not _is_astray(row, sender.client_id, known_cursor)]
+    mark_astray(commit, unmarked, sender.client_id)
+    return bool(hidden_or_deleted)
 
 
 def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) -> None:
@@ -312,17 +318,17 @@ def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) ->
         return
     commit.run_alone()  # no entry of the log leads to these changes, so a replay of the log would lose them
     marked, moves = [], []
-    for row, at in zip(rows, commit.next_arrivals(len(rows)), strict=True):
+    for row, row_arrival in zip(rows, commit.next_arrivals(len(rows)), strict=True):
         after = row.copy()
-        after.note_writer(client_id, at)
-        after.writers[client_id] = Writer(-at, at)  # a negative arrival: the client's copy is astray
+        after.note_writer(client_id, row_arrival)
+        after.writers[client_id] = Writer(-row_arrival, row_arrival)  # a negative arrival: the client's copy is astray
         marked.append(after)
-        moves.append(move(after, own_bucket(client_id), at, "own"))
+        moves.append(move(after, own_bucket(client_id), row_arrival, "own"))
     commit.put_rows(marked, moves)
 
 
 def _is_astray(row: StoredRow, client_id: str, known_cursor: int) -> bool:
-    """Return whether the client's copy is astray since its last delta, and the client may not know that yet.
+    """Return whether the client's copy is marked as astray since its last delta, after `known_cursor`.
 
     Args:
         row: the stored row.
@@ -337,7 +343,7 @@ def _merged(
     before: StoredRow,
     changes: Sequence[RowDelta],
     client_id: str,
-    at: int,
+    row_arrival: int,
     allowed: frozenset[str],
     index: BucketIndex,
     *,
@@ -353,7 +359,7 @@ def _merged(
         before: the row before the push.
         changes: the push's deltas of the row.
         client_id: the sender's id.
-        at: the row's arrival in this push.
+        row_arrival: the row's arrival in this push.
         allowed: the bucket keys that the sender may see.
         index: computes the bucket keys of a row by the active rules.
         reindexed: whether all stored rows have the bucket keys of the active rules.
@@ -362,36 +368,36 @@ def _merged(
         The row after the push, the moves of its entries, and whether the sender must be sent something about the row.
     """
     row, effect = before.copy(), _RowEffect()
-    state, moves = row.state, _NONE
+    state, moves = row.state, _NO_MOVES
     for delta in changes:
-        effect.merge(state, delta, at)
-    row.note_writer(client_id, at, inserted=effect.inserted, deleted=effect.deleted)
+        effect.merge(state, delta, row_arrival)
+    row.note_writer(client_id, row_arrival, inserted=effect.inserted, deleted=effect.deleted)
     if effect.changed:
-        row.arrival = at
+        row.arrival = row_arrival
         # bucket keys are computed only if a column that rules read may have changed
         if effect.columns_removed or not (reindexed and _has_same_keys(before.state, state, index)):
             moves = _moves(effect, row, keys_of(row, index))
-    # `had`, `has`: whether the sender may see the row before and after the push. `stale`: whether the sender's own copy
-    # of the row may differ from the merged row by more than columns that others won.
-    had = not allowed.isdisjoint(before.keys)
-    has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
-    stale = effect.copy_differs or not has
+    # `saw_row`, `sees_row`: whether the sender may see the row before and after the push. `astray`: whether the
+    # sender's own copy of the row may differ from the merged row by more than columns that others won.
+    saw_row = not allowed.isdisjoint(before.keys)
+    sees_row = saw_row if row.keys is before.keys else not allowed.isdisjoint(row.keys)
+    astray = effect.copy_differs or not sees_row
     if effect.inserted:  # the INSERT created the sender's copy, unless the sender had an older one
-        stale = stale or effect.updated_first or (not effect.deleted and _has_only_updated(before, client_id))
+        astray = astray or effect.updated_first or (not effect.deleted and _has_only_updated(before, client_id))
     else:  # at the sender, an UPDATE changes nothing if it deleted the row itself or was not sent the row
-        stale = stale or effect.deleted or not had
-    if not had:
+        astray = astray or effect.deleted or not saw_row
+    if not saw_row:
         # When the row was hidden from the sender, it was sent a DELETE. If that is newer than its INSERT here, a client
         # that resolves conflicts by stamp has rejected its own INSERT.
         newest = _newest(before.state)
-        stale = stale or any(delta.op == "INSERT" and delta.stamp < newest for delta in changes)
-    if stale and effect.last_op != "DELETE":
-        row.writers[client_id] = Writer(-at, at)  # a negative arrival: the sender's copy is astray
-    if not has:  # a sender that may not see the row must drop its copy, unless it deleted the row
+        astray = astray or any(delta.op == "INSERT" and delta.stamp < newest for delta in changes)
+    if astray and effect.last_op != "DELETE":
+        row.writers[client_id] = Writer(-row_arrival, row_arrival)  # a negative arrival: the sender's copy is astray
+    if not sees_row:  # a sender that may not see the row must drop its copy, unless it deleted the row
         return row, moves, effect.last_op != "DELETE" or effect.copy_differs
     # a sender that may see the row only since this push needs the columns of others, and its own earlier ones
-    more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
-    return row, moves, stale or effect.lost_to_others or more
+    lacks_columns = not saw_row and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
+    return row, moves, astray or effect.lost_to_others or lacks_columns
 
 
 def _has_only_updated(row: StoredRow, client_id: str) -> bool:
@@ -432,7 +438,7 @@ def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
     """
     if not row.state.visible:
         return ()
-    if index.everything:
+    if index.shows_all_rows:
         return _EVERYTHING
     return tuple(sorted(index.row_keys(row.table, row.state.values())))
 

@@ -45,12 +45,12 @@ _NO_END = MAX_HLC
 """`PastKey.sent_up_to` of a key from before a rebuild: it is unknown until when the client was sent rows under it."""
 
 
-def current(record: ClientRecord | None, epoch: int, visible_keys: Iterable[str] = ()) -> ClientRecord | None:
+def current_record(record: ClientRecord | None, epoch: int, visible_keys: Iterable[str] = ()) -> ClientRecord | None:
     """Return the client's record for this epoch. A record from before a rebuild keeps only its bucket keys.
 
     Args:
         record: the stored record; None if the client has none.
-        epoch: the store's epoch, which a rebuild of the store from the lake increases.
+        epoch: the store's epoch, a number that changes when the store is rebuilt from the lake.
         visible_keys: the bucket keys that the client may see now. If its record was erased or lost, these are all that
             is known of what it was sent.
 
@@ -60,6 +60,7 @@ def current(record: ClientRecord | None, epoch: int, visible_keys: Iterable[str]
     if record is None or record.epoch == epoch:
         return record
     keys = {past.key for past in record.past_keys} | {key for scope in record.scopes for key in scope.keys}
+    # `LOST`: the epoch of a record that was erased or lost
     return unknown_client(record.client_id, epoch, keys.union(visible_keys) if record.epoch == LOST else keys)
 
 
@@ -70,7 +71,7 @@ def is_blank(record: ClientRecord | None) -> bool:
     )
 
 
-def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
+def with_possible_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     """Return the record with everything up to `newest` as possibly sent, if broadcasts are sent to the client.
 
     Broadcasts are not recorded, so the client may have received all of them on its WebSocket. A request on another
@@ -96,7 +97,7 @@ def scope_under(record: ClientRecord, access: Access) -> Scope | None:
     return next((scope for scope in reversed(record.scopes) if access.same_as(scope)), None)
 
 
-def with_following(record: ClientRecord, access: Access, *, cursor_is_unstored: bool = False) -> ClientRecord:
+def with_subscription(record: ClientRecord, access: Access, *, cursor_is_unstored: bool = False) -> ClientRecord:
     """Return the record of a client to which broadcasts are sent from now on, in its newest scope.
 
     If the newest scope has other claims or rules than the connection, only `ClientRecord.gets_broadcasts` is set: the
@@ -106,7 +107,7 @@ def with_following(record: ClientRecord, access: Access, *, cursor_is_unstored: 
         record: the client's record.
         access: what the client may see on its WebSocket; the bucket keys are added to the scope.
         cursor_is_unstored: whether a page was sent whose cursor the client does not store. A later pull under other
-            claims must then start again (`Access.resets`).
+            claims must then start again (`Access.must_restart_after`).
     """
     record = replace(record, gets_broadcasts=True)
     if not record.scopes or not access.same_as(record.scopes[-1]):
@@ -147,10 +148,10 @@ def ends_scope(record: ClientRecord, access: Access) -> bool:
     return bool(record.scopes) and not access.same_as(record.scopes[-1])
 
 
-def owns_cursors(record: ClientRecord, access: Access) -> bool:
-    """Return whether complete cursors that the client is sent now mean what `access` shows.
+def cursors_belong_to(record: ClientRecord, access: Access) -> bool:
+    """Return whether a complete cursor that the client is sent now belongs to a scope with the claims of `access`.
 
-    They belong to the newest scope. So that scope must have the claims and rules of `access`, and at least one complete
+    It belongs to the newest scope. So that scope must have the claims and rules of `access`, and at least one complete
     cursor.
 
     Args:
@@ -205,13 +206,20 @@ def with_scope(
         keys = tuple(sorted(access.keys.union(scope.keys)))
         scope = _with_rows_sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
     else:  # a new scope; broadcasts of the last one may have been sent up to now
-        earlier = list(with_broadcasts(record, newest).scopes)
+        earlier = list(with_possible_broadcasts(record, newest).scopes)
         if earlier:
             earlier[-1] = replace(earlier[-1], gets_broadcasts=False, ended_at=newest)
         number = earlier[-1].number + 1 if earlier else 1
         keys = tuple(sorted(access.keys))
         scope = Scope(
-            number, access.claims, access.rules_version, keys, newest, -1, sent_up_to, upserted_up_to=upserted_up_to
+            number=number,
+            claims=access.claims,
+            rules_version=access.rules_version,
+            keys=keys,
+            began_at=newest,
+            first_cursor=-1,
+            sent_up_to=sent_up_to,
+            upserted_up_to=upserted_up_to,
         )
     kept, removed = _within_bounds(record, (*earlier, scope))
     removed_numbers = {scope.number for scope in removed}
@@ -237,27 +245,27 @@ def _with_older_keys(
         newest: the gateway's newest arrival.
         upserted_up_to: the latest feed position of an INSERT or UPDATE that was sent.
     """
-    raised = [
+    known = [
         replace(past, sent_up_to=max(past.sent_up_to, upserted_up_to), ended_at=max(past.ended_at, newest))
         if past.key in older_keys
         else past
         for past in record.past_keys
     ]
-    since: dict[str, int] = {}
+    first_began_at: dict[str, int] = {}  # by key: when the first scope with the key began
     for scope in record.scopes:
         for key in older_keys & set(scope.keys):
-            since.setdefault(key, scope.began_at)  # of several scopes with the key, the first one
-    for past in raised:
-        since.pop(past.key, None)
-    return (*raised, *(PastKey(key, at, upserted_up_to, newest) for key, at in since.items()))
+            first_began_at.setdefault(key, scope.began_at)
+    for past in known:
+        first_began_at.pop(past.key, None)
+    return (*known, *(PastKey(key, began_at, upserted_up_to, newest) for key, began_at in first_began_at.items()))
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
     """Return the scopes to keep, and those to remove.
 
     The newest `SCOPES_KEPT` are kept. Of the older ones, those with stored pages are kept too. So a client can read a
-    series of pages to its end, however often it is sent pages with other claims meanwhile. One exception: if a removed
-    scope is one whose pages make earlier cursors useless (see `Access.resets`), the scopes before it are removed too.
+    series of pages to its end, however often it is sent pages with other claims meanwhile. One exception: if the pages
+    of a removed scope make earlier cursors useless (`Access.must_restart_after`), the scopes before it are removed too.
 
     Args:
         record: the client's record, with its stored pages.
@@ -319,7 +327,7 @@ def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[
         record: the client's record.
         arrival: the arrival up to which the feed was read.
         above: a cursor that the mark must exceed, because clients expect their cursor to increase; 0 for none. It is
-            ignored if there is no room below the highest hlc.
+            ignored if the mark would exceed `MAX_HLC`, the highest valid cursor.
 
     Returns:
         The record, in which the mark is counted, and the mark.
@@ -435,7 +443,7 @@ def with_cursor_in_doubt(
 
 
 def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:
-    """Return what the cursor of `with_cursor_in_doubt` means, with the same arguments; `cursor` is 0 in the page.
+    """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0.
 
     For example, the client certainly has everything up to 10, and was sent rows up to 50. A pull from the new cursor
     reads above 50 first (`after`), and then the rescan (10, 50). If the client's last pages stopped at 30 in such a
@@ -444,10 +452,10 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
 
     `pages_sent` is negative, because the client may have more than the page says: no number of pages equals it.
     """
-    seen_scope = scope_numbered(record, confirmed.scope)
-    later = later_scopes(record, seen_scope) if seen_scope is not None else []
+    confirmed_scope = scope_numbered(record, confirmed.scope)
+    later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []
     is_transition = confirmed.base_scope not in (0, confirmed.scope)
-    if seen_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
+    if confirmed_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
         # claims or rules changed more than once since: the client starts again, and may have any row
         return Page(
             cursor=0,
@@ -463,13 +471,12 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
             pages_sent=-1 - record.pages_sent,
         )
     after = max(confirmed.read_up_to, sent_up_to)
-    low = min(
-        (low for low, _ in confirmed.rescan), default=confirmed.read_up_to
-    )  # the client has everything up to here
+    # `low`: the client certainly has everything up to here
+    low = min((start for start, _ in confirmed.rescan), default=confirmed.read_up_to)
     transition_at, base_scope, scope = confirmed.transition_at, confirmed.base_scope, confirmed.scope
     if later:  # a transition to the later scope, whose rescan begins at 0
-        transition_at, base_scope, scope, low = low, seen_scope.number, later[0].number, 0
-    # Ranges that the client was sent again last time come last.
+        transition_at, base_scope, scope, low = low, confirmed_scope.number, later[0].number, 0
+    # The range that the last page of a rescan has read again already comes last.
     last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last_sent_cursor), ())
     continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
     rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])
@@ -506,7 +513,8 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}
         for each in periods:
-            group = (each.key, each.sent_up_to == _NO_END)  # a joined period would lose the end of the other
+            # joined with a period that has no end, the other one would lose its own
+            group = (each.key, each.sent_up_to == _NO_END)
             known = joined.get(group, each)
             ended_at = max(known.ended_at, each.ended_at)
             joined[group] = PastKey(

@@ -52,13 +52,13 @@ class Access(NamedTuple):
     """The bucket keys that these claims may see."""
     rules_version: int
     """Version of the active rules."""
-    directly: Callable[[StoredRow], bool] | None = None
+    sees_by_values: Callable[[StoredRow], bool] | None = None
     """Returns whether the active rules show a row, by the row's values. Set only while a re-index is running, because
     stored rows may then still have the bucket keys of earlier rules. None otherwise: the stored keys suffice."""
 
     def sees(self, row: StoredRow) -> bool:
         """Return whether the client may see the row as it is now, by its bucket keys or its values."""
-        return self.sees_by_keys(row) or (self.directly is not None and self.directly(row))
+        return self.sees_by_keys(row) or (self.sees_by_values is not None and self.sees_by_values(row))
 
     def sees_by_keys(self, row: StoredRow) -> bool:
         """Return whether the client may see the row by its stored bucket keys."""
@@ -68,8 +68,8 @@ class Access(NamedTuple):
         """Return whether a scope has these claims and rules."""
         return scope.rules_version == self.rules_version and scope.claims == self.claims
 
-    def resets(self, scope: Scope, *, confirmed: bool) -> bool:
-        """Return whether a cursor is useless because of pages that the client was sent in a later scope.
+    def must_restart_after(self, scope: Scope, *, confirmed: bool) -> bool:
+        """Return whether the client must start again, because pages that it was sent later make its cursor useless.
 
         One client id may be used with several tokens, whose claims differ. A client stores each page together with the
         page's cursor. So a client that still sends an older cursor has not applied the later page, and the older cursor
@@ -80,7 +80,7 @@ class Access(NamedTuple):
           the client's pull was in progress.
 
         Args:
-            scope: a scope after that of the cursor, in which the client may have been sent pages.
+            scope: the scope of such pages: a later one than that of the cursor.
             confirmed: whether the client sent the cursor itself. False for the cursor that the server keeps for a
                 connection: it covers every page sent on that connection, so unstored cursors do not matter.
         """
@@ -105,7 +105,9 @@ class SentPeriod(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a pull starts, and what its client may have. "These pages" are those since the complete cursor `base`.
+    """Where a pull starts, and what its client may have.
+
+    "These pages" are the series of pages that the client has been reading since the complete cursor `base`.
 
     `read_up_to`, `base`, `newest_at_start`, `resync`, `base_scope`, `transition_at`, `rescan` and `rescan_first` are
     stored in the `Page` of a page mark, so that the next pull continues there.
@@ -163,8 +165,8 @@ def locate(
     """Return the position of a cursor; None if the gateway cannot serve it and the client must start from cursor 0.
 
     Args:
-        record: the client's record, as `feed.client_state.current` returns it; None for a client that was never sent
-            anything.
+        record: the client's record, as `feed.client_state.current_record` returns it; None for a client that was never
+            sent anything.
         since: the cursor. Clients that never pulled have 0 or, if they pushed, `NEVER_PULLED`.
         newest: the gateway's newest arrival.
         access: the claims and bucket keys that decide what the client may see.
@@ -183,7 +185,8 @@ def locate(
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _at_page_mark(record, page, newest, access, confirmed=confirmed)
-    # below the next arrival: a scope may start at a mark just above `newest`; a higher cursor is not this gateway's
+    # The first cursor of a scope may be a page mark between `newest` and the next arrival. A still higher cursor is not
+    # from this gateway.
     scope = scope_of(record, since, connection_claims) if since < newest + ARRIVAL_STEP else None
     return _at_complete_cursor(record, scope, since, newest, access, confirmed=confirmed) if scope is not None else None
 
@@ -199,7 +202,7 @@ def restart_position(record: ClientRecord, newest: int, access: Access) -> Posit
     return _at_start(record, newest, access, resync=True)
 
 
-def for_full_pull(at: Position) -> Position:
+def for_full_pull(position: Position) -> Position:
     """Return the position for a client that removes, at the end of a full pull, the rows that it was not sent.
 
     Such a client needs no DELETE of rows that it was sent before the store was rebuilt. Of that time only past keys are
@@ -208,12 +211,12 @@ def for_full_pull(at: Position) -> Position:
     so the keys are removed from the position.
 
     Args:
-        at: the position of a resync; any other is returned unchanged.
+        position: the position of a resync; any other is returned unchanged.
     """
-    if not at.resync:
-        return at
-    ended = {key: [sent for sent in periods if sent.upserted_up_to < MAX_HLC] for key, periods in at.sent.items()}
-    return at._replace(sent={key: periods for key, periods in ended.items() if periods})
+    if not position.resync:
+        return position
+    known = {key: [each for each in periods if each.upserted_up_to < MAX_HLC] for key, periods in position.sent.items()}
+    return position._replace(sent={key: periods for key, periods in known.items() if periods})
 
 
 def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None = None) -> Scope | None:
@@ -223,7 +226,7 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
         record: the client's record.
         cursor: a cursor that the client was sent.
         connection_claims: the claims of the connection that the cursor belongs to, if other connections of the client
-            are sent cursors too; None for any.
+            are sent cursors too; None if it may be any connection's.
     """
     for scope in reversed(record.scopes):
         if connection_claims is not None and any(
@@ -270,9 +273,9 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
     past, scopes = (record.past_keys, record.scopes) if record is not None else ((), ())
     sent, sent_up_to = _sent_periods(past, scopes)
     return Position(
-        0,
-        NO_BASE,
-        newest,
+        read_up_to=0,
+        base=NO_BASE,
+        newest_at_start=newest,
         resync=resync,
         base_scope=0,
         old_keys=frozenset() if resync else access.keys,
@@ -297,13 +300,13 @@ def _at_complete_cursor(
         confirmed: whether the client sent the cursor itself.
     """
     later = later_scopes(record, scope)
-    if any(access.resets(other, confirmed=confirmed) for other in later):
+    if any(access.must_restart_after(other, confirmed=confirmed) for other in later):
         return restart_position(record, newest, access)
     sent, sent_up_to = _sent_since(record, since, scope)
     # nothing was sent after this cursor, so everything that the client lacks is newer than the cursor
     nothing_sent_since = sent_up_to <= since and not any(other.sent_up_to for other in later)
     old_keys, new_keys = _keys(scope, scope, access)
-    moved = old_keys != new_keys
+    keys_changed = old_keys != new_keys
     return Position(
         read_up_to=since,
         base=since,
@@ -315,8 +318,8 @@ def _at_complete_cursor(
         sent=sent,
         sent_up_to=sent_up_to,
         nothing_sent_since=nothing_sent_since,
-        transition_at=since if moved else 0,
-        rescan=((0, since),) if moved else (),
+        transition_at=since if keys_changed else 0,
+        rescan=((0, since),) if keys_changed else (),
     )
 
 
@@ -341,7 +344,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
     # In a transition, the scope of the page is not that of its base.
     changed_again = not same and (page.resync or base_scope is not page_scope)
     later = later_scopes(record, page_scope)
-    if any(access.resets(other, confirmed=confirmed) for other in later) or changed_again:
+    if any(access.must_restart_after(other, confirmed=confirmed) for other in later) or changed_again:
         return restart_position(record, newest, access)
     rescan = page.rescan
     if later and rescan:
@@ -412,7 +415,7 @@ def scope_numbered(record: ClientRecord, number: int) -> Scope | None:
 
 
 def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
-    """Return what the client may have been sent since a base: periods by bucket key, and the latest feed position.
+    """Return what the client may have been sent since a base, as `_sent_periods` does.
 
     Removed scopes count too, as far as their past keys show that they were sent rows after the base. The client may
     have written rows under keys of a scope that was removed since the base. These keys are included, even if the client
@@ -420,7 +423,7 @@ def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dic
     cursor.
     """
     past = [
-        past for past in record.past_keys if base < max(past.sent_up_to, past.ended_at) and past.sent_up_to < MAX_HLC
+        each for each in record.past_keys if base < max(each.sent_up_to, each.ended_at) and each.sent_up_to < MAX_HLC
     ]
     scopes = record.scopes if base == NO_BASE else [base_scope, *later_scopes(record, base_scope)]
     return _sent_periods(past, scopes)

@@ -78,7 +78,7 @@ def pull_page(
     access: Access,
     limit: int,
     writers: set[str] | None = None,
-    most_reads: int | None = None,
+    max_reads: int | None = None,
     max_bytes: int = MAX_PAGE_BYTES,
 ) -> PulledPage:
     """Return a page of what a client lacks. A page has whole rows, so it may exceed both limits by one row.
@@ -91,11 +91,11 @@ def pull_page(
         limit: deltas at which the page is full.
         writers: a set to which this function adds the ids of clients that wrote to rows of the page. A broadcast sends
             one page to many clients; those that wrote to its rows may lack something else. None if not needed.
-        most_reads: reads of the store after which the page ends as if it were full; None for no limit.
+        max_reads: reads of the store after which the page ends as if it were full; None for no limit.
         max_bytes: encoded bytes of rows at which the page is full; it exceeds that by one row at most.
     """
     builder = _PageBuilder(view, client_id, position, access, limit, writers, max_bytes)
-    builder.reads_left = most_reads
+    builder.reads_left = max_reads
     after, rescan = position.read_up_to, position.rescan
     if position.rescan_first:
         rescan = builder.rescan(rescan)
@@ -160,15 +160,16 @@ class _PageBuilder:
         needs_full_histories = writers is not None or position.is_transition or position.transition_at > 0
         in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only_key = in_use[0] if len(in_use) == 1 else None
-        """The only bucket key with entries that concerns the client; None if there are several."""
+        """The only bucket key with entries that concerns the client; None if there are several, or full histories are
+        needed."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
-        # at such positions, the client may have rows that their entries do not show
+        # not in a resync, for example: the client may then have rows that their entries do not show
         can_use_ranges = (
             not (position.resync or position.may_hold_unknown_rows or position.no_retry)
-            and access.directly is None
+            and access.sees_by_values is None
             and access.keys.issuperset(shared)
         )
-        self._shared = shared if can_use_ranges else []
+        self._range_keys = shared if can_use_ranges else []
         """The bucket keys in use, if the client may see every row inside them; empty if ranges cannot be used."""
 
     def rescan(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -232,12 +233,12 @@ class _PageBuilder:
             high: the arrival up to which it may extend.
         """
         position, room = self._position, self._limit - self.count
-        if not self._shared or self._is_full or not position.sent_up_to <= cursor < position.newest_at_start:
+        if not self._range_keys or self._has_no_room or not position.sent_up_to <= cursor < position.newest_at_start:
             return None
         name = self._client_id
         reader = Reader(position.base, encode_client_id(name), writers_known_from(position), own_bucket(name))
         return self._view.read_range(
-            self._shared, cursor, min(high, position.newest_at_start), min(room, self._read_size), reader
+            self._range_keys, cursor, min(high, position.newest_at_start), min(room, self._read_size), reader
         )
 
     def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
@@ -255,7 +256,7 @@ class _PageBuilder:
         room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:  # send a part of the range, whole rows only
             text, deltas, entries = feed_range.first(self._limit - self.count, room)
-            last = self._view.entries_after(buckets, cursor, entries)[-1].changed
+            last = self._view.entries_after(buckets, cursor, entries)[-1].changed  # that of the last row of this part
         if deltas:
             self._send(text, deltas)
             self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, last)
@@ -283,7 +284,7 @@ class _PageBuilder:
             history = histories[entry.key]
             if entry.key in self._decided or not self._is_feed_position(entry, history):
                 continue
-            if self._is_full:
+            if self._has_no_room:
                 self.full = True
                 return cursor
             self._send_row(rows[entry.key], history, entry.changed)
@@ -313,7 +314,7 @@ class _PageBuilder:
         for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in full_rows:
             if changed > high:
                 return high
-            if self._is_full:
+            if self._has_no_room:
                 self.full = True
                 return cursor
             key = (table, row_id)
@@ -338,7 +339,7 @@ class _PageBuilder:
         return min(_MAX_ENTRIES, self._read_size, max(self._limit - self.count + 1, _MIN_ENTRIES))
 
     @property
-    def _is_full(self) -> bool:
+    def _has_no_room(self) -> bool:
         """Whether nothing more may be sent."""
         return self.count >= self._limit or self._bytes >= self._max_bytes
 
@@ -381,7 +382,7 @@ class _PageBuilder:
         self._decided.add(row.key)
         if self._writers is not None:
             self._writers.update(row.writers, (origin.client_id for origin in row.state.origins))
-        lacks = self._lacks(row, history)
+        lacks = self._missing_deltas(row, history)
         if lacks:
             for delta in lacks:
                 self._send(encode_delta(delta), 1)
@@ -391,7 +392,7 @@ class _PageBuilder:
             if self._access.sees(row) and not self._access.sees_by_keys(row):
                 self.older_keys.update(row.keys)
 
-    def _visible(self, row: StoredRow) -> bool:
+    def _may_be_sent(self, row: StoredRow) -> bool:
         """Return whether the client may be sent the row: it may see the row, and will be sent a DELETE when that ends.
 
         During a re-index, a row that the new rules show may still be stored under keys that this client never had. If
@@ -401,8 +402,8 @@ class _PageBuilder:
         access = self._access
         return access.sees_by_keys(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
 
-    def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
-        """Return the deltas that the client lacks of one row.
+    def _missing_deltas(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
+        """Return the deltas of one row that the client lacks.
 
         The section "What a client has of a row" of `docs/feed.md` explains each case.
 
@@ -411,7 +412,7 @@ class _PageBuilder:
             history: its entries that concern the client.
         """
         client_id, position = self._client_id, self._position
-        if not self._visible(row):
+        if not self._may_be_sent(row):
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, position) else []
         presence = presence_of_visible(row, history, client_id, position)
         if presence is RowPresence.NO:
@@ -432,17 +433,17 @@ class _PageBuilder:
     def _is_below_insert(row: StoredRow, delta: RowDelta) -> bool:
         """Return whether an UPDATE is older than the row's INSERT, so that the client may reject the UPDATE.
 
-        Between the two stamps, the client may have been sent a DELETE of the row's earlier life. A client that resolves
-        conflicts by stamp rejects what is older than that DELETE.
+        Between the two stamps, the client may have been sent a DELETE: of the row as it was before it was deleted and
+        inserted again. A client that resolves conflicts by stamp rejects what is older than that DELETE.
         """
         return row.state.inserted is not None and delta.stamp < row.state.inserted
 
     def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
         """Return whether a part of the row came after the client's own INSERT, by stamp and by arrival.
 
-        Only such a part can be sent as an UPDATE. Before the INSERT, the client may have been sent a DELETE of the
-        row's earlier life. If it keeps the DELETE's stamp, it rejects INSERTs and UPDATEs below that stamp, even its
-        own.
+        Only such a part can be sent as an UPDATE. Before the INSERT, the client may have been sent a DELETE of an
+        earlier row with this id. If it keeps the DELETE's stamp, it rejects INSERTs and UPDATEs below that stamp, even
+        its own.
 
         Args:
             row: the row, which the client inserted.

@@ -1,6 +1,6 @@
 """Converts a stored row to deltas for a client.
 
-`feed.pull` and `engine.source_pages` send these deltas; checkpoints use `insert`. A stored row has, for each column,
+`feed.pull` and `engine.sources` send these deltas. A stored row has, for each column,
 the value and the *stamp* of the write that it came from: (hlc, client id). Columns with the same stamp become one
 delta. If no column of the original delta was overwritten since, the new delta has its delta id.
 """

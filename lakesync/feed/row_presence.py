@@ -4,7 +4,8 @@
 the client has it, and DELETE and INSERT if that is unknown. The gateway stores no list of the rows that it sent to a
 client. It decides by three things:
 
-- The row's *entries*, one for each bucket key: when the row joined the bucket, left it, and last changed in it.
+- The row's *entries*, one for each bucket key: when the row first and last joined the bucket (`first`, `since`), last
+  left it (`left`), and last changed in it (`changed`).
 - The client's `Position`: the complete cursor (the *base*) at which the client had exactly what it could see, and what
   it may have been sent since.
 - The row's latest *writers*, because a client is not sent its own writes.
@@ -53,7 +54,7 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
     """
     if position.resync or _lost_own_writes(row, client_id, position):
         return RowPresence.UNSURE
-    by_entries = {_of_entry(entry, row, position) for entry in history}
+    by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
     presence = (
         RowPresence.YES
         if RowPresence.YES in by_entries
@@ -61,7 +62,8 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         if RowPresence.UNSURE in by_entries
         else RowPresence.NO
     )
-    # A client that had the row before `emptied` has columns that the row lost, and an UPDATE cannot remove them.
+    # `emptied`: the arrival at which a DELETE or an erasure last removed columns of a row that lives on. A client that
+    # had the row before has those columns, and an UPDATE cannot remove them.
     if presence is RowPresence.YES and row.emptied > position.base:
         presence = RowPresence.UNSURE
     written = _written_since(row, client_id, position)
@@ -109,9 +111,8 @@ def writers_known_from(position: Position) -> int:
     """
     if position.base >= 0:
         return position.base
-    return (
-        0 if position.has_pushed else position.newest_at_start
-    )  # without a base, a client that never pushed cannot be a writer
+    # without a base, a client that never pushed cannot be a writer
+    return 0 if position.has_pushed else position.newest_at_start
 
 
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, position: Position) -> bool:
@@ -193,36 +194,36 @@ def certainly_lacks(entry: Entry, position: Position) -> bool:
     """
     return (
         not (position.resync or position.may_hold_unknown_rows or (position.no_retry and entry.left))
-        and _by_entry(entry, position) is RowPresence.NO
+        and _presence_by_entry(entry, position) is RowPresence.NO
     )
 
 
-def _of_entry(entry: Entry, row: StoredRow, position: Position) -> RowPresence:
-    """Return what one entry shows about the client, considering that the row may have changed since these pages began.
+def _presence_by_entry_and_row(entry: Entry, row: StoredRow, position: Position) -> RowPresence:
+    """Return what one entry shows, considering that the row may have changed since these pages began.
 
     Args:
         entry: one of the row's entries.
         row: the row as it is now.
         position: the client's feed position.
     """
-    presence = _by_entry(entry, position)
+    presence = _presence_by_entry(entry, position)
     if presence is RowPresence.YES and entry.bucket not in position.new_keys and row.arrival > position.newest_at_start:
         return RowPresence.UNSURE  # between two of these pages, the row may have been hidden, and removed at the client
     return presence
 
 
-def _by_entry(entry: Entry, position: Position) -> RowPresence:
-    """Return what one entry alone shows about the client."""
+def _presence_by_entry(entry: Entry, position: Position) -> RowPresence:
+    """Return what one entry alone shows about whether the client has the row."""
     if not entry.first or entry.bucket.startswith("@"):
         return RowPresence.NO  # the row never joined the bucket; the client's own key shows nothing about presence
     sent_up_to = max((period.upserted_up_to for period in position.sent.get(entry.bucket, ())), default=0)
     if entry.bucket not in position.old_keys:
         return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
-    return _since_base(entry, position, sent_up_to)
+    return _presence_since_base(entry, position, sent_up_to)
 
 
-def _since_base(entry: Entry, position: Position, sent_up_to: int) -> RowPresence:
-    """Return what an entry under a bucket key that was active at the base shows about the client.
+def _presence_since_base(entry: Entry, position: Position, sent_up_to: int) -> RowPresence:
+    """Return what an entry shows whose bucket key was active at the base.
 
     The client had the rows that were inside the bucket at the base. Since then it may have been sent the row when it
     joined, and a DELETE when it left.
@@ -251,14 +252,15 @@ def _since_base(entry: Entry, position: Position, sent_up_to: int) -> RowPresenc
 def _not_read_yet(entry: Entry, position: Position) -> bool:
     """Return whether these pages have certainly not sent the row: they have not reached its feed position yet.
 
-    This is known only for a row that has not changed since these pages began. Another may have been sent at an earlier
-    feed position.
+    This is known only for a row that has not changed since these pages began. A changed row may have been sent at its
+    earlier feed position.
     """
     if entry.changed > position.newest_at_start:
         return False
     if entry.changed > max(position.sent_up_to, position.transition_at):
         return True
-    # below, the row is sent by a rescan; that shows something only if the ranges that are left were not read before
+    # Only a rescan sends such a row. In a transition, a row in a range that is left in `rescan` was not sent yet. Any
+    # other rescan reads ranges again, because the client may not have received their pages.
     if not position.nothing_sent_since or not position.rescan_first or entry.changed > position.transition_at:
         return False
     if entry.bucket in position.old_keys and entry.changed > position.base:

@@ -64,7 +64,7 @@ class BucketIndex:
         """The columns on which the keys of rows depend, apart from the table."""
 
     @property
-    def everything(self) -> bool:
+    def shows_all_rows(self) -> bool:
         """Whether the rules have no buckets, so that every visible row has the key `*`."""
         return not self._buckets
 

@@ -23,7 +23,7 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, read_page, remember_restart
 from lakesync.engine.pushing import CheckedPush, dry_run_push
-from lakesync.feed.client_state import current
+from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
@@ -227,6 +227,6 @@ class ShardGateway(SyncGateway):
         """Return whether this shard has a record of a client, which shows that the client pushed or pulled here."""
 
         def has_record(view: ClientView) -> bool:
-            return current(view.client(client_id), view.epoch) is not None
+            return current_record(view.client(client_id), view.epoch) is not None
 
         return self._store.read(self.gateway_id, has_record)

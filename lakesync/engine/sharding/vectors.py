@@ -21,7 +21,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine import source_positions as sources
-from lakesync.feed.client_state import current
+from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
@@ -152,7 +152,7 @@ class Vectors:
         """Return the vector of the last cursor that a client sent, by shard name; empty if it sent no known one."""
 
         def read(view: ClientView) -> dict[str, int]:
-            record = current(view.client(client_id), view.epoch)
+            record = current_record(view.client(client_id), view.epoch)
             sent_cursors = record.sent_cursors if record is not None else None
             vector = find_vector(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
             return dict(vector.parts) if vector is not None else {}
@@ -180,7 +180,7 @@ class Vectors:
         now_ms = self._wall()
 
         def create(commit: ClientCommit) -> IssuedCursor:
-            known = current(commit.client(client_id), commit.epoch)
+            known = current_record(commit.client(client_id), commit.epoch)
             record = known or ClientRecord(client_id, commit.epoch, now_ms)
             if confirms is not None:
                 record = _after_request(record, confirms)
@@ -295,7 +295,7 @@ def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
         client_id: the client's id.
         cursor: the cursor, as the client sent it.
     """
-    record = current(view.client(client_id), view.epoch)
+    record = current_record(view.client(client_id), view.epoch)
     feed_cursor = sources.resolve(record, cursor)
     vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)
     may_be_broadcast = vector is None and feed_cursor % ARRIVAL_STEP == BROADCAST_OFFSET
