@@ -30,7 +30,7 @@ from assets.asset_metadata import (
 )
 from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
-from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_task
+from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_of
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState
 from lakesync.analysis.marks import FollowerMark, Visit, destination_state
@@ -112,7 +112,7 @@ def destination_asset(each: DestinationTarget, days: dg.PartitionsDefinition) ->
         until = None if is_requested_by(DESTINATION_SENSOR, context) else arrivals_of(days_of(context))[1]
         with failure_policy(context, pyspark, retried=False):
             valid_through_ms = run_state.valid_through_ms()
-            task = follower_task(staging.store, each)
+            task = follower_of(staging.store, each)
             report = follow(pyspark.spark_session, task, lake.names, until)
             _report_by_day(context, report)
             if config.rebuild:
@@ -166,16 +166,16 @@ def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
         lake: LakeResource,
         staging: StagingResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        from lakehouse.backends.comparison import DestinationMovedError, compare
+        from lakehouse.backends.comparison import DestinationBusyError, compare
 
         with failure_policy(context, pyspark, retried=False):
             store = staging.store
             visit = Visit(destination_state(store.marks().get(each.mark_name)), staging.now_ms())
             try:
-                found = compare(pyspark.spark_session, follower_task(store, each), lake.names)
+                found = compare(pyspark.spark_session, follower_of(store, each), lake.names)
                 if context.run.job_name == AUDIT and found.is_equal:
                     store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
-            except DestinationMovedError as error:
+            except DestinationBusyError as error:
                 yield dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error))
                 return
             except LakeSyncError:

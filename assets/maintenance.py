@@ -171,7 +171,7 @@ def _metadata(report: "MaintenanceReport") -> Metadata:
         "bytes_before": before.bytes,
         "snapshots": after.snapshots,
         "snapshots_before": before.snapshots,
-        "joined_files": report.joined,
+        "joined_files": report.compacted,
         "rewritten_manifests": report.manifests,
         "expired_files": report.expired,
         "orphans_removed": report.orphans,

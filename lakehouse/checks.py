@@ -1,8 +1,8 @@
 """Searches the lake for faults: lost, duplicate and altered deltas, duplicate rows, and values that do not fit.
 
-The history is the Iceberg table `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of
-accepted deltas and the sum of their ids; the history must have the same. The asset checks in
-`assets.checks` call it.
+Accepted deltas are first in staging, the gateways' store; a flush moves them to the history, the Iceberg table
+`deltas`. Staging's ledger has, for each gateway and day of arrival, the number of accepted deltas and the sum of their
+ids, accepted and flushed; the history must have what was flushed. The asset checks in `assets.checks` call this module.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class LedgerDifference(msgspec.Struct, frozen=True):
     ledger_count: int
     """Number of flushed deltas by the ledger."""
     lake_count: int
+    """Number of deltas in the history."""
     ledger_id_sum: int
     """Sum of the ids of flushed deltas by the ledger, modulo 2**64."""
     lake_id_sum: int
+    """Sum of the ids in the history, modulo 2**64."""
 
 
 class DayCounts(msgspec.Struct, frozen=True):
@@ -131,15 +133,16 @@ def history_faults(
     deltas = _deltas(spark, names, days)
     marked = deltas.withColumn("future", _ms_ahead_of_arrival() > MAX_DRIFT_MS)
     keys = deltas.groupBy(sf.xxhash64(*_KEY).alias("key")).count().where(sf.col("count") > 1)
-    # One row without gateway, day and future: the number of repeated keys. In one union, so that one job computes both.
-    nothing = (f"CAST(NULL AS {kind})" for kind in ("string", "date", "boolean"))
-    repeated_keys = keys.groupBy().count().selectExpr(*nothing, "count", "CAST(0 AS decimal(20,0))")
-    found = id_sums(marked, ["gateway", "day", "future"]).union(repeated_keys).collect()
-    sums = [row for row in found if row["gateway"] is not None]
-    repeated = any(row["count"] for row in found if row["gateway"] is None)
+    # A union, so that one job computes both: counts and id sums by gateway, day and `future`, and one row with nulls
+    # in these columns, whose count is the number of repeated keys.
+    nulls = (f"CAST(NULL AS {kind})" for kind in ("string", "date", "boolean"))
+    repeated_keys = keys.groupBy().count().selectExpr(*nulls, "count", "CAST(0 AS decimal(20,0))")
+    rows = id_sums(marked, ["gateway", "day", "future"]).union(repeated_keys).collect()
+    sums = [row for row in rows if row["gateway"] is not None]
+    has_repeated_keys = any(row["count"] for row in rows if row["gateway"] is None)
     return HistoryFaults(
-        _differences(sums, store, days),
-        duplicate_deltas(spark, names, days=days) if repeated else [],
+        _differing(_lake_sums(sums), _ledger(store, days)),
+        duplicate_deltas(spark, names, days=days) if has_repeated_keys else [],
         future_deltas(spark, names, days=days) if any(row["future"] for row in sums) else [],
     )
 
@@ -229,10 +232,10 @@ def future_deltas(
 
 @lake_errors
 def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 100) -> list[AlteredDeltas]:
-    """Return deltas whose id is not the hash of their contents, so that they were altered after the push.
+    """Return the deltas that were altered after the push: their id is not the hash of their contents.
 
-    Deltas that an erasure has emptied are skipped, and clients none of whose ids is such a hash, because they make ids
-    in another way.
+    Two kinds are skipped: deltas that an erasure has emptied, and those of clients that make ids in another way, which
+    shows in that none of a client's ids is such a hash.
 
     Args:
         spark: an open Spark session.
@@ -247,10 +250,10 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
         .mapInArrow(_compare_ids, f"gateway string, client_id string, day date, table_name string, {_COMPARED}")
         .groupBy(*by)
         .agg(sf.sum("intact").alias("intact"), sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
-        .withColumn("known", sf.expr("sum(intact) OVER (PARTITION BY gateway, client_id)"))
+        .withColumn("intact_of_client", sf.expr("sum(intact) OVER (PARTITION BY gateway, client_id)"))
     )
     found = (
-        counted.where("altered > 0 AND known > 0")
+        counted.where("altered > 0 AND intact_of_client > 0")
         .groupBy("gateway", "day", "table_name")
         .agg(sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
         .limit(limit)
@@ -271,7 +274,7 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in batches:
-        found: dict[tuple[object, ...], list[Any]] = {}
+        counts: dict[tuple[object, ...], list[Any]] = {}  # group → numbers of intact and altered deltas, and an example
         for row in batch.to_pylist():
             cells = [ColumnValue(name, msgspec.Raw(text.encode())) for name, text in row["columns"]]
             identity = delta_id(
@@ -282,15 +285,15 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 columns=cells,
             )
             key = row["gateway"], row["client_id"], row["day"], row["table_name"]
-            figures = found.setdefault(key, [0, 0, None])
+            of_group = counts.setdefault(key, [0, 0, None])
             if identity == row["delta_id"]:
-                figures[0] += 1
+                of_group[0] += 1
             else:
-                figures[1] += 1
-                figures[2] = min(figures[2] or row["delta_id"], row["delta_id"])
+                of_group[1] += 1
+                of_group[2] = min(of_group[2] or row["delta_id"], row["delta_id"])
         fields = [*(batch.schema.field(name) for name in ("gateway", "client_id", "day", "table_name"))]
         fields += [pa.field("intact", pa.int64()), pa.field("altered", pa.int64()), pa.field("example", pa.string())]
-        rows = [[*key, *figures] for key, figures in found.items()]
+        rows = [[*key, *of_group] for key, of_group in counts.items()]
         columns = zip(*rows, strict=True) if rows else [[] for _ in fields]
         arrays = [pa.array(list(values), field.type) for values, field in zip(columns, fields, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -298,9 +301,9 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @lake_errors
 def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
-    """Return a state table's values in `rejected`, which do not fit their columns.
+    """Return the values of a state table that do not fit their columns. The table `rejected` lists them.
 
-    No file is read if the state table's property says that it has none.
+    No file is read if a property of the state table says that it has no such values.
 
     Args:
         spark: an open Spark session.
@@ -316,10 +319,6 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limi
         (UnfitValue(gateway, f"{row} {column}", kind) for gateway, row, column, kind in rows),
         key=lambda one: (one.gateway, one.key),
     )
-
-
-def _differences(sums: Sequence[Row], store: FlushStore, days: Collection[date] | None) -> list[LedgerDifference]:
-    return _differing(_lake_sums(sums), _ledger(store, days))
 
 
 def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -347,12 +346,12 @@ def _differing(
     lake: Mapping[tuple[str, str], tuple[int, int]], ledger: Mapping[tuple[str, str], LedgerDay]
 ) -> list[LedgerDifference]:
     """Return the differences between the lake and the flushed deltas of the ledger, by gateway and day."""
-    nothing = (0, 0)
+    empty = (0, 0)
     flushed = {key: (day.flushed_count, day.flushed_id_sum) for key, day in ledger.items()}
     return [
-        LedgerDifference(gateway, day, here[0], there[0], here[1], there[1])
+        LedgerDifference(gateway, day, in_ledger[0], in_lake[0], in_ledger[1], in_lake[1])
         for gateway, day in sorted(lake.keys() | flushed.keys())
-        if (here := flushed.get((gateway, day), nothing)) != (there := lake.get((gateway, day), nothing))
+        if (in_ledger := flushed.get((gateway, day), empty)) != (in_lake := lake.get((gateway, day), empty))
     ]
 
 

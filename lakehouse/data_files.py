@@ -49,7 +49,7 @@ def file_system_of(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def is_readable(data_file: str) -> bool:
-    """Return whether `data_file_path` supports the URI of a data file."""
+    """Return whether tasks can read a data file: `data_file_path` supports its URI in Iceberg's metadata."""
     return bool(_DATA_FILE.match(data_file))
 
 
@@ -131,8 +131,8 @@ def read_rows(
         key: name of a string column, by which `wanted` selects rows.
         wanted: values of `key`; only rows with one of them are returned. In row groups without such a row only the
             column `key` is read.
-        only: a string column and a value; row groups whose statistics exclude it are skipped. Rows with other values
-            may still be returned.
+        only: name of a string column, and a value; row groups whose statistics exclude this value are skipped. Rows
+            with other values may still be returned.
         batch_rows: number of rows in a table, at most.
     """
     opened = open_file(file.path)
@@ -143,7 +143,7 @@ def read_rows(
     if only is not None:
         groups = [group for group in groups if _may_have(metadata.row_group(group), *only)]
     deleted = deleted_rows(file)
-    if wanted is not None:
+    if wanted is not None:  # read `key` first, and the other columns only of row groups with a wanted row
         for group in groups:
             (keys,) = opened.read_row_group(group, [key], use_threads=False).columns
             found = np.flatnonzero(np.asarray(pc.is_in(keys, wanted)))
@@ -155,13 +155,13 @@ def read_rows(
     if not groups:
         return
     positions = np.concatenate([np.arange(begins[group], begins[group + 1]) for group in groups])
-    kept = ~np.isin(positions, deleted)
+    is_kept_by_position = ~np.isin(positions, deleted)
     begin = 0
     for batch in opened.iter_batches(batch_rows, groups, schema.names, use_threads=False):
-        own = kept[begin : begin + batch.num_rows]
+        is_kept = is_kept_by_position[begin : begin + batch.num_rows]
         begin += batch.num_rows
         table = pa.Table.from_batches([batch])
-        yield in_schema(table if own.all() else table.filter(pa.array(own)), schema)
+        yield in_schema(table if is_kept.all() else table.filter(pa.array(is_kept)), schema)
 
 
 def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:

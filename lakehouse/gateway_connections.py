@@ -1,10 +1,10 @@
-"""The pipeline's connections to gateways: opens their staging store, and pushes deltas into them.
+"""The pipeline's connections to gateways: opens the staging store, and pushes deltas into gateways.
 
-A store on SQLite can be open in one process only, the gateway server, so the pipeline reaches it over HTTP. A store on
-Postgres is opened in this process. Pushes of connectors and flows take the same ways: over HTTP, or by an engine in
-this process. A *flow* copies deltas from a backend, such as a database, into a gateway, in the name of the clients that
-wrote them. Pushes are trusted: the write scope, which limits what a client may write, does not apply to them. Dagster
-resources, sensors, notebooks and Spark tasks call this module.
+The staging store has what the gateways of a project accepted. On SQLite it can be open in one process only, the gateway
+server, so the pipeline reaches it over HTTP; on Postgres this process opens it. Connectors, which poll external
+systems, and flows, which copy deltas from a backend, push in the same two ways: over HTTP, or with an engine (the code
+of gateways) in this process. Their pushes are trusted: the write scope, which limits what a client may write, does not
+apply. Dagster resources, sensors, notebooks and Spark tasks call this module.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def gateway_address(config: Config) -> tuple[str, str]:
 _TIMEOUT = (5.0, 60.0)
 """Seconds to connect, and to wait for a response."""
 _RETRY_SECONDS = 90.0
-"""Seconds after the first attempt in which a request without a response is repeated. They are more than the wait for
-one response, so that a request that timed out is repeated."""
+"""Seconds after the first attempt in which a request is repeated. This is longer than the wait for one response, so
+that also a request that timed out is repeated."""
 
 
 class Intake(Protocol):
@@ -187,7 +187,7 @@ class RemoteIntake:
         """Send a request, and repeat it while there is no response, or the server's store is unavailable.
 
         Raises:
-            StagingUnavailableError: that is so for `_RETRY_SECONDS`.
+            StagingUnavailableError: it did not succeed within `_RETRY_SECONDS`.
             LakeSyncError: the server rejected the request.
         """
         for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=_RETRY_SECONDS):

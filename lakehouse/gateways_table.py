@@ -1,11 +1,12 @@
 """The lake's table `gateways`: each gateway's configuration, and the namespace of its state tables.
 
-The table, in the system namespace, has one row for each gateway, with its schemas, sync rules and connectors.
-`lakesync staging rebuild` restores them from there if the staging store is lost. Secrets of connectors are references
-or encrypted. Properties of the table have a digest of each row, so an unchanged configuration costs no Spark job, and
-the namespace of each gateway that does not share one. It is written before the first merge, because a gateway that is
-configured for another namespace later would be merged and erased only in part. Making a checkpoint and
-`lakehouse.run_state` call this module.
+The table has one row for each gateway, with its schemas, sync rules and connectors. `lakesync staging rebuild` restores
+them from there if the staging store is lost. Secrets of connectors are references or encrypted. A property of the table
+has the digest of each row, so an unchanged configuration costs no Spark job.
+
+Another property has the Iceberg namespace of each gateway that does not share one. It is written before the gateway's
+first merge: if the gateway were configured for another namespace later, only a part of its rows would be merged and
+erased there. Making a checkpoint and `lakehouse.run_state` call this module.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ def store_config(
 def misplaced_gateways(
     spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
 ) -> dict[str, str]:
-    """Return gateway → the namespace of its rows, for gateways with another configured namespace.
+    """Return gateway → the namespace where its rows are, for gateways whose configured namespace is a different one.
 
-    A new gateway, which never had a checkpoint, is assigned the configured namespace permanently. So this function
-    also writes: it records the assignment as a property of the table.
+    It also writes: for a new gateway, which never had a checkpoint, it records the configured namespace permanently, as
+    a property of the table.
 
     Args:
         spark: an open Spark session.

@@ -1,9 +1,10 @@
 """Maintains one table by Iceberg's procedures: compacts files, rewrites manifests, expires snapshots, removes orphans.
 
-It is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same files, and only files
-older than any run count as orphans. A flush overwrites a batch by its id, which a file with several batches would
-prevent. So files of the history are compacted for each gateway and shard separately, and only before the oldest
-unconfirmed arrival. The asset `maintenance` calls it.
+The tables are the history of all deltas, which flushes write batch by batch, and the state tables, which are merged
+from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same
+files, and only files older than any run count as orphans. A flush overwrites a batch by its id, which Iceberg cannot do
+if a file has several batches. So files of the history are compacted for each gateway and shard separately, and only
+with deltas before the oldest one whose flush is not confirmed. The asset `maintenance` calls this module.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
 
     before: FileCounts
     after: FileCounts
-    joined: int
-    """Number of rewritten data files."""
+    compacted: int
+    """Number of data files that were rewritten into larger ones, or without deleted rows."""
     manifests: int
     """Number of rewritten manifests."""
     expired: int
@@ -130,11 +131,10 @@ def maintain(
         return MaintenanceReport(FileCounts(), FileCounts(), 0, 0, 0, 0)
     before = count_files(spark, name, limits)
     if table is None:
-        joined = sum(
-            _rewrite(spark, names, name, limits, where) for where in _compactable_ranges(spark, name, limits, backlog)
-        )
+        ranges = _compactable_ranges(spark, name, limits, backlog)
+        compacted = sum(_rewrite(spark, names, name, limits, where) for where in ranges)
     else:
-        joined = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
+        compacted = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
     manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
     of_rejected = [names.rejected] if table is None and spark.catalog.tableExists(names.rejected) else []
     past = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
@@ -142,7 +142,7 @@ def maintain(
     orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
     after, now = count_files(spark, name, limits), version_if_there(spark, name)
     return MaintenanceReport(
-        before, after, joined, manifests, expired, orphans, now.snapshot_id if now is not None else None
+        before, after, compacted, manifests, expired, orphans, now.snapshot_id if now is not None else None
     )
 
 
@@ -202,6 +202,7 @@ def apply_deletes(spark: SparkSession, names: LakeNames, name: str) -> int:
         names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
     """
+    # a delete file is reason enough to rewrite a file, many small files are not
     options = "'delete-file-threshold', '1', 'min-input-files', '1000000', 'remove-dangling-deletes', 'true'"
     found = _call(spark, names, "rewrite_data_files", f"table => '{_plain(name)}', options => map({options})")
     return int(found["rewritten_data_files_count"])
@@ -278,7 +279,7 @@ def _compactable_ranges(
     small = sf.col("file_size_in_bytes") < limits.small_bytes
     found = (
         spark.table(f"{name}.files")
-        .where((low == high) & small)
+        .where((low == high) & small)  # files of one gateway and shard
         .groupBy(
             bounds["gateway"]["lower_bound"].alias("gateway"),
             bounds["shard"]["lower_bound"].alias("shard"),
@@ -288,7 +289,7 @@ def _compactable_ranges(
         .where(sf.col("files") >= limits.min_files)
         .orderBy("day", "gateway", "shard")
     ).collect()
-    confirmed = {(waiting.gateway, waiting.shard): _confirmed(waiting) for waiting in backlog}
+    confirmed = {(each.gateway, each.shard): _confirmed(each) for each in backlog}
     return [
         f"gateway = {literal(row['gateway'])} AND shard = {literal(row['shard'])}"
         f" AND day = DATE '{row['day'].isoformat()}'"
@@ -298,9 +299,9 @@ def _compactable_ranges(
     ]
 
 
-def _confirmed(waiting: Backlog) -> int:
+def _confirmed(backlog: Backlog) -> int:
     """Return the arrival before which every delta of a shard is flushed and confirmed."""
-    return waiting.last_arrival + 1 if waiting.oldest_ms is None else start_of(waiting.oldest_ms)
+    return backlog.last_arrival + 1 if backlog.oldest_ms is None else start_of(backlog.oldest_ms)
 
 
 def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits) -> int:

@@ -1,7 +1,8 @@
-"""The pipeline's marks: small texts in staging that say how far a part of the pipeline is.
+"""The pipeline's marks: named texts in the staging store that say how far each part of the pipeline has come.
 
-Every mark's name is here. So are the values of the marks of polls (when a connector was polled last, and which of its
-tables fail) and of migrations (which days are copied). Assets write the marks, sensors compare them.
+This module has the names of all marks. It also has the values of two kinds: those of polls (when a connector was polled
+last, and which of its tables fail), and those of migrations (which days are copied). Assets write marks after their
+work; sensors compare them to find out what is due.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def move_mark(group: str, name: str) -> str:
 
 
 def destination_mark(destination: str, adapter: str) -> str:
-    """Return the name of the mark that says how far one adapter of a destination is written.
+    """Return the name of the mark of one adapter of a destination: the newest delta of each stream that it has.
 
-    The mark at the adapter counts. Staging has a copy for the sensors.
+    The authoritative mark is at the adapter. Staging has a copy for the sensors.
 
     Args:
         destination: the destination's name in `lakesync.toml`.
@@ -66,7 +67,7 @@ def destination_mark(destination: str, adapter: str) -> str:
 
 
 def audit_mark(asset: str) -> str:
-    """Return the name of the mark with an asset's state when an audit last found no fault, and when that was.
+    """Return the name of the mark of an asset's last audit without a fault: its time, and the asset's state then.
 
     Args:
         asset: the asset's key as text, with slashes.
@@ -75,7 +76,7 @@ def audit_mark(asset: str) -> str:
 
 
 def maintenance_mark(part: str) -> str:
-    """Return the name of the mark with the state of a table, or of the log, at its last maintenance, and when that was.
+    """Return the name of the mark of the last maintenance of a table or of staging's log: its time, and the state then.
 
     Args:
         part: the partition of the asset `maintenance`.
@@ -88,9 +89,9 @@ def record_poll(
 ) -> None:
     """Write a connector's marks after a poll of some of its tables.
 
-    The time of the last poll is written if a table succeeded and every table that did not fail before was polled.
-    The next poll is then due after the connector's interval. So a failing table, which is retried separately, does not
-    delay the others.
+    There are two: the failing tables, which sensors retry separately, and the time of the last poll, after which the
+    connector's interval begins. The time is written if a table succeeded and every table that did not fail before was
+    polled. So a failing table does not delay the others.
 
     Args:
         store: the staging store.
@@ -101,13 +102,15 @@ def record_poll(
     """
     failing_before = failing_tables(store.marks(), connector)
     failing = {table: failed for table, failed in failing_before.items() if table not in succeeded}
-    for table in (table for table, is_ok in succeeded.items() if not is_ok):
-        before = failing_before.get(table, FailingTable(count=0, since_ms=begun_ms, begun_ms=0, ended_ms=0))
-        failing[table] = FailingTable(before.count + 1, before.since_ms, begun_ms, ended_ms)
+    for table, has_succeeded in succeeded.items():
+        if not has_succeeded:
+            before = failing_before.get(table, FailingTable(count=0, since_ms=begun_ms, begun_ms=0, ended_ms=0))
+            failing[table] = FailingTable(before.count + 1, before.since_ms, begun_ms, ended_ms)
     if failing != failing_before:
         mark = failed_polls_mark(connector.gateway, connector.name)
         store.put_mark(mark, msgspec.json.encode(FailedPolls(failing)).decode())
-    if any(succeeded.values()) and not set(connector.tables) - failing_before.keys() - succeeded.keys():
+    unpolled = set(connector.tables) - failing_before.keys() - succeeded.keys()
+    if any(succeeded.values()) and not unpolled:
         store.put_mark(poll_mark(connector.gateway, connector.name), str(begun_ms))
 
 
@@ -134,7 +137,7 @@ def last_poll_ms(marks: Mapping[str, str], connector: PolledConnector) -> int:
 
 
 MIGRATIONS = "migrations"
-"""Prefix of the names of these marks, and of the keys of the assets."""
+"""Prefix of the names of migrations' marks, and of the keys of their assets."""
 _DAY = timedelta(days=1)
 
 
@@ -204,6 +207,7 @@ def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date |
         declared: the migration's declaration, with its tables and first and last day.
     """
     day = declared.since
+    # as long as all tables have the day, continue after the shortest of the copied ranges that contain it
     while all(copied.has(table, day) for table in declared.tables):
         day = min(last for table in declared.tables for first, last in copied.tables[table] if first <= day <= last)
         day += _DAY

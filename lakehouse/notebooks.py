@@ -8,7 +8,6 @@ users' own, call `register_sources`.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import structlog
@@ -61,9 +60,9 @@ def register_sources(spark: SparkSession, config: Config) -> list[str]:
                 except ConfigurationError as error:
                     _log.warning("connector_not_readable", gateway=gateway, connector=stored.name, error=str(error))
     for name, configs in found.items():
-        kind = types.find(name)
-        assert kind is not None, "a connector of an unknown type cannot be opened"
-        register_connectors(spark, kind, configs)
+        connector_type = types.find(name)
+        assert connector_type is not None, "a connector of an unknown type cannot be opened"
+        register_connectors(spark, connector_type, configs)
     return [*map(format_of, sorted(found)), FORMAT]
 
 
@@ -113,18 +112,18 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return ranges of pushes, one for each task. A push has a sequence number in the log."""
-        return [
-            InputPartition((shard.source, LogRange(log.gateway, log.shard, log.epoch, first, after - 1)))
-            for shard in self._shards
-            for log in [shard.backlog]
-            for first, after in pairwise(
-                [*range(log.flushed_seq + 1, log.last_seq + 1, PUSHES_PER_TASK), log.last_seq + 1]
-            )
-        ]
+        partitions = []
+        for source, log in self._shards:
+            end = log.last_seq + 1
+            for first in range(log.flushed_seq + 1, end, PUSHES_PER_TASK):
+                last = min(first + PUSHES_PER_TASK, end) - 1
+                log_range = LogRange(log.gateway, log.shard, log.epoch, first, last)
+                partitions.append(InputPartition((source, log_range)))
+        return partitions
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the deltas of a range of pushes."""
-        if partition is None:
+        if partition is None:  # Spark passes None if there are no partitions
             return
         source, log_range = partition.value
         yield from decode_log((row for row in log_rows(source, log_range) if row.body is not None), log_range, "")

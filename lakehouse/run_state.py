@@ -1,7 +1,9 @@
 """The state that the steps of one Dagster run share: each gateway's positions, and the failures that were set aside.
 
-A position is an arrival, the gateway's timestamp of a push. Dagster creates one `RunState` for each run, as the
-resource `run_state`.
+A position is an arrival, the gateway's timestamp of a push: up to where a gateway's deltas are flushed, and its cut
+point, up to where this run makes a checkpoint. A failure is set aside if it concerns one gateway or table: the run
+continues with the others, and its last step fails. Dagster creates one `RunState` for each run, as the resource
+`run_state`; the steps (`assets`) and the functions that they call use it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class SetAside(NamedTuple):
     """A failure that did not stop the run. The run's last step fails because of it."""
 
     what: str
-    """What was not done. The same fault always has the same text, so that alerts recognise a fault that continues."""
+    """What was not done, for an operator. The same fault always has the same text, by which alerts recognise it."""
     description: str
     """`what`, and the error message."""
     gateway: str | None
@@ -63,7 +65,7 @@ class RunState:
         store: Callable[[], PipelineStore],
         now_ms: Callable[[], int],
     ) -> None:
-        """Read nothing yet.
+        """Create the state; nothing is read yet.
 
         Args:
             config: the project's configuration, with its namespaces and shards.
@@ -101,12 +103,12 @@ class RunState:
             ConfigurationError: the gateway's rows are in another namespace than the configured one.
             LakeUnavailableError: Spark cannot be reached.
         """
-        moved = self._misplaced.get(gateway)
-        if moved is not None:
+        actual_namespace = self._misplaced.get(gateway)
+        if actual_namespace is not None:
             raise ConfigurationError(
-                f"the rows of gateway {gateway!r} are in the lake's namespace {moved!r}, and it is configured for "
-                f"{self._config.namespaces.of(gateway)!r}: a gateway keeps the namespace that it was created with. Put "
-                f"gateways.{gateway}.namespace back, or create another gateway"
+                f"the rows of gateway {gateway!r} are in the lake's namespace {actual_namespace!r}, and it is "
+                f"configured for {self._config.namespaces.of(gateway)!r}: a gateway keeps the namespace that it was "
+                f"created with. Put gateways.{gateway}.namespace back, or create another gateway"
             )
         return self._names.in_namespace(self._config.namespaces.own.get(gateway, ""))
 
@@ -233,6 +235,7 @@ class RunState:
         if shard not in self._flushed_by_shard:
             from lakehouse.history.flush import flushed_arrivals
 
+            # before tables were sharded, all deltas were in the main shard; the default shard continues it
             streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
             arrivals = flushed_arrivals(self._spark(), self._names, streams)
             self._flushed_by_shard[shard] = self._at_cut_points(arrivals)

@@ -1,7 +1,7 @@
-"""Reads and writes the schema snapshot: a file with the registered tables and connectors.
+"""Reads and writes the schema snapshot: a file with the tables and connectors that are registered at gateways.
 
-From it Dagster's code location creates its assets without a connection to staging. The schema sensor writes the file
-when the registrations have changed.
+Dagster's code location creates its assets from the file, so that it needs no connection to the staging store, which has
+the registrations. The schema sensor writes the file when they have changed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ class PolledConnector(msgspec.Struct, frozen=True):
 
 
 class SchemaSnapshot(msgspec.Struct, frozen=True):
-    """The registered tables, each with the joined schemas of its gateways, and the polled connectors."""
+    """The registered tables and the polled connectors.
+
+    Several gateways may register the same table. Its schema here has the columns of all of them (`join`).
+    """
 
     tables: tuple[TableSchema, ...] = ()
-    """A schema for each table name, sorted by it. A state table in a namespace may have fewer columns."""
+    """The tables' schemas, sorted by name. A state table in a gateway's own namespace may have fewer columns."""
     gateways: dict[str, tuple[str, ...]] = {}
     """Table → ids of the gateways that registered it."""
     connectors: tuple[PolledConnector, ...] = ()
@@ -67,7 +70,7 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
             table: the table's name.
             namespace: the table's namespace; empty for the shared one.
         """
-        found = (schema for schema, where in self.states if (schema.table, where) == (table, namespace))
+        found = (schema for schema, of_namespace in self.states if (schema.table, of_namespace) == (table, namespace))
         return next(found, TableSchema(table, columns=()))
 
     def of(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
@@ -93,7 +96,7 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
         snapshot: the registered tables.
         namespaces: the configured namespaces.
     """
-    return [StateTable(schema.table, where or namespaces.shared) for schema, where in snapshot.states]
+    return [StateTable(schema.table, namespace or namespaces.shared) for schema, namespace in snapshot.states]
 
 
 def registered(
@@ -113,9 +116,9 @@ def registered(
     polled: list[PolledConnector] = []
     for gateway in sorted(store.gateways()):
         for table, version in sorted(store.gateway_config(gateway).schemas.items()):
-            for found in (joined, by_namespace.get(own.get(gateway, ""))):
-                if found is not None:
-                    found[table] = join(found[table], version.schema) if table in found else version.schema
+            for schemas in (joined, by_namespace.get(own.get(gateway, ""))):
+                if schemas is not None:
+                    schemas[table] = join(schemas[table], version.schema) if table in schemas else version.schema
             gateways[table] = (*gateways.get(table, ()), gateway)
         polled += _polled(gateway, store.connectors(gateway), types)
     return SchemaSnapshot(
@@ -158,8 +161,8 @@ def join(first: TableSchema, second: TableSchema) -> TableSchema:
 def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connectors) -> Iterator[PolledConnector]:
     """Yield the connectors of a gateway that are polled, with their tables."""
     for each in connectors:
-        known = types.find(each.type)
-        tables = known.polled_tables(each.settings, each.ingest) if known is not None else ()
+        connector_type = types.find(each.type)
+        tables = connector_type.polled_tables(each.settings, each.ingest) if connector_type is not None else ()
         if tables:
             interval = IngestSettings.of(each.ingest or {}).interval_ms
             yield PolledConnector(gateway, each.name, each.type, tables, interval)

@@ -1,9 +1,9 @@
 """Opens Spark Connect sessions, on the server that `lakesync up` starts or on the configured one.
 
-Before it creates a session, it installs a trigger in an Iceberg catalogue on Postgres (`guard_commits`), so that a
-commit whose response is lost damages no table. Iceberg would repeat such a commit, take its own first one for a
-rival's, and delete the files of the newest snapshot. The Dagster resource `pyspark`, notebooks, commands and benchmarks
-call this module.
+If the Iceberg catalogue is on Postgres, `guard_commits` first installs a trigger there, which prevents damage if the
+response to a commit is lost. Without it, Iceberg would repeat the commit, mistake its own first one for another
+writer's, and delete the files of the newest snapshot. The Dagster resource `pyspark`, notebooks, commands and
+benchmarks call this module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SELECT EXISTS (
 
 @cache
 def guard_commits(catalogue_uri: str) -> None:
-    """Install the trigger if it is missing, once in a process.
+    """Install the trigger that protects the catalogue on Postgres, if it is missing. It is checked once in a process.
 
     Catalogues on SQLite and REST services need none: SQLite's responses come from the same process, and a REST service
     is responsible for its own commits.
@@ -71,8 +71,10 @@ def guard_commits(catalogue_uri: str) -> None:
             if row is None or not row[0]:
                 connection.execute(_COMMIT_GUARD.read_text("utf-8"))
     except psycopg.OperationalError as error:
-        place = catalogue_uri.rpartition("@")[2]
-        raise LakeUnavailableError(f"the catalogue at {place} cannot be reached: {str(error).strip()}") from error
+        host_and_database = catalogue_uri.rpartition("@")[2]
+        raise LakeUnavailableError(
+            f"the catalogue at {host_and_database} cannot be reached: {str(error).strip()}"
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigurationError(
             f"the catalogue at {catalogue_uri.rpartition('@')[2]} lacks the trigger lakesync_commit_guard, without "
@@ -102,9 +104,10 @@ SETTINGS = {
 def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:
     """Create a session, or join a shared one. The caller must stop it; the context manager `session` does so.
 
-    A new session must start its own Python workers. To avoid that, the address of the server that `lakesync up` starts
-    names a session (`;session_id=UUID`), from which a new id is derived each day. A caller that joins it must not
-    replace views or data sources of others; the session continues when the caller stops it.
+    A new session must start its own Python workers, which takes seconds. A shared session has them already. The address
+    of the server that `lakesync up` starts names one (`;session_id=UUID`); its actual id is derived from that id and
+    the day, so that it is a new one each day. A caller that joins it must not replace views or data sources of others;
+    the session continues when the caller stops it.
 
     Args:
         config: the project's configuration, with the server's address and token, and the catalogue.
@@ -169,7 +172,7 @@ def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
 
 
 def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
-    """Return host, port and the id of the shared session; None without one.
+    """Return host, port and the id of the shared session, which is None if the address names none.
 
     The address 127.0.0.1 becomes `localhost`: for any other name the client uses TLS if it has a token.
     """

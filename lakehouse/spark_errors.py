@@ -1,7 +1,7 @@
-"""Maps errors of Spark and of the Iceberg catalogue to those of `lakesync.model.errors`: the decorator `lake_errors`.
+"""Maps errors of Spark and of the Iceberg catalogue to `LakeUnavailableError`, by the decorator `lake_errors`.
 
-The functions of `lakehouse` that use Spark have the decorator, so that callers can tell a lost server or catalogue,
-after which the same call is safe to repeat, from a query that fails each time.
+The functions of `lakehouse` that use Spark have the decorator. So callers can distinguish a lost server or catalogue,
+after which they may repeat the call, from a query that fails each time.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def is_unanswered(error: BaseException) -> bool:
     from requests import Timeout
     from sqlalchemy.exc import DBAPIError
 
-    own = (CommitStateUnknownException, ServerError, ServiceUnavailableError)
-    return isinstance(error, (*own, NoConnection, Timeout, DBAPIError))
+    of_iceberg = (CommitStateUnknownException, ServerError, ServiceUnavailableError)
+    return isinstance(error, (*of_iceberg, NoConnection, Timeout, DBAPIError))
 
 
 def brief(error: BaseException) -> str:

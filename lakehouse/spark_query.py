@@ -1,5 +1,8 @@
 """Runs a SQL query on the lake in Spark: the process behind `lakesync query --engine spark`.
 
+The query reads the lake's tables as if all accepted deltas were in them: rows of state tables are merged with flushed
+deltas that their merge still lacks, and with unflushed ones.
+
 `python -m lakehouse.spark_query FD` reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. It writes the result to
 the file descriptor FD as an Arrow stream, or an error as JSON, `{"code", "error"}`, with exit code 3. FD is not stdout,
 because libraries may write there.
@@ -140,9 +143,9 @@ class _Views:
         if plan.snapshot is not None:
             rows = at_snapshot(self._spark, self._names.deltas, plan.snapshot)
         if self._unflushed is not None:
-            new = self._unflushed.join(rows.select(*LOG_POSITION), LOG_POSITION, "anti")
+            not_in_lake = self._unflushed.join(rows.select(*LOG_POSITION), LOG_POSITION, "anti")
             day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", COUNTER_BITS)))
-            rows = rows.unionByName(new.withColumn("day", day), allowMissingColumns=True)
+            rows = rows.unionByName(not_in_lake.withColumn("day", day), allowMissingColumns=True)
         return rows if plan.upto is None else rows.where(sf.col("arrival") <= plan.upto)
 
     def _state(self, wanted: TableReference, plan: StatePlan, statement: Statement) -> DataFrame:
@@ -155,24 +158,24 @@ class _Views:
             NotFoundError: there is neither a table nor a delta.
         """
         bases = [self._base(plan, base) for base in plan.parts.bases]  # snapshots of the table, each with some gateways
-        new = self._newer_deltas(plan)
-        count = new.count() if new is not None else 0
-        if plan.table is None and not count:
+        newer = self._newer_deltas(plan)
+        newer_count = newer.count() if newer is not None else 0
+        if plan.table is None and not newer_count:
             raise self._planner.missing(wanted)
         stored = [base.select(*STORED.names) for base in bases]
         base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
-        increment = new if new is not None and count else self._spark.createDataFrame([], DELTAS_FIELDS)
-        total = count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
+        increment = newer if newer is not None and newer_count else self._spark.createDataFrame([], DELTAS_FIELDS)
+        total = newer_count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
         division = Division.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # slices of the key range, to bound memory
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):
-            cells = merged_frames(increment, base, (), division) if count or base is None else base
-            kinds = self._inferred_types(cells, plan)
-            self.columns[wanted.qualified] = [*KEYS, *plan.typed, *kinds]
-            untyped = {name: kind for name, kind in kinds.items() if statement.reads(name)}
+            cells = merged_frames(increment, base, (), division) if newer_count or base is None else base
+            inferred = self._inferred_types(cells, plan)
+            self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]
+            untyped = {name: kind for name, kind in inferred.items() if statement.reads(name)}
         result = [*KEYS, *plan.typed, *untyped]
         has_all = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
-        if bases and has_all and not count and not untyped:  # nothing to merge: the stored rows are the result
+        if bases and has_all and not newer_count and not untyped:  # nothing to merge: the stored rows are the result
             stored = [base.select(*result, "_gone") for base in bases]
             rows = reduce(lambda first, second: first.unionAll(second), stored)
         else:
@@ -201,19 +204,19 @@ class _Views:
             return None
         deltas = self._planner.deltas
         current = deltas.current_snapshot() if deltas is not None else None
-        found = [self._unflushed] if self._unflushed is not None else []
+        parts = [self._unflushed] if self._unflushed is not None else []
         if current is not None:
             rows = at_snapshot(self._spark, self._names.deltas, current.snapshot_id)
-            found.append(rows.where(_above(plan.parts.merged_up_to)))
+            parts.append(rows.where(_above(plan.parts.merged_up_to)))
         wanted = sf.col("table_name") == plan.name
         if plan.gateways.names:
-            among = sf.col("gateway").isin(*plan.gateways.names)
-            wanted &= ~among if plan.gateways.others else among
+            of_named_gateways = sf.col("gateway").isin(*plan.gateways.names)
+            wanted &= ~of_named_gateways if plan.gateways.others else of_named_gateways
         if plan.parts.upto is not None:
             wanted &= sf.col("arrival") <= plan.parts.upto
-        if not found:
+        if not parts:
             return None
-        return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), found).where(wanted)
+        return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts).where(wanted)
 
 
 def _above(marks: Mapping[str, int]) -> Column:

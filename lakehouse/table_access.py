@@ -91,13 +91,13 @@ def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
 
 def _open_catalogue(name: str, settings: Mapping[str, str]) -> Catalog:
     """Open a Spark catalogue by pyiceberg, with the session's settings of it."""
-    kind, uri = settings.get("type"), settings.get("uri", "")
-    if kind == "jdbc":
+    catalogue_type, uri = settings.get("type"), settings.get("uri", "")
+    if catalogue_type == "jdbc":
         uri = _sqlalchemy_url(uri, settings) or ""
-    if kind not in ("jdbc", "rest") or not uri:
+    if catalogue_type not in ("jdbc", "rest") or not uri:
         raise ConfigurationError(
-            f"the catalogue {name} is of type {kind!r} at {settings.get('uri', '')!r}; it must be of type jdbc on "
-            "SQLite or Postgres, or of type rest: set lake.catalog_uri"
+            f"the catalogue {name} is of type {catalogue_type!r} at {settings.get('uri', '')!r}; it must be of type "
+            "jdbc on SQLite or Postgres, or of type rest: set lake.catalog_uri"
         )
     return open_iceberg(name, uri, settings)
 
@@ -109,8 +109,8 @@ def _sqlalchemy_url(uri: str, settings: Mapping[str, str]) -> str | None:
     if not uri.startswith(_POSTGRES):
         return None
     user, password = (quote(settings.get(f"jdbc.{part}", ""), safe="") for part in ("user", "password"))
-    place = uri.removeprefix(f"{_POSTGRES}//")
-    return f"postgresql+psycopg://{user}{f':{password}' if password else ''}{'@' if user else ''}{place}"
+    host_and_database = uri.removeprefix(f"{_POSTGRES}//")
+    return f"postgresql+psycopg://{user}{f':{password}' if password else ''}{'@' if user else ''}{host_and_database}"
 
 
 class TableSize(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Defines the lake's Iceberg tables: names, columns and properties; creates them, and adds columns to state tables.
 
-`deltas` has the history of all accepted deltas. A state table has the current rows of one synced table, merged from the
-history. All modules of `lakehouse` call it.
+`deltas` has the history: all deltas (changes of one row) that gateways have accepted from clients. A state table has
+the current rows of one synced table, merged from the history. All modules of `lakehouse` call this module.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class StateTable(msgspec.Struct, frozen=True):
     """Gateway → the arrival up to which its deltas are merged."""
     has_new_columns: bool
     """Whether columns were added by this merge, or by one that was killed, so that earlier rows have null in them."""
-    rejects: bool = False
+    ever_rejected: bool = False
     """Whether values of the table were ever written to the table `rejected`, because they did not fit their column."""
     discarded: tuple[str, ...] = ()
     """Columns of the schema that were not added, because of the table's contract."""
@@ -295,7 +295,7 @@ def ensure_state(
     name = names.state(schema.table)
     version = version_if_there(spark, name)
     if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
-        typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
+        typed = "".join(f", {_column(column, schema_type)}" for column, schema_type in wanted.items())
         _ensure_namespace(spark, names.catalogue, names.tables)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({STATE_FIELDS}{typed}) USING iceberg "
@@ -305,7 +305,8 @@ def ensure_state(
         _upgrade(spark, name, version, _STATE_PROPERTIES)
     stored = typed_columns(spark, name)
     by_lower_name = {column.lower(): column for column in stored}
-    missing = {column: kind for column, kind in wanted.items() if column.lower() not in by_lower_name}
+    missing = {column: schema_type for column, schema_type in wanted.items() if column.lower() not in by_lower_name}
+    # columns whose name differs from a stored one's only in case
     discarded = tuple(column for column in wanted if by_lower_name.get(column.lower(), column) != column)
     if missing and contract == "freeze":
         raise SchemaError(
@@ -316,10 +317,10 @@ def ensure_state(
         discarded, missing = (*discarded, *missing), {}
     unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]")) if version is not None else []
     if missing:
-        if version is not None:
+        if version is not None:  # before the columns are added, so that a killed run leaves a record
             set_properties(spark, name, {UNFILLED_PROPERTY: json.dumps([*unfilled, *missing])})
         crash_point("tables.growing")
-        added = ", ".join(_column(column, kind) for column, kind in missing.items())
+        added = ", ".join(_column(column, schema_type) for column, schema_type in missing.items())
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
         crash_point("tables.grown")
         stored |= missing
@@ -332,7 +333,7 @@ def ensure_state(
         version.snapshot_id,
         marks_of(version),
         has_new_columns=bool(missing or unfilled),
-        rejects=REJECTED_PROPERTY in version.properties,
+        ever_rejected=REJECTED_PROPERTY in version.properties,
         discarded=discarded,
     )
 
@@ -410,9 +411,9 @@ def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> 
     return False
 
 
-def _column(name: str, kind: str) -> str:
+def _column(name: str, schema_type: str) -> str:
     """Return a typed column as Spark's SQL declares it."""
-    return f"`{name}` {SPARK_TYPES[kind]} COMMENT '{kind}'"
+    return f"`{name}` {SPARK_TYPES[schema_type]} COMMENT '{schema_type}'"
 
 
 def _properties(properties: dict[str, str]) -> str:

@@ -83,7 +83,7 @@ def prepare_worker() -> None:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A task's error, in a form that can be sent as JSON."""
+    """A task's error, in a form that can be sent to the driver as JSON."""
 
     kind: str
     """Name of its class in `lakesync.model.errors`."""

@@ -1,8 +1,8 @@
 """The Dagster code location: assets, checks, jobs, schedules, sensors and resources.
 
-Dagster imports it and reads `defs`. The schema snapshot is a file with the registered tables and connectors, which the
-schema sensor writes. Loading this module reads the file and the settings, and opens no connection, so the location can
-also be loaded while staging or Spark is away.
+Dagster imports this module and reads `defs`. Loading it reads the settings and the schema snapshot, a file with the
+registered tables and connectors that the schema sensor writes. It opens no connection, so the location can also be
+loaded while the staging store or Spark cannot be reached.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 """Creates the jobs of the code location. Those of maintenance and audits have a schedule, the others have sensors.
 
-A schedule requests runs for what has changed since its last maintenance or audit. A mark in staging has the state and
-time of the last one. Here the state of a table is the id of its newest Iceberg snapshot. Each job has a tag with the
-slot of its runs: Dagster runs only so many runs of a slot at once. `lakesync_dagster.definitions` calls this module.
+A schedule requests runs for the tables that have changed since their last maintenance or audit: a mark in the staging
+store has the table's state then (here the id of its newest Iceberg snapshot) and the time. Each job has a tag with the
+slot of its runs, a kind of run such as `flush`: Dagster limits how many runs of a slot are in progress at once.
+`lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,7 +213,7 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
 
 
 def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the assets to audit: those that have changed since an audit found no fault in them, or a week ago did so.
+    """Return the assets to audit: they have changed since the last audit without a fault, or it is a week old.
 
     Args:
         config: the project's configuration.
@@ -222,6 +223,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
     Raises:
         LakeUnavailableError: the catalogue cannot be read.
     """
+    # state tables, which have a namespace, and the history
     parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
@@ -239,9 +241,11 @@ def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, st
     """Return part → the id of the newest snapshot of its table, as text."""
     from lakesync.analysis.lake_marks import snapshots  # imports pyiceberg, without which the location loads faster
 
-    own, shared = config.lake.system_namespace, config.lake.namespace
+    system, shared = config.lake.system_namespace, config.lake.namespace
+    # None: a table of LakeSync itself; empty: a state table in the shared namespace
     tables = {
-        name: (own if part.namespace is None else part.namespace or shared, part.table) for name, part in parts.items()
+        name: (system if part.namespace is None else part.namespace or shared, part.table)
+        for name, part in parts.items()
     }
     found = snapshots(config, tables.values())
     return {name: str(found[table]) for name, table in tables.items()}

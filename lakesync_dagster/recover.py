@@ -15,7 +15,7 @@ UNATTENDED = (
 
 
 def recover(instance: dg.DagsterInstance) -> list[str]:
-    """Record every run without a process as ended, and free the pool slots of ended runs.
+    """Record every run without a process as ended, and free the slots of ended runs in Dagster's concurrency pools.
 
     Args:
         instance: Dagster's instance.
@@ -30,8 +30,8 @@ def recover(instance: dg.DagsterInstance) -> list[str]:
     storage = instance.event_log_storage
     if storage.supports_global_concurrency_limits:
         for run_id in storage.get_concurrency_run_ids():
-            holder = instance.get_run_by_id(run_id)
-            if holder is None or holder.is_finished:
+            owner = instance.get_run_by_id(run_id)
+            if owner is None or owner.is_finished:
                 storage.free_concurrency_slots_for_run(run_id)
     return ended
 

@@ -31,6 +31,7 @@ from lakesync_dagster.run_launcher import HOST
 from resources.compat_dagster import command_line, run_command_line
 
 LOCATION = "lakesync_dagster.definitions"
+"""The module with the code location, which is loaded again when the registered tables change."""
 MODULES = (
     LOCATION,
     "pyspark.sql.connect.session",
@@ -41,7 +42,6 @@ MODULES = (
     "lakehouse.checks",
     "lakehouse.history.flush",
     "lakehouse.table_access",
-    "lakehouse.checkpoints.publication",
     "lakehouse.checkpoints.publication",
     "lakehouse.tables.audit",
     "lakehouse.tables.increments",
@@ -56,7 +56,7 @@ _GRACE_SECONDS = 10.0
 
 
 class RunHost:
-    """Serves one request at a time and has no threads, so that it can fork safely."""
+    """Starts and ends the processes of runs. It serves one request at a time without threads, so it can fork safely."""
 
     def __init__(self, path: Path) -> None:
         """Import the modules that runs need, and listen.
@@ -172,7 +172,7 @@ class RunHost:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _reap(self) -> None:
-        """Collect ended processes, and report the runs of those that failed."""
+        """Collect ended processes, and report the runs of those that failed, each in a process of its own."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -192,6 +192,7 @@ class RunHost:
             self._loaded = version
 
     def _snapshot_version(self) -> tuple[int, int] | None:
+        """Return time and inode of the file with the registered tables, which change with it; None without a file."""
         try:
             status = self._snapshot.stat()
         except FileNotFoundError:

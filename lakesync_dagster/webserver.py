@@ -1,7 +1,8 @@
 """Dagster's webserver behind a guard against cross-site requests. `lakesync up` starts it.
 
-Dagster's own webserver executes GraphQL mutations that come by GET or as text/plain, whatever their Origin. So any page
-that the operator's browser opens could launch or delete runs. Run this one as `python -m lakesync_dagster.webserver`.
+Dagster's own webserver executes GraphQL mutations that are sent by GET or as text/plain, from pages of any origin. So
+any page that the operator's browser opens could launch or delete runs. Run this one as
+`python -m lakesync_dagster.webserver`.
 """
 
 from __future__ import annotations

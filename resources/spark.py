@@ -57,7 +57,7 @@ class SparkStatus:
         self._http.trust_env = False  # no proxy for a server on this machine
 
     def figures_of(self, tag: str) -> JobFigures | None:
-        """Return the figures of the jobs that ran under a tag, once all of them have ended.
+        """Return the figures of the jobs that ran under a tag, once all of them have ended, or after two seconds.
 
         Args:
             tag: the tag, as given to `SparkSession.addTag`.
@@ -70,15 +70,16 @@ class SparkStatus:
             jobs = self._get("jobs")
             if jobs is None:
                 return None
-            mine = [job for job in jobs if _has_tag(job, tag)]
-            if all(job["status"] != "RUNNING" for job in mine) or time.monotonic() > deadline:
+            tagged = [job for job in jobs if _has_tag(job, tag)]
+            if all(job["status"] != "RUNNING" for job in tagged) or time.monotonic() > deadline:
                 break
             time.sleep(_CHECK_SECONDS)
         # each stage is requested separately, because the list of all stages has megabytes
-        wanted = sorted({stage for job in mine for stage in job["stageIds"]})
+        wanted = sorted({stage for job in tagged for stage in job["stageIds"]})
         attempts = [attempt for stage in wanted for attempt in self._get(f"stages/{stage}?details=false") or ()]
         ran = [attempt for attempt in attempts if attempt["status"] != "SKIPPED"]
-        numbers, oldest = sorted(job["jobId"] for job in mine), min((job["jobId"] for job in jobs), default=0)
+        numbers = sorted(job["jobId"] for job in tagged)
+        oldest = min((job["jobId"] for job in jobs), default=0)
 
         def total(*fields: str) -> int:
             return sum(stage[field] for stage in ran for field in fields)
@@ -93,6 +94,7 @@ class SparkStatus:
             bytes_written=total("outputBytes"),
             shuffle_bytes=total("shuffleWriteBytes"),
             failed_tasks=total("numFailedTasks"),
+            # Spark forgets jobs from the oldest on: if it has one from before the step's first, it has all of the step
             complete=oldest == 0 or not numbers or oldest < numbers[0],
         )
 
@@ -173,7 +175,7 @@ class SparkConnectResource(LazyPySparkResource):
             self._session.addTag(self._tag)
 
     def job_figures(self) -> JobFigures | None:
-        """Return the figures of the jobs since `start_measuring`; None if Spark's UI cannot be reached."""
+        """Return the figures of the jobs since `start_measuring`; None if Spark's UI cannot be read."""
         return self._status.figures_of(self._tag) if self._status is not None else None
 
     def renew(self) -> None:

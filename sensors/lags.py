@@ -21,8 +21,8 @@ from lakesync.analysis.marks import (
     QUEUED_SECONDS,
     REPORT,
     DeadLetters,
-    Follower,
     FollowerMark,
+    FollowerPosition,
     Lag,
     Part,
     QueuedRun,
@@ -57,7 +57,7 @@ UNSTARTED = (
 UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 """Statuses of runs that have not ended."""
 
-ReadFollowers = Callable[[PipelineMarks], Sequence[Follower]]
+ReadFollowers = Callable[[PipelineMarks], Sequence[FollowerPosition]]
 """Reads from staging how far each destination, a follower of the lake, has come."""
 
 
@@ -199,7 +199,7 @@ class PipelineLags:
         return self._queued
 
     def _dead_letters(
-        self, marks: Mapping[str, str], followers: Iterable[Follower], now_ms: int
+        self, marks: Mapping[str, str], followers: Iterable[FollowerPosition], now_ms: int
     ) -> Iterator[DeadLetters]:
         """Yield counts of dead letters (values and tables set aside), each with the time of its first report."""
         last = report_in(marks)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=msgspec.Struct)
 
 _REPORTS = "number int, report string, failure string"
-"""Columns of the rows that tasks yield: number of the task, and its report or error as JSON."""
+"""Columns of the rows that tasks yield: number of the task, and a report or the task's error as JSON."""
 _REPORTS_ARROW = pa.schema([("number", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
 
 
@@ -53,6 +53,7 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
         LakeSyncError: the error of the first task that failed. It is raised when all tasks have ended.
         LakeUnavailableError: Spark cannot be reached.
     """
+    # `waiting`: a Spark task of its own for each, because it mostly waits for its database
     rows = in_tasks(spark, len(tasks), _Runner(tasks), _REPORTS, waiting=True).collect()
     raise_failure(row["failure"] for row in rows)
     reports: list[list[R]] = [[] for _ in tasks]
@@ -87,7 +88,7 @@ def task_slots(spark: SparkSession) -> int:
 
 
 class _Runner:
-    """The function that Spark runs on an executor: it runs the task with the given number."""
+    """The function that Spark runs on an executor: it runs the task with the given number, and yields its reports."""
 
     def __init__(self, tasks: Sequence[AdapterTask]) -> None:
         self._tasks = list(tasks)

@@ -1,9 +1,10 @@
 """Compares destinations with the lake by table and day, and rewrites days of a destination from the lake.
 
-A destination is a database or object store that receives the lake's deltas by a follower, whose mark says how far it is
-written. A task lets the destination compute digests: counts and checksums of its deltas and rows, by table and day. A
-Spark query computes the lake's, up to the same mark. Only digests reach the driver. The assets and checks of
-destinations call this module.
+A destination is a database or object store that receives the lake's deltas. Its mark is the newest delta of each stream
+(`GATEWAY/SHARD`) that it has received; the process that writes to it is called its follower. The comparison uses
+digests: counts and checksums of deltas and rows, by table and day. A Spark task asks the destination for its digests,
+and a Spark query computes those of the lake up to the destination's mark. Only digests reach the driver. The assets and
+checks of destinations (`assets.destinations`) call this module.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _COLUMNS_AS_JSON = (
 """A delta's columns as JSON text, in Spark's SQL."""
 
 
-class DestinationMovedError(TransientError):
+class DestinationBusyError(TransientError):
     """A destination received deltas during each attempt to compute its digests, so they cannot be compared."""
 
 
@@ -72,10 +73,11 @@ class Comparison(msgspec.Struct, frozen=True):
     """The result of comparing a destination with the lake."""
 
     progress: FollowerProgress
-    """How far the destination is written; both were compared up to there."""
+    """The destination's mark. Destination and lake were compared up to it."""
     deltas_there: int
     """Number of deltas at the destination."""
     deltas_in_lake: int
+    """Number of deltas that the destination must have."""
     rows_there: int
     """Number of rows in destination tables."""
     rows_in_lake: int
@@ -93,17 +95,18 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class DestinationDigests(msgspec.Struct, frozen=True):
-    """The digests of a destination, and how far it was written when they were computed."""
+    """The digests of a destination, and its mark when they were computed."""
 
     progress: FollowerProgress
-    """How far the destination is written."""
+    """The destination's mark."""
     digests: list[Digest]
     tables: tuple[str, ...]
     """Names of its destination tables."""
     set_aside: list[SuspendedTable] = []
+    """Destination tables that could not be written, as in `Comparison`."""
     dead_letters: int = 0
     is_consistent: bool = True
-    """Whether the mark was the same before and after. Otherwise the digests belong to no single mark."""
+    """Whether the mark was the same before and after. Otherwise the digests cannot be compared with the lake's."""
 
 
 class DigestTask(NamedTuple):
@@ -114,7 +117,7 @@ class DigestTask(NamedTuple):
     """UTC days of arrival, as days since 1970; empty for all."""
 
     def run(self) -> Iterator[DestinationDigests]:
-        """Compute the digests, again if the destination's mark moved meanwhile. Yield one result.
+        """Compute the digests, again if the destination received deltas meanwhile. Yield one result.
 
         Raises:
             AdapterError: an adapter cannot be read.
@@ -128,22 +131,22 @@ class DigestTask(NamedTuple):
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
             for _ in range(_ATTEMPTS):
-                before = read_follower_progress(adapter, follower.name, follower.selection)
-                found = _digests(adapter, scope, target.name)
+                progress = read_follower_progress(adapter, follower.name, follower.selection)
+                digests = _digests(adapter, scope, target.name)
                 for tier in cold:
-                    found += _digests(tier, replace(scope, schemas=()), target.name)
-                is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == before
+                    digests += _digests(tier, replace(scope, schemas=()), target.name)
+                is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == progress
                 if is_consistent:
                     break
             suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
-            letters = len(adapter.dead_letters(_MAX_LETTERS)) if isinstance(adapter, TableIsolation) else 0
+            dead_letters = len(adapter.dead_letters(_MAX_LETTERS)) if isinstance(adapter, TableIsolation) else 0
             yield DestinationDigests(
-                before, found, tuple(each.table for each in schemas), suspended, letters, is_consistent
+                progress, digests, tuple(each.table for each in schemas), suspended, dead_letters, is_consistent
             )
 
 
 def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> DigestScope:
-    """Return what an adapter computes digests of.
+    """Return the scope of a comparison: the tables, gateways and days that an adapter computes digests of.
 
     Args:
         follower: the destination's follower.
@@ -166,27 +169,27 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
     Raises:
         AdapterError: the destination cannot be read.
         ConfigurationError: its adapter does not support digests.
-        DestinationMovedError: it received deltas during each attempt.
+        DestinationBusyError: it received deltas during each attempt.
         LakeUnavailableError: Spark cannot be reached.
     """
     numbers = tuple(map(day_number, days))
-    (there,) = one_report_each(spark, [DigestTask(follower, numbers)], DestinationDigests)
-    if not there.is_consistent:
-        raise DestinationMovedError(
+    (destination,) = one_report_each(spark, [DigestTask(follower, numbers)], DestinationDigests)
+    if not destination.is_consistent:
+        raise DestinationBusyError(
             f"{follower.target.name} took deltas during each of {_ATTEMPTS} attempts to compute its digests; "
             "compare it again when it is up to date"
         )
-    schemas = [each for each in follower.schemas if each.table in there.tables]
-    lake = lake_digests(spark, there.progress, {each.table: each.soft_delete for each in schemas}, names, numbers)
+    schemas = [each for each in follower.schemas if each.table in destination.tables]
+    lake = lake_digests(spark, destination.progress, {each.table: each.soft_delete for each in schemas}, names, numbers)
     return Comparison(
-        there.progress,
-        sum(each.deltas for each in there.digests),
+        destination.progress,
+        sum(each.deltas for each in destination.digests),
         sum(each.deltas for each in lake),
-        sum(each.rows for each in there.digests),
+        sum(each.rows for each in destination.digests),
         sum(each.rows for each in lake),
-        diff_digests(lake, there.digests),
-        there.set_aside,
-        there.dead_letters,
+        diff_digests(lake, destination.digests),
+        destination.set_aside,
+        destination.dead_letters,
     )
 
 
@@ -202,15 +205,16 @@ def lake_digests(
 
     Args:
         spark: an open Spark session.
-        reached: how far the destination is written, and its tables and gateways.
-        tables: destination table → whether deleted rows stay in it.
+        reached: the destination's mark, with the tables and gateways that it receives.
+        tables: destination table → whether deleted rows stay in it (soft delete).
         names: catalogue and namespaces of the lake's tables.
         days: UTC days of arrival, as days since 1970; empty for all.
     """
-    if not reached.streams:
+    if not reached.streams:  # the destination has received nothing
         return []
     ensure_deltas(spark, names)
     deltas = selected(spark.table(names.deltas), reached.selection)
+    # -1, before every arrival, for a stream of which the destination has nothing
     deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
     found = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
@@ -226,8 +230,13 @@ def lake_digests(
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
     """Return the digests of the rows that the deltas merge to.
 
-    Values need not be merged. A row is visible if the newest stamp of its writes is greater than that of its deletes,
-    as in M2 of `docs/spec.md`.
+    Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp of its
+    writes is greater than that of its deletes (rule M2 of `docs/spec.md`).
+
+    Args:
+        deltas: the deltas of destination tables.
+        tables: destination table → whether deleted rows stay in it.
+        days: UTC days of arrival, as days since 1970; empty for all.
     """
     soft = [table for table, is_soft in tables.items() if is_soft]
     stamp = "struct(hlc, client_id)"
@@ -273,7 +282,11 @@ class RebuildReport(msgspec.Struct, frozen=True):
 
 
 class RebuildTask(NamedTuple):
-    """The Spark task that rewrites the flush batches with deltas of some days, each batch as a whole."""
+    """The Spark task that rewrites days of a destination.
+
+    A flush writes deltas to the history in batches. The task rewrites each batch that has deltas of the days, as a
+    whole, because destinations store deltas by batch.
+    """
 
     follower: Follower
     ranges: Sequence[ArrivalRange]
@@ -304,8 +317,8 @@ class RebuildTask(NamedTuple):
                 batch.filter(pc.is_in(batch.column("batch_id"), batches))
                 for batch in in_order(self.ranges, self.after, self.until, follower.selection, HISTORY_COLUMNS)
             )
-            filled = (batch for batch in history if batch.num_rows)
-            yield RebuildReport(restore(adapter, follower.name, filled, scope, cold, ColdTierContents(cold)))
+            not_empty = (batch for batch in history if batch.num_rows)
+            yield RebuildReport(restore(adapter, follower.name, not_empty, scope, cold, ColdTierContents(cold)))
 
 
 def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames = NAMES) -> dict[date, int]:
@@ -333,11 +346,11 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
         adapter.close()
     tasks = [_rebuild_task(spark, follower, reached, day, names) for day in days]
     written: dict[date, int] = {}
-    for start in range(0, len(tasks), writers):
+    for start in range(0, len(tasks), writers):  # as many days at a time as the adapter allows writers
         concurrent = tasks[start : start + writers]
         reports = on_executors(spark, concurrent, RebuildReport)
-        for day, of_day in zip(days[start : start + writers], reports, strict=True):
-            written[day] = sum(report.deltas for report in of_day)
+        for day, reports_of_day in zip(days[start : start + writers], reports, strict=True):
+            written[day] = sum(report.deltas for report in reports_of_day)
     return written
 
 
@@ -352,7 +365,7 @@ def _rebuild_task(
     if reached.streams:
         deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
     else:
-        deltas = deltas.where("false")
+        deltas = deltas.where("false")  # the destination has received nothing
     of_day = deltas.where(sf.col("day") == sf.lit(day.isoformat()).cast("date"))
     batches = of_day.select("batch_id").distinct()
     arrivals_of_batches = (
@@ -364,9 +377,9 @@ def _rebuild_task(
     after: dict[str, int] = {}
     until: dict[str, int] = {}
     for row in arrivals_of_batches:
-        name = f"{row['gateway']}/{row['shard']}"
-        after[name] = min(after.get(name, row["first"] - 1), row["first"] - 1)
-        until[name] = max(until.get(name, row["last"]), row["last"])
+        stream = f"{row['gateway']}/{row['shard']}"
+        after[stream] = min(after.get(stream, row["first"] - 1), row["first"] - 1)
+        until[stream] = max(until.get(stream, row["last"]), row["last"])
     ranges: list[ArrivalRange] = []
     if after and version.snapshot_id is not None:
         with open_table(spark, names.deltas) as table:

@@ -1,7 +1,9 @@
-"""Turns the destinations, flows and migrations that `lakesync.toml` declares into tasks for Spark.
+"""Turns the destinations, flows and migrations that `lakesync.toml` declares into the tasks that Spark runs.
 
-A task writes to a backend, copies from one to another, or erases in one. Assets and sensors call this module. Importing
-it loads neither Spark nor a database driver.
+A backend is a database or object store, or a combination of them. A destination is a backend that receives the lake's
+deltas; a flow copies deltas from one backend to another; a migration copies whole tables once. An erasure deletes a
+row's or client's data from all of them. Assets and sensors call this module. Importing it loads neither Spark nor a
+database driver.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import msgspec
 from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import SingleBackend, WriteTarget, resolve_backend, single_backends, write_targets
-from lakesync.analysis.marks import Follower, FollowerMark
+from lakesync.analysis.marks import FollowerMark, FollowerPosition
 from lakesync.config.backends import LAKE, DeclaredDestination
 from lakesync.model import hlc
 from lakesync.model.hlc import wall_clock
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class DestinationTarget(NamedTuple):
-    """One adapter that a destination writes to. It follows the lake's history with a mark of its own."""
+    """One database or object store (adapter) that a destination writes to, with its own mark in the lake's history."""
 
     destination: str
     """Name of the destination in `lakesync.toml`."""
@@ -42,7 +44,7 @@ class DestinationTarget(NamedTuple):
 
     @property
     def mark_name(self) -> str:
-        """Name of the mark that says up to which deltas the adapter is written, in staging and at the adapter."""
+        """Name of the mark, in staging and at the adapter: the newest delta of each stream that the adapter has."""
         return destination_mark(self.destination, self.target.name)
 
     @property
@@ -66,12 +68,12 @@ def destination_targets(config: Config) -> Iterator[DestinationTarget]:
             yield DestinationTarget(name, declared, target)
 
 
-def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock) -> list[Follower]:
-    """Return the progress of each destination's adapter, as its latest run reported it to staging.
+def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock) -> list[FollowerPosition]:
+    """Return the mark of each destination's adapter, as its latest run reported it to staging.
 
-    An adapter that never ran, or whose selection of tables has changed, has no progress. If an adapter continues
-    without a table that it could not write (a suspended table), and that table's retry is due, its marks are lowered
-    by one so that it counts as behind.
+    It is empty for an adapter that never ran, or whose selection of tables has changed since. A table that an adapter
+    could not write is suspended, and the others go on. If its retry is due, the adapter's marks are lowered by one, so
+    that sensors find the adapter behind and request a run.
 
     Args:
         config: the project's configuration, which declares the destinations.
@@ -79,30 +81,29 @@ def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wa
         wall: returns the server wall time in milliseconds since 1970.
     """
     marks = store.marks()
-    found = []
+    positions = []
     for each in destination_targets(config):
         text = marks.get(each.mark_name)
         mark = msgspec.json.decode(text, type=FollowerMark) if text is not None else None
-        streams = mark.streams if mark is not None and mark.choice == each.selection else {}
+        streams = mark.streams if mark is not None and mark.selection == each.selection else {}
         if mark is not None and mark.retry_ms is not None and mark.retry_ms <= wall():
             streams = {stream: arrival - 1 for stream, arrival in streams.items()}
-        found.append(Follower(each.mark_name, streams, frozenset(each.declared.gateways)))
-    return found
+        positions.append(FollowerPosition(each.mark_name, streams, frozenset(each.declared.gateways)))
+    return positions
 
 
-def follower_task(store: GatewayStore, each: DestinationTarget) -> destinations.Follower:
-    """Return the task that writes to one adapter of a destination.
+def follower_of(store: GatewayStore, destination: DestinationTarget) -> destinations.Follower:
+    """Return what the Spark tasks need that write to one adapter of a destination.
 
     Args:
         store: the staging store, which has the schemas.
-        each: the destination's adapter.
+        destination: the destination's adapter.
     """
-    from lakehouse.backends.destinations import Follower as Task
-    from lakehouse.backends.destinations import selection_of
+    from lakehouse.backends.destinations import Follower, selection_of
 
-    selection = selection_of(each.target, each.declared.gateways)
-    schemas = registered(store).of(selection.tables, selection.without) if each.declared.rows else ()
-    return Task(each.mark_name, each.target, selection, schemas)
+    selection = selection_of(destination.target, destination.declared.gateways)
+    schemas = registered(store).of(selection.tables, selection.without) if destination.declared.rows else ()
+    return Follower(destination.mark_name, destination.target, selection, schemas)
 
 
 def flow_tasks(config: Config, store: GatewayStore, name: str, declared: DeclaredFlow) -> list[Flow]:
@@ -152,7 +153,7 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
         name: the migration's name.
         declared: the migration's declaration.
         table: the table to copy.
-        day: the UTC day to copy, by hlc.
+        day: the UTC day whose deltas are copied, by their hlc (the client's timestamp).
     """
     from lakehouse.backends.moves import Migration
     from lakesync.adapters.transfer.migration import MigrationScope
@@ -174,18 +175,18 @@ def _first_hlc(day: date) -> int:
 
 
 def target_erasures(
-    each: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
+    destination: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
     """Return the erasure at one adapter of a destination and at the cold tiers behind it.
 
     Args:
-        each: the destination's adapter.
+        destination: the destination's adapter.
         store: the staging store, which has the schemas.
         requests: what is erased.
     """
     from lakehouse.backends.erasures import BackendErasure
 
-    target, schemas = each.target, follower_task(store, each).schemas
+    target, schemas = destination.target, follower_of(store, destination).schemas
     return [BackendErasure(SingleBackend(target.name, target.uri), requests, schemas, target.cold)]
 
 
@@ -225,10 +226,11 @@ def backend_erasures(
     Args:
         config: the project's configuration, which declares the backends.
         backends: names of backends in the configuration.
-        _store: not used; steps of the erasure call all functions that return erasures with the same arguments.
+        _store: not used. The asset `erasure` calls this function and the two above with the same last arguments.
         requests: what is erased.
     """
     from lakehouse.backends.erasures import BackendErasure
 
-    found = (each for name in backends if name != LAKE for each in single_backends(resolve_backend(config, name)))
-    return [BackendErasure(each, requests) for each in {each.name: each for each in found}.values()]
+    adapters = (each for name in backends if name != LAKE for each in single_backends(resolve_backend(config, name)))
+    by_name = {adapter.name: adapter for adapter in adapters}
+    return [BackendErasure(adapter, requests) for adapter in by_name.values()]

@@ -1,13 +1,14 @@
-"""Erases in backends beyond the lake: a Spark task opens each backend and deletes what requests cover.
+"""Carries out erasure requests in backends, the databases and object stores to which the lake's deltas were copied.
 
-A backend is a database or object store to which deltas were copied. It keeps covered deltas without their contents, so
-that counts still agree. `lakehouse.backends.declared` finds the backends; the steps of the asset `erasure` call this
-module.
+A request covers the data of one row or one client. A Spark task opens each backend and removes the contents of covered
+deltas; the empty deltas stay, so that their number still agrees with the lake's. `lakehouse.backends.declared` finds
+the backends, and the steps of the asset `erasure` call this module.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,21 +53,22 @@ class BackendErasure(msgspec.Struct, frozen=True):
     """The filter of the flow that writes to the backend; None if no flow does."""
 
     def run(self) -> Iterator[ErasedCounts]:
-        """Erase in the cold tiers, then in the backend."""
-        deltas, touched = 0, set[TouchedRow]()
+        """Erase in the cold tiers, then in the backend, and yield one report."""
+        deltas = 0
+        touched: set[TouchedRow] = set()  # rows with erased deltas in a cold tier; the backend recomputes them
         with ExitStack() as closing:
-            for cold in (each for place in self.cold for each in single_backends(place)):
+            for cold in (each for tier in self.cold for each in single_backends(tier)):
                 (adapter,) = open_backends([cold], closing)
-                done = require_redactable(adapter, cold.name).redact(self.requests)
-                deltas += done.deltas
-                touched.update(done.touched)
+                redacted = require_redactable(adapter, cold.name).redact(self.requests)
+                deltas += redacted.deltas
+                touched.update(redacted.touched)
             older = ColdTierContents(open_backends(self.cold, closing))
             transform = older if self.row_filter is None else FilteredContents(self.row_filter, older)
             (adapter,) = open_backends([self.backend], closing)
-            done = require_redactable(adapter, self.backend.name).redact(
+            redacted = require_redactable(adapter, self.backend.name).redact(
                 self.requests, self.schemas, transform, touched
             )
-        yield ErasedCounts(deltas + done.deltas, done.rows)
+        yield ErasedCounts(deltas + redacted.deltas, redacted.rows)
 
 
 def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -> ErasedCounts:
@@ -89,9 +91,10 @@ def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -
 def redactions(
     spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames
 ) -> tuple[RedactionRequest, ...]:
-    """Convert erasure requests for adapters.
+    """Convert erasure requests of staging to the form that adapters take.
 
-    Adapters do not know shards: a client's request for some shards becomes one for the tables with deltas in these.
+    Adapters do not know shards. So an erasure of a client in some shards (staging stores that each have some tables)
+    becomes one for the tables in which the client has deltas there.
 
     Args:
         spark: an open Spark session.
@@ -102,12 +105,12 @@ def redactions(
         LakeUnavailableError: Spark cannot be reached.
     """
     found = []
-    for each in (one for mine in requests.values() for one in mine):
-        tables: tuple[str, ...] = ()
+    for each in chain.from_iterable(requests.values()):
+        tables: tuple[str, ...] = ()  # all
         if each.client_id is not None and each.shards:
             rows = deltas_of([each]).select(spark, names.deltas, "table_name").distinct().collect()
             tables = tuple(sorted(row["table_name"] for row in rows))
-            if not tables:
+            if not tables:  # nothing to erase; without tables the request would cover all of them
                 continue
         found.append(RedactionRequest(each.gateway, each.hlc, each.table, each.row_id, each.client_id, tables))
     return tuple(found)

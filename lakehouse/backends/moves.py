@@ -87,7 +87,8 @@ class Flow(msgspec.Struct, frozen=True):
     def run(self) -> Iterator[FlowStep]:
         """Copy new deltas, then the range to copy again. Yield a step for each page.
 
-        A `LoadBarrier` keeps the flow from reading a part of a load that is still in progress.
+        The source may be a destination that tasks are filling in parallel (a load). A `LoadBarrier` keeps the flow from
+        reading deltas before the load is complete.
         """
         with ExitStack() as closing:
             source, target, *cold = open_backends(
@@ -134,7 +135,7 @@ class LakeFlow(NamedTuple):
     its end: first and last arrival. None to push new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
-        """Push new deltas page by page, then the range to copy again.
+        """Push new deltas page by page, then the range to copy again. Yield a step for each page.
 
         A row that no longer matches the filter is not pushed, even if it matched before.
         """
@@ -147,7 +148,7 @@ class LakeFlow(NamedTuple):
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
             query = new_deltas_query(progress, self.row_filter, until=until)
-            # the last argument: which rows the target has already; a push to the lake does not ask
+            # The last argument returns which rows the target has already; a flow into the lake does not look.
             for scanned, deltas, after in filtered_pages(readable, query, progress, self.row_filter, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
@@ -155,8 +156,8 @@ class LakeFlow(NamedTuple):
                 progress_file.write(progress)
                 yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
             if self.replay_range:
-                low, high = self.replay_range
-                query = DeltaQuery(since=low - 1, until=high, tables=self.row_filter.tables, limit=PAGE_DELTAS)
+                first, last = self.replay_range
+                query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables, limit=PAGE_DELTAS)
                 for scanned, deltas, _ in filtered_pages(readable, query, progress, self.row_filter, lambda *_: set()):
                     _push(intake, deltas, self.into)
                     yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas), is_replay=True)
@@ -186,10 +187,10 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
 
 def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
     """Push deltas in the name of the clients that wrote them, to the gateway `into`, or if None to each one's own."""
-    by_writer: dict[tuple[str, str], list[RowDelta]] = {}
+    by_gateway_and_client: dict[tuple[str, str], list[RowDelta]] = {}
     for each in from_arrow(deltas):
-        by_writer.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
-    for (gateway, client), pushed in by_writer.items():
+        by_gateway_and_client.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
+    for (gateway, client), pushed in by_gateway_and_client.items():
         for start in range(0, len(pushed), DELTAS_PER_PUSH):
             intake.push(gateway, encode_push(SyncPush(client, tuple(pushed[start : start + DELTAS_PER_PUSH]))))
 
@@ -204,7 +205,7 @@ class Tiering(msgspec.Struct, frozen=True):
     hot: Backend
     cold: Backend
     since: int
-    """Only deltas with a later hlc than this are moved."""
+    """The hlc (client's timestamp) after which deltas are moved."""
     until: int | None
     """The last hlc that is moved; None for no limit."""
 
@@ -212,7 +213,8 @@ class Tiering(msgspec.Struct, frozen=True):
         """Move the deltas, and yield one report."""
         with ExitStack() as closing:
             hot, cold = open_backends([self.hot, self.cold], closing)
-            yield LifecycleAdapter(hot, cold, 0).move_range(self.since, self.until)
+            tiers = LifecycleAdapter(hot, cold, max_age_ms=0)  # the age is not used, because the range is given
+            yield tiers.move_range(self.since, self.until)
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -277,11 +279,12 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
         hot, cold = open_backends([tiers.hot, tiers.cold], closing)
         progress = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
         while True:
+            # `any_scope`: if an earlier run left an unfinished move, this is its division; it is finished first
             division = begin_division(hot, scope, progress, max_writers(cold), DELTAS_PER_RANGE, any_scope=True)
-            tasks = [Tiering(tiers.hot, tiers.cold, *each) for each in division.ranges()]
+            tasks = [Tiering(tiers.hot, tiers.cold, each.since, each.until) for each in division.ranges()]
             reports += one_report_each(spark, tasks, TierReport)
             end_division(division, progress)
-            if division.scope == scope:  # otherwise it was the rest of an earlier run's move
+            if division.scope == scope:
                 return _sum_tier_reports(reports)
 
 

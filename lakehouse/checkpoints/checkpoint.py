@@ -152,7 +152,7 @@ def make_checkpoint(
 
     Raises:
         IntegrityError: a table has deltas later than the cut point, or a change of sync rules was not yet applied to
-            all rows at the cut point. Make the checkpoint at a later one.
+            all rows at the cut point. Make the checkpoint at a later cut point.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
     gateway, arrival = cut_point.gateway, cut_point.arrival
@@ -161,6 +161,7 @@ def make_checkpoint(
             f"at {arrival} the rows of {gateway} did not follow the changed rules yet; make the checkpoint at a later "
             "arrival"
         )
+    # before the first merge, so that a lost staging store can be rebuilt from the lake
     store_config(spark, gateway, store.gateway_config(gateway), store.connectors(gateway), names)
     newest = store.newest_checkpoint(gateway)
     if newest is not None and newest.arrival >= arrival:
@@ -172,13 +173,12 @@ def make_checkpoint(
         contract = contracts.get(schema.table, "evolve")
         return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
 
-    found = in_parallel(spark, merged_snapshot, ordered)
-    snapshots = dict(zip((schema.table for schema in ordered), found, strict=True))
+    snapshot_ids = in_parallel(spark, merged_snapshot, ordered)
+    snapshots = dict(zip((schema.table for schema in ordered), snapshot_ids, strict=True))
+    filled = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
     before = _reusable(store, newest, cut_point)
-    if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
-        table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
-    }:
-        return before
+    if before is not None and {each.table: each.snapshot_id for each in before.tables} == filled:
+        return before  # no table has changed
     target = _Target(
         gateway,
         arrival,
@@ -259,7 +259,11 @@ class _Target(NamedTuple):
 
 
 def _reusable(store: ErasureStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:
-    """Return the newest checkpoint; None if sync rules, epoch or shards have changed since, or data were erased."""
+    """Return the newest checkpoint if frames of it may be linked into a new one, otherwise None.
+
+    They may not if sync rules, epoch (the staging store's copy of the gateway) or shards have changed since, or if data
+    were erased.
+    """
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         cut_point.epoch,
         cut_point.rules_version,
@@ -307,7 +311,7 @@ def _table_frames(
     written = _frames(spark, name, snapshot, gateway, f"{target.directory}/{table}", table, arrival)
     files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
-    if highest > arrival:
+    if highest > arrival:  # a checkpoint must be the state at exactly its arrival
         raise IntegrityError(
             f"{name} has deltas of {gateway} up to arrival {highest}, later than the checkpoint's {arrival}; make the "
             f"checkpoint at {highest} or later"

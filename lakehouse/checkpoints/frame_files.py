@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 
 WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
+"""What a task reports about its file, as one row; `uri` is empty if all of its rows are deleted ones."""
 WRITTEN = pa.schema(
     [("uri", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("highest_arrival", pa.int64())]
 )
-"""What a task reports about its file, as one row; `uri` is empty if all of its rows are deleted ones."""
+"""`WRITTEN_SCHEMA` as a schema of Arrow."""
 
 _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
 """The columns of a state table that are read; `_gone` marks deleted rows."""
@@ -86,8 +87,8 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
     is_atomic = on_s3(uri)
     file_system, path = file_system_of(uri)
     highest = _HighestArrival()
-    following = iter(frames(highest.record(batches), table, arrival))
-    first = next(following, None)
+    remaining = iter(frames(highest.record(batches), table, arrival))
+    first = next(remaining, None)
     if first is None:
         return _written("", 0, 0, highest.value)
     temporary = path if is_atomic else f"{path}.{uuid.uuid4().hex}.tmp"
@@ -97,7 +98,7 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
     try:
         with file_system.open_output_stream(temporary) as file:
             file.write(first.data)
-            for frame in following:
+            for frame in remaining:
                 file.write(frame.data)
                 rows += frame.rows
                 size += len(frame.data)
@@ -181,25 +182,25 @@ def frames(
     Raises:
         ValueError: one row is larger than a frame may be.
     """
-    ending = encode_response(SyncResponse((), arrival))  # the message's last fields, after its rows
+    last_fields = encode_response(SyncResponse((), arrival))  # the fields of a message after its rows
     parts: list[memoryview | bytes] = []  # encoded rows of the next frame
-    rows, size = 0, len(ending)
+    rows, size = 0, len(last_fields)
     for batch in batches:
         messages = row_messages(batch, table)
         ends = messages.ends
-        first = begin = 0
-        while first < len(ends):
-            # number of rows, from `first` on, that still fit into the frame
-            count = int(np.searchsorted(ends[first:], begin + limit - size, side="right"))
+        first_row = begin_byte = 0
+        while first_row < len(ends):
+            # number of rows, from `first_row` on, that still fit into the frame
+            count = int(np.searchsorted(ends[first_row:], begin_byte + limit - size, side="right"))
             if not count and rows:  # the frame is full
-                yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)
-                parts, rows, size = [], 0, len(ending)
+                yield Frame(encode_checkpoint_frame(b"".join([*parts, last_fields])), rows)
+                parts, rows, size = [], 0, len(last_fields)
                 continue
-            last = first + max(1, count)  # a row that is larger than a frame is rejected by `encode_checkpoint_frame`
-            end = int(ends[last - 1])
-            parts.append(messages.data[begin:end])
-            rows += last - first
-            size += end - begin
-            first, begin = last, end
+            end_row = first_row + max(1, count)  # `encode_checkpoint_frame` rejects a row that is larger than a frame
+            end_byte = int(ends[end_row - 1])
+            parts.append(messages.data[begin_byte:end_byte])
+            rows += end_row - first_row
+            size += end_byte - begin_byte
+            first_row, begin_byte = end_row, end_byte
     if rows:
-        yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)
+        yield Frame(encode_checkpoint_frame(b"".join([*parts, last_fields])), rows)

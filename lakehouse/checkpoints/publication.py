@@ -1,11 +1,10 @@
 """Makes the checkpoints of all gateways, one after the other, deletes superseded files, and checks the newest ones.
 
-A checkpoint has all rows of a gateway as of one arrival, its cut point: new clients start from it. Every push before
-the run has an arrival up to the cut point. The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, make
-and delete checkpoints here.
-
-The check of the asset `checkpoint` compares the files of a published checkpoint with the Iceberg snapshots that they
-were made from. The files have the visible rows of the gateway's tables, as frames (protobuf messages).
+New clients of a gateway start from its checkpoint: all its rows as of one arrival (the gateway's timestamp of a push),
+which is called the cut point and includes every push from before the run. The files of a checkpoint have the visible
+rows as frames (protobuf messages). The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, make and delete
+checkpoints here. The check of the asset `checkpoint` compares a published checkpoint's files with the Iceberg snapshots
+from which they were made.
 """
 
 from __future__ import annotations
@@ -51,7 +50,10 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import CheckpointStore, GatewayStore, PipelineStore
 
 _FRAME_NAMES = ("row_id", "sent", "fault")
-"""Columns read from frames: row id, checksum of the deltas that a client is sent, and why a file cannot be read."""
+"""Columns read from frames: row id, checksum of the deltas that a client is sent, and the error of a bad file.
+
+A row has either the first two or the third; the others are null.
+"""
 _SAME = "same"
 """Verdict on a row that is equal in the snapshot and in the frames."""
 SAMPLE = 200
@@ -89,13 +91,12 @@ def make_checkpoints(
     Raises:
         ExceptionGroup: the errors of the gateways that failed, if `on_failed` is None.
     """
-    own = config.namespaces.own
-    registered_now = registered(store, own)
+    registered_now = registered(store, config.namespaces.own)
     made: list[Checkpoint] = []
     errors: dict[str, Exception] = {}
     flushed = run_state.flushed()
     for gateway, cut_point in sorted(run_state.cut_points().items()):
-        if gateway not in flushed or cut_point.rules_version is None:
+        if gateway not in flushed or cut_point.rules_version is None:  # None while changed rules are being applied
             continue
         if gateways is not None and gateway not in gateways:
             continue
@@ -154,22 +155,23 @@ def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, na
     """Return a gateway's tables: registered ones, those in its newest checkpoint, and those of deltas since then."""
     gateway, arrival = cut_point.gateway, cut_point.arrival
     newest = store.newest_checkpoint(gateway)
-    known = {table.table for table in newest.tables} if newest else set()
+    checkpointed = {table.table for table in newest.tables} if newest else set()
     since = newest.arrival if newest else 0
-    named = tables_named(spark, gateway, since, arrival, names) if since < arrival else set()
-    return known | named | store.gateway_config(gateway).schemas.keys()
+    flushed_since = tables_named(spark, gateway, since, arrival, names) if since < arrival else set()
+    return checkpointed | flushed_since | store.gateway_config(gateway).schemas.keys()
 
 
 def _schema(
     registered_now: SchemaSnapshot, store: GatewayStore, gateway: str, table: str, config: Config
 ) -> TableSchema:
-    """Return a table's schema, joined from those of all gateways.
+    """Return a table's schema: the union of those that the gateways with this state table have registered.
 
-    For a frozen table it is the gateway's own, because further columns of other gateways would stop the merge.
+    For a table with the contract `freeze`, which rejects new columns, it is the gateway's own schema: further columns
+    of other gateways would stop the merge.
     """
     if config.contracts.get(table) == "freeze":
-        known = store.gateway_config(gateway).schemas.get(table)
-        return known.schema if known is not None else TableSchema(table, columns=())
+        own = store.gateway_config(gateway).schemas.get(table)
+        return own.schema if own is not None else TableSchema(table, columns=())
     return registered_now.state(table, config.namespaces.own.get(gateway, ""))
 
 
@@ -233,7 +235,7 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
     gateway: str
     table: str
     what: str
-    """The difference, as text."""
+    """Description of the difference, for an operator."""
     day: str = ""
     """UTC day of arrival of the rows' newest deltas, `YYYY-MM-DD`; empty if the snapshot does not have the rows."""
 
@@ -295,28 +297,30 @@ def _differences_of_all_rows(
 ) -> Iterator[CheckpointDifference]:
     """Yield the differences of all rows of a table, found by checksums of the deltas that a client is sent."""
 
-    def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def checksums_of_snapshot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             states = [stored_row(table.table, row) for row in batch.to_pylist()]
             columns = ([row.row_id for row in states], [row.arrival for row in states])
             sums = [_checksum(render.insert(row)) for row in states]
             yield pa.record_batch([*map(pa.array, columns), pa.array(sums, pa.binary())], ["row_id", "arrival", "sum"])
 
-    def framed(number: int) -> Iterator[pa.RecordBatch]:
-        for found, fault in _rows_of_file(table.frames[number], checkpoint.arrival):
-            digests_found: list[tuple[str | None, bytes | None, str | None]] = [(*each, None) for each in found]
-            digests_found += [] if fault is None else [(None, None, fault)]
-            values = zip(*digests_found, strict=True) if digests_found else ((), (), ())
-            kinds = (pa.string(), pa.binary(), pa.string())
-            yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAME_NAMES)
+    def checksums_of_file(number: int) -> Iterator[pa.RecordBatch]:
+        for rows_of_frame, fault in _rows_of_file(table.frames[number], checkpoint.arrival):
+            row_ids: list[str | None] = [row_id for row_id, _ in rows_of_frame]
+            sums: list[bytes | None] = [checksum for _, checksum in rows_of_frame]
+            faults: list[str | None] = [None] * len(rows_of_frame)
+            if fault is not None:
+                row_ids, sums, faults = [*row_ids, None], [*sums, None], [*faults, fault]
+            columns = [pa.array(row_ids, pa.string()), pa.array(sums, pa.binary()), pa.array(faults, pa.string())]
+            yield pa.record_batch(columns, _FRAME_NAMES)
 
-    stored = rows.select(*FRAME_COLUMNS).mapInArrow(digests, "row_id string, arrival bigint, sum binary")
+    stored = rows.select(*FRAME_COLUMNS).mapInArrow(checksums_of_snapshot, "row_id string, arrival bigint, sum binary")
     sent = (
-        in_tasks(spark, len(table.frames), framed, "row_id string, sent binary, fault string")
+        in_tasks(spark, len(table.frames), checksums_of_file, "row_id string, sent binary, fault string")
         .groupBy("row_id")
         .agg(sf.max("sent").alias("sent"), sf.count("*").alias("copies"), sf.collect_set("fault").alias("faults"))
     )
-    verdict = (
+    verdict = (  # null `sum`: the snapshot does not have the row; null `sent`: the frames do not have it
         sf.when(sf.col("sum").isNull(), "surplus")
         .when(sf.col("sent").isNull(), "missing")
         .when(sf.col("copies") > 1, "there more than once")
@@ -389,14 +393,14 @@ def _differences_of_rows(
     snapshot: DataFrame, table: str, uri: str, deltas: tuple[RowDelta, ...], rng: random.Random
 ) -> Iterator[str]:
     """Yield the differences of a sample of the rows in a frame."""
-    framed = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
-    sampled = rng.sample(sorted(framed), min(SAMPLE, len(framed)))
+    deltas_in_frame = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
+    sampled = rng.sample(sorted(deltas_in_frame), min(SAMPLE, len(deltas_in_frame)))
     stored = {
         row["_row"]: render.insert(stored_row(table, row))
         for row in snapshot.where(sf.col("_row").isin(sampled)).select(*FRAME_COLUMNS).toArrow().to_pylist()
     }
     for row in sampled:
-        if framed[row] != stored.get(row):
+        if deltas_in_frame[row] != stored.get(row):
             yield f"row {row!r} in {uri} is not the snapshot's"
 
 

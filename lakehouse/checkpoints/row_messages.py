@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 _RESPONSE_DELTAS = b"\x0a"
+"""Tag of the field `deltas` of a `SyncResponse`."""
 _INSERT, _UPDATE = b"\x08\x01", b"\x08\x02"
+"""A delta's field `op`: tag and value."""
 _TABLE, _ROW, _COLUMNS, _HLC, _CLIENT, _DELTA_ID = b"\x12", b"\x1a", b"\x22", b"\x29", b"\x32", b"\x3a"
 _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
-"""Field tags of `lakesync.proto`; `hlc` is a fixed64, all other fields have a length."""
+"""Tags of a delta's other fields and of a column's in `lakesync.proto`; `hlc` is a fixed64, the others have lengths."""
 
 _NOTHING = pa.scalar(b"", pa.binary())
 """An empty field, as protobuf omits default values."""
@@ -41,7 +43,7 @@ class RowMessages(NamedTuple):
 
     data: memoryview
     ends: Ints
-    """Byte at which each row ends."""
+    """Byte in `data` at which each row ends."""
 
 
 class _Cells(NamedTuple):
@@ -59,15 +61,15 @@ class _Cells(NamedTuple):
     value: pa.Array
 
     def take(self, indexes: Ints) -> _Cells:
-        at = pa.array(indexes)
+        arrow_indexes = pa.array(indexes)
         return _Cells(
             self.row[indexes],
-            self.name.take(at),
-            self.hlc.take(at),
-            self.client.take(at),
-            self.delta_id.take(at),
+            self.name.take(arrow_indexes),
+            self.hlc.take(arrow_indexes),
+            self.client.take(arrow_indexes),
+            self.delta_id.take(arrow_indexes),
             self.width[indexes],
-            self.value.take(at),
+            self.value.take(arrow_indexes),
         )
 
 
@@ -101,7 +103,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
     deltas = _deltas(states, cells)
     rows = states["_row"].take(pa.array(deltas.row))
     columns = _join_ranges(_column_messages(cells), deltas.first, deltas.cells)
-    delta_ids = _identities(cells, deltas, rows, table)
+    delta_ids = _delta_ids(cells, deltas, rows, table)
     is_first = np.diff(deltas.row, prepend=-1) > 0
     ops = pa.array([_UPDATE, _INSERT], pa.binary()).take(pa.array(is_first.astype(np.int8)))
     table_bytes = table.encode()
@@ -115,15 +117,17 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
         _with_length(_DELTA_ID, delta_ids),
     )
     counts = np.bincount(deltas.row, minlength=states.num_rows)
-    whole = _join_ranges(_with_length(_RESPONSE_DELTAS, messages), np.cumsum(counts) - counts, counts)
-    offsets = np.frombuffer(whole.buffers()[1], np.int32)[whole.offset : whole.offset + len(whole) + 1].astype(np.int64)
-    return RowMessages(memoryview(whole.buffers()[2])[offsets[0] : offsets[-1]], offsets[1:] - offsets[0])
+    encoded_rows = _join_ranges(_with_length(_RESPONSE_DELTAS, messages), np.cumsum(counts) - counts, counts)
+    offsets = np.frombuffer(encoded_rows.buffers()[1], np.int32)[
+        encoded_rows.offset : encoded_rows.offset + len(encoded_rows) + 1
+    ].astype(np.int64)
+    return RowMessages(memoryview(encoded_rows.buffers()[2])[offsets[0] : offsets[-1]], offsets[1:] - offsets[0])
 
 
 def _cells(maps: pa.Array) -> _Cells:
     """Return the cells of a column `_cells`, ordered by row and stamp, with those of one delta next to each other.
 
-    The cells of one delta keep the map's order, by column name. `_identities` relies on it: a new delta id depends on
+    The cells of one delta keep the map's order, by column name. `_delta_ids` relies on it: a new delta id depends on
     the order of the columns, and `RowState.live` orders those of a partial delta by name.
     """
     offsets = np.asarray(maps.offsets).astype(np.int64)
@@ -150,32 +154,34 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     # The first cell of a group is never the same delta as the cell before it. A further one begins another delta.
     is_mixed = np.add.reduceat(~_same_delta(cells), begins) > 1 if len(begins) else np.array([], bool)
     is_complete = ~is_mixed & (counts == cells.width[begins])
-    at = pa.array(begins)
-    ids = pc.if_else(pa.array(is_complete), cells.delta_id.take(at), pa.scalar(None, pa.string()))
-    deltas = _Deltas(cells.row[begins], begins, counts, cells.hlc.take(at), cells.client.take(at), ids)
+    first_cells = pa.array(begins)
+    ids = pc.if_else(pa.array(is_complete), cells.delta_id.take(first_cells), pa.scalar(None, pa.string()))
+    deltas = _Deltas(
+        cells.row[begins], begins, counts, cells.hlc.take(first_cells), cells.client.take(first_cells), ids
+    )
     empty = np.flatnonzero(np.bincount(cells.row, minlength=states.num_rows) == 0)
     return _with_empty_rows(deltas, empty, states["_inserted"].take(pa.array(empty))) if len(empty) else deltas
 
 
 def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
-    """Add an INSERT without columns for each row without cells."""
-    none = np.zeros(len(rows), np.int64)
+    """Add an INSERT without columns for each row without cells, such as one that was inserted without values."""
+    zeros = np.zeros(len(rows), np.int64)
     row = np.concatenate([deltas.row, rows])
     order = np.argsort(row, kind="stable")
-    at = pa.array(order)
+    arrow_order = pa.array(order)
     hlc = pc.fill_null(pc.struct_field(inserted, "hlc"), 0)
     client = pc.fill_null(pc.struct_field(inserted, "client_id"), "")
     return _Deltas(
         row[order],
-        np.concatenate([deltas.first, none])[order],
-        np.concatenate([deltas.cells, none])[order],
-        pa.concat_arrays([deltas.hlc, hlc]).take(at),
-        pa.concat_arrays([deltas.client, client]).take(at),
-        pa.concat_arrays([deltas.delta_id, pa.nulls(len(rows), pa.string())]).take(at),
+        np.concatenate([deltas.first, zeros])[order],
+        np.concatenate([deltas.cells, zeros])[order],
+        pa.concat_arrays([deltas.hlc, hlc]).take(arrow_order),
+        pa.concat_arrays([deltas.client, client]).take(arrow_order),
+        pa.concat_arrays([deltas.delta_id, pa.nulls(len(rows), pa.string())]).take(arrow_order),
     )
 
 
-def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
+def _delta_ids(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
     """Return the id of each delta. One that lacks cells of the original delta gets a new id.
 
     The new id is computed as `lakesync.model.delta.delta_id` does, from the same canonical text.
@@ -183,22 +189,24 @@ def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> p
     partial = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
     if not len(partial):
         return deltas.delta_id
-    at = pa.array(partial)
+    partial_indexes = pa.array(partial)
     counts = deltas.cells[partial]
-    begins = np.cumsum(counts) - counts
+    begins = np.cumsum(counts) - counts  # where each partial delta's cells begin when only their cells are taken
     shifts = np.repeat(deltas.first[partial] - begins, counts)
-    own = pa.array(shifts + np.arange(len(shifts)))
-    texts = _concatenated(b'{"column":', _quoted(cells.name.take(own)), b',"value":', cells.value.take(own), b"}")
+    cell_indexes = pa.array(shifts + np.arange(len(shifts)))
+    texts = _concatenated(
+        b'{"column":', _quoted(cells.name.take(cell_indexes)), b',"value":', cells.value.take(cell_indexes), b"}"
+    )
     column_texts = _join_ranges(texts, begins, counts, separator=b",")
     canonical = _concatenated(
         b'{"clientId":',
-        _quoted(deltas.client.take(at)),
+        _quoted(deltas.client.take(partial_indexes)),
         b',"columns":[',
         column_texts,
         b'],"hlc":"',
-        deltas.hlc.take(at).cast(pa.string()),
+        deltas.hlc.take(partial_indexes).cast(pa.string()),
         b'","rowId":',
-        _quoted(rows.take(at)),
+        _quoted(rows.take(partial_indexes)),
         f',"table":{encode_basestring(table)}}}'.encode(),
     )
     ids = pa.array([sha256(text).hexdigest() for text in canonical.to_pylist()], pa.string())
@@ -280,9 +288,9 @@ def _varints(numbers: Ints) -> pa.Array:
     np.cumsum(sizes, out=offsets[1:])
     data = np.empty(offsets[-1], np.uint8)
     for place in range(int(sizes.max(initial=0))):
-        has = np.flatnonzero(sizes > place)
-        more = (sizes[has] > place + 1).astype(np.uint8) << 7
-        data[offsets[:-1][has] + place] = (numbers[has] >> 7 * place & 0x7F).astype(np.uint8) | more
+        longer = np.flatnonzero(sizes > place)
+        more_bytes_follow = (sizes[longer] > place + 1).astype(np.uint8) << 7
+        data[offsets[:-1][longer] + place] = (numbers[longer] >> 7 * place & 0x7F).astype(np.uint8) | more_bytes_follow
     return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

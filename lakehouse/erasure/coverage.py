@@ -1,11 +1,11 @@
-"""Says which rows erasure requests cover: as conditions in Spark's SQL, and by a search of Parquet files.
+"""Finds the rows that erasure requests cover: by conditions in Spark's SQL, and by a search of Parquet files.
 
-A request covers the deltas of one row, or of one client, up to an hlc. The conditions select the rows to erase. A row
-id may be any text, so values are passed as parameters and never become part of the SQL.
+A request covers the deltas of one row, or of one client, up to an hlc (the client's timestamp). The conditions select
+the rows to erase. A row id may be any text, so values are passed as parameters and never become part of the SQL.
 
-The search proves the erasure. A query of a table shows neither the files of killed runs, which no snapshot references,
-nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file in the table's folder.
-The modules of `lakehouse.erasure`, and `lakehouse.backends.erasures`, call this module.
+The search proves afterwards that nothing is left. A query is no proof: it does not show the files of killed runs, which
+no snapshot references, nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file
+in the table's folder. The modules of `lakehouse.erasure`, and `lakehouse.backends.erasures`, call this module.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Condition(NamedTuple):
         """
         first = len(self.parameters)
         added = {f"p{first + number}": value for number, value in enumerate(values)}
-        further = sql.format(*(f":{name}" for name in added))
-        return Condition(f"{self.sql} AND {further}" if self.sql else further, {**self.parameters, **added})
+        with_names = sql.format(*(f":{name}" for name in added))
+        return Condition(f"{self.sql} AND {with_names}" if self.sql else with_names, {**self.parameters, **added})
 
     def select(self, spark: SparkSession, table: str, columns: str = "*") -> DataFrame:
         """Return the rows of a table that meet the condition.
@@ -86,21 +86,22 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
     values: list[str | int] = []
     for each in requests:
         if each.client_id is None:
-            named, own = _IS_ROW, [*each.row]
+            of_row_or_client, own_values = _IS_ROW, [*each.row]
         else:
-            named, own = "client_id = {}", [each.client_id]
+            of_row_or_client, own_values = "client_id = {}", [each.client_id]
         of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
-        covered.append(f"({named} AND hlc <= {{}}{of_shards})")
-        values += [*own, each.hlc, *each.shards]
+        covered.append(f"({of_row_or_client} AND hlc <= {{}}{of_shards})")
+        values += [*own_values, each.hlc, *each.shards]
     return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
 
 
 def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:
     """Return the condition for the polled rows that a request covers.
 
-    It is for the tables `landing` (polled rows as received) and `known` (the last version of each polled row). It does
-    not limit the time: rows of `known` have none, and the caller limits those of `landing` by their hlc. A row that a
-    poll puts into `known` again is pushed again with a later hlc, which the request does not cover.
+    A connector polls an external system: the table `landing` has polled rows as received, `known` the last version of
+    each. The condition is for both and does not limit the time: rows of `known` have none, and the caller limits those
+    of `landing` by their hlc. A row that a poll puts into `known` again is pushed again with a later hlc, which the
+    request does not cover.
 
     Args:
         request: an erasure of a row or of a client.
@@ -253,12 +254,15 @@ def _count_covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) ->
 
 
 def _has_content(delta: dict[str, Any]) -> bool:
-    """Return whether a delta of the history is not emptied yet; `redaction` empties these."""
+    """Return whether a delta of the history still has contents, which `lakehouse.erasure.redaction` removes."""
     return delta["op"] == "INSERT" or bool(delta["width"] or delta["columns"])
 
 
 def _has_covered_part(row: dict[str, Any], request: Erasure) -> bool:
-    """Return whether a state row has a value or an INSERT of the request's client, or any, from before the erasure."""
+    """Return whether a row of a state table has a value or an INSERT that the request covers.
+
+    An erasure of a client covers only what this client wrote, an erasure of a row what any client wrote.
+    """
     stamps = [cell for _, cell in row["_cells"] or ()]
     if row["_inserted"] is not None:
         stamps.append(row["_inserted"])

@@ -1,15 +1,19 @@
 """Erases requested data from the lake's tables, and deletes the snapshots that still have it.
 
-In the history `deltas` and in state tables the erased data are the contents of deltas, the values that state tables
-merged from them, and rejected values. In `landing`, which has what polls read, a row loses its columns and becomes one
-that reports a delete. In `known`, with whose rows the next poll is compared, a row is deleted, so that the source's
-next version counts as new. The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call this module while
-no poll and no other run writes these tables.
+- The history `deltas`: a delta loses its contents.
+- State tables, which are merged from it: rows are merged again. Values that did not fit a column are removed from the
+  table `rejected`.
+- `landing`, which has what polls of external systems read: a row loses its columns and becomes a reported delete.
+- `known`, with whose rows the next poll is compared: a row is deleted, so that the source's next version counts as new.
+
+The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call this module while no poll and no other run
+writes these tables.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,6 +100,7 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
     if version.snapshot_id is None:
         return RewriteReport()
     state = at_snapshot(spark, name, version.snapshot_id)
+    # rows with a value that a request covers
     stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests, table))
     found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
@@ -265,7 +270,7 @@ def erase_landed(
     landed = known = 0
     # `known` may have been deleted; until the next poll creates it again, there is only `landing`
     has_landing, has_known = map(spark.catalog.tableExists, (landing_name(names), known_name(names)))
-    for each in (one for mine in requests.values() for one in mine):
+    for each in chain.from_iterable(requests.values()):
         covered = polled_rows_of(each, connector)
         if covered is None:
             continue

@@ -1,12 +1,12 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
-A request covers all values of one row, or all values that one client wrote. Staging carries it out first. Covered
-deltas stay in the history `deltas` without contents, as in staging: each becomes an UPDATE without columns. Rows with
-covered values are recomputed from the history. Then all older snapshots and their files are deleted. A request is
-confirmed when no data file in the tables' folders has anything that it covers. Every step may be repeated.
+A request covers all values of one row, or all values that one client wrote. Staging, the gateways' store, carries it
+out first. Then the lake does: covered deltas in the history `deltas` lose their contents, rows with covered values are
+merged again from the history, and all older snapshots are deleted with their files. A request is confirmed when no data
+file in the tables' folders has anything that it covers. Every step may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
-steps of the asset `erasure` call it.
+steps of the asset `erasure` call this module.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) ->
     oldest_unflushed = min(
         (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL
     )
+    # then all deltas from before the request are in the lake
     return [each for each in requests if each.arrival < oldest_unflushed]
 
 
@@ -195,13 +196,14 @@ def restore_overwritten(
     """
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
-        rest = of_gateway.where("width > 0 OR op = 'INSERT'")
-        written = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
-        rows = rest.join(written, ["table_name", "row_id"], "semi")
-        wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
+        with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")  # the erased deltas have none any more
+        rows_of_client = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
+        others = with_contents.join(rows_of_client, ["table_name", "row_id"], "semi")
+        wanted = others.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
         task = _RestoreTask(open_staging, erasure.gateway, erasure.seq)
         failures = wanted.repartition(1).mapInArrow(task.run, "failure string").collect()
         raise_failure(row["failure"] for row in failures)
+    # this last call restores nothing; it assigns the new arrival, also if there was nothing to restore
     erasure = store.restore(erasure.gateway, erasure.seq, [])
     crash_point("erasure.restored")
     return erasure
@@ -252,7 +254,8 @@ def search_erased(
 ) -> SearchResult:
     """Search every data file of the history and of state tables for rows that one gateway's requests cover.
 
-    A file with such rows that no snapshot references is deleted. Iceberg rejects a commit that could still add it.
+    If no snapshot references a file with such rows, a killed run has left it, and it is deleted. Should that run still
+    commit, Iceberg rejects the commit.
 
     Args:
         spark: an open Spark session.
@@ -267,7 +270,7 @@ def search_erased(
     searched: list[str] = []
     left: list[Leftover] = []
     removed: dict[int, list[str]] = {}
-    for table in (None, *tables):
+    for table in (None, *tables):  # None: the history
         name = names.deltas if table is None else names.state(table)
         location = location_of(spark, name)
         searched.append(location)

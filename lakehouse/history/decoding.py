@@ -1,9 +1,9 @@
 """Reads a planned flush batch from staging's log in Spark tasks, and decodes it into rows of the history `deltas`.
 
-A batch is a part of the log that the store has reserved for one flush. Each task reads a part of the batch directly
-from the store's database, so no delta passes through the driver. A row of the log is a push: what a client sent in one
-request, as the gateway received it. It is decoded by the gateway's own decoder. `lakehouse.history.flush` calls
-`decoded_log`; modules that read the history use its columns.
+The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. A
+flush batch is a range of the log. Each task reads a part of the batch directly from the store's database, so no delta
+passes through the driver, and decodes it with the gateway's decoder. `lakehouse.history.flush` calls `decoded_log`;
+modules that read the history use `DELTAS_SCHEMA`, `DELTAS_ARROW` and `day_of`.
 """
 
 from __future__ import annotations
@@ -111,17 +111,18 @@ def _decoded(pushes: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.
     """Decode some pushes into one batch of rows of `deltas`."""
     deltas = [decode_deltas(push.body) for push in pushes]
     counts = np.fromiter(map(len, deltas), np.int64, len(deltas))
-    number = int(counts.sum())
+    delta_count = int(counts.sum())
     seqs = np.fromiter((push.seq for push in pushes), np.int64, len(pushes))
     arrivals = np.fromiter((push.arrival for push in pushes), np.int64, len(pushes))
-    ordinals = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
+    first_indexes = np.cumsum(counts) - counts  # of each push's first delta
+    ordinals = np.arange(delta_count) - np.repeat(first_indexes, counts)
     days = (arrivals >> hlc.COUNTER_BITS) // _DAY_MS
     return pa.record_batch(
         [
-            pa.repeat(log_range.gateway, number),
-            pa.repeat(log_range.shard, number),
-            pa.repeat(pa.scalar(log_range.epoch, pa.int64()), number),
-            pa.repeat(batch_id, number),
+            pa.repeat(log_range.gateway, delta_count),
+            pa.repeat(log_range.shard, delta_count),
+            pa.repeat(pa.scalar(log_range.epoch, pa.int64()), delta_count),
+            pa.repeat(batch_id, delta_count),
             pa.array(np.repeat(seqs, counts)),
             pa.array(ordinals, pa.int32()),
             pa.array(np.repeat(arrivals, counts)),
@@ -148,6 +149,7 @@ class _Slice(NamedTuple):
     """A range of a batch's pushes, for one task."""
 
     source: LogSource
+    """Where tasks find the log."""
     log_range: LogRange
     batch_id: str
 
@@ -175,13 +177,13 @@ def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
     tasks += tasks % 2 if tasks > 1 else 0  # two cores finish an even number together
     ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, tasks) + 1).astype(int).tolist()
     return [
-        _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, after - 1), batch.batch_id)
-        for first, after in pairwise(ends)
+        _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, end - 1), batch.batch_id)
+        for first, end in pairwise(ends)
     ]
 
 
 def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, sorted by table within each `ORDERED_BYTES`."""
+    """Yield the rows, sorted by table in portions of `ORDERED_BYTES`."""
     parts: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -196,8 +198,8 @@ def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield rows grouped by table, since the history's partitions include the table."""
-    whole = pa.Table.from_batches(parts).combine_chunks()
-    tables = whole["table_name"].combine_chunks().dictionary_encode()
+    rows = pa.Table.from_batches(parts).combine_chunks()
+    tables = rows["table_name"].combine_chunks().dictionary_encode()
     if len(tables.dictionary) > 1:
-        whole = whole.take(pa.array(np.argsort(np.asarray(tables.indices), kind="stable")))
-    yield from whole.to_batches(max_chunksize=_ROWS_PER_BATCH)
+        rows = rows.take(pa.array(np.argsort(np.asarray(tables.indices), kind="stable")))
+    yield from rows.to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -1,9 +1,10 @@
 """Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
-A batch is a range of the log: pushes of one gateway and shard. It is written by overwriting the rows that have the
-batch's id, of which there are none yet. Iceberg checks that no such row was added since a snapshot that lacks the batch
-(serialisable isolation). So of two writers that read the same snapshot it rejects one, and it rejects the late commit
-of a killed run. After an error of a commit the outcome is unknown, so the table is read again.
+Staging is the store of accepted deltas; a gateway's deltas are in one or more parts of it, its shards. A batch is a
+range of the log of one gateway and shard. It is written by overwriting the rows with the batch's id, of which there are
+none yet: Iceberg checks that no such row was added since the snapshot that was read before (serialisable isolation). So
+of two writers that read the same snapshot it rejects one, and it rejects the late commit of a killed run. After an
+error of a commit the outcome is unknown, so the table is read again.
 
 Compaction of `deltas` may only rewrite days before the oldest unflushed arrival, because a file that has rows of
 several batches cannot be overwritten by batch. The asset `deltas` and the erasure call this module.
@@ -70,7 +71,7 @@ class FlushReport(msgspec.Struct, frozen=True):
 
 @lake_errors
 def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
-    """Write a planned batch to `deltas` and read it back, without confirming it to staging.
+    """Write a planned batch to `deltas` and read it back. The caller confirms it to staging.
 
     Args:
         spark: an open Spark session.
@@ -90,7 +91,7 @@ def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames
 
 @lake_errors
 def _flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames) -> FlushReport:
-    """Do the work of `flush`. The table `deltas` exists."""
+    """Do the same as `flush`, if the table `deltas` exists already."""
     started = time.perf_counter()
     snapshot, stored = _read_batch(spark, batch, names)
     already_there = stored is not None
@@ -142,10 +143,11 @@ def flush_due(
     on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,
 ) -> list[FlushReport]:
-    """Plan, flush, confirm and trim every shard until all deltas that were unflushed at the start are in the lake.
+    """Flush every shard, batch by batch, until all deltas that were unflushed at the start are in the lake.
 
-    Deltas that are pushed meanwhile may be flushed too. A gateway that fails does not stop the others; its error is
-    raised at the end (several as an ExceptionGroup).
+    Each batch is planned and afterwards confirmed in staging; then the shard's log is trimmed, which deletes flushed
+    pushes. Deltas that are pushed meanwhile may be flushed too. A gateway that fails does not stop the others; its
+    error is raised at the end (several as an ExceptionGroup).
 
     Args:
         spark: an open Spark session.
@@ -153,8 +155,8 @@ def flush_due(
         gateways: ids of the gateways to flush; None for all.
         max_deltas: deltas in one batch, at most.
         names: catalogue and namespaces of the lake's tables.
-        cut_points: gateway → the cut point of its next checkpoint, after which nothing is flushed. Gateways without one
-            are not flushed. None to flush everything.
+        cut_points: gateway → its cut point, the arrival of its next checkpoint, after which nothing is flushed.
+            Gateways without one are not flushed. None to flush everything.
         within: the first and the last arrival to flush. The log is flushed in order, so a shard whose unflushed deltas
             begin before the first one is not flushed.
         on_flushed: called with each report as soon as its batch is confirmed.
@@ -174,13 +176,13 @@ def flush_due(
     due = [each for each in wanted if cut_points is None or each.gateway in cut_points]
     if any(each.flushed_seq < each.last_seq for each in due):
         lake_errors(ensure_deltas)(spark, names)
-    for waiting in due:
+    for shard in due:
         try:
             since, through = within if within is not None else (None, None)
             if cut_points is not None:
-                arrival = cut_points[waiting.gateway].arrival
+                arrival = cut_points[shard.gateway].arrival
                 through = arrival if through is None else min(arrival, through)
-            for report in _flush_shard(spark, store, waiting, max_deltas, names, since, through):
+            for report in _flush_shard(spark, store, shard, max_deltas, names, since, through):
                 reports.append(report)
                 if on_flushed is not None:
                     on_flushed(report)
@@ -188,7 +190,7 @@ def flush_due(
             raise
         except LakeSyncError as error:
             if on_failed is not None:
-                on_failed(waiting.gateway, error)
+                on_failed(shard.gateway, error)
             else:
                 errors.append(error)
     if len(errors) == 1:
@@ -208,14 +210,15 @@ def require_flushed(store: FlushStore, days: Collection[date]) -> None:
     Raises:
         ValidationError: these days have unflushed deltas, which come after unflushed deltas of an earlier day.
     """
-    asked = {day.isoformat() for day in days}
+    wanted = {day.isoformat() for day in days}
     for gateway in store.gateways():
         unflushed = [day.day for day in store.ledger(gateway) if day.flushed_count < day.count]
-        behind = sorted(asked.intersection(unflushed))
-        if behind and unflushed[0] < min(asked):
+        unflushed_wanted = sorted(wanted.intersection(unflushed))
+        if unflushed_wanted and unflushed[0] < min(wanted):
             raise ValidationError(
-                f"{', '.join(behind)} of gateway {gateway!r} cannot be flushed: its log goes to the lake in order, and "
-                f"deltas of {unflushed[0]} come first. Include {unflushed[0]} in the backfill, or run `lakesync flush`"
+                f"{', '.join(unflushed_wanted)} of gateway {gateway!r} cannot be flushed: its log goes to the lake in "
+                f"order, and deltas of {unflushed[0]} come first. Include {unflushed[0]} in the backfill, or run "
+                "`lakesync flush`"
             )
 
 
@@ -225,10 +228,11 @@ def flushed_arrivals(
 ) -> dict[str, int]:
     """Return gateway → its newest arrival in `deltas`, over all shards or some.
 
-    A shard is flushed in order of arrival. So all deltas up to there are in the lake if one shard is read. The newest
-    arrival of several shards says nothing about the others.
+    A shard is flushed in order of arrival. So if one shard is given, all its deltas up to the result are in the lake.
+    The newest arrival of several shards does not show how far each of them is.
 
-    It is read from column bounds. Data is read only if a compaction has mixed gateways or shards in a file.
+    The arrivals are read from the column bounds of data files. Rows are read only if a compaction has mixed gateways or
+    shards in a file.
 
     Args:
         spark: an open Spark session.
@@ -252,12 +256,12 @@ def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str,
     """Return gateway → its highest arrival by column bounds; None if a file mixes gateways or shards."""
     found: dict[str, int] = {}
     for task in planned_files(table, current_snapshot(table)):
-        gateway, other = column_bounds(table, task.file, "gateway")
-        shard, other_shard = column_bounds(table, task.file, "shard")
+        gateway, last_gateway = column_bounds(table, task.file, "gateway")
+        shard, last_shard = column_bounds(table, task.file, "shard")
         highest = column_bounds(table, task.file, "arrival")[1]
-        if gateway is None or gateway != other or not isinstance(highest, int):
+        if gateway is None or gateway != last_gateway or not isinstance(highest, int):
             return None
-        if shards is not None and shard != other_shard:
+        if shards is not None and shard != last_shard:
             return None
         if shards is None or shard in shards:
             found[str(gateway)] = max(found.get(str(gateway), 0), highest)
@@ -267,16 +271,26 @@ def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str,
 def _flush_shard(
     spark: SparkSession,
     store: FlushStore,
-    waiting: Backlog,
+    shard: Backlog,
     max_deltas: int,
     names: LakeNames,
     since: int | None,
     through: int | None,
 ) -> Iterator[FlushReport]:
-    """Flush a shard batch after batch, then trim its log. It trims also what an earlier, killed run has flushed."""
-    done = waiting.flushed_seq
-    while done < waiting.last_seq:
-        batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through, since)
+    """Flush a shard batch after batch, then trim its log, also of what an earlier, killed run has flushed.
+
+    Args:
+        spark: an open Spark session.
+        store: the staging store.
+        shard: the shard's backlog, with its gateway and name.
+        max_deltas: deltas in one batch, at most.
+        names: catalogue and namespaces of the lake's tables.
+        since: the first arrival to flush; None for no bound.
+        through: the last arrival to flush; None for no bound.
+    """
+    flushed_seq = shard.flushed_seq
+    while flushed_seq < shard.last_seq:
+        batch = store.plan(shard.gateway, shard.shard, max_deltas, through, since)
         # None: nothing is left to flush in the range. A batch that was planned before may go beyond the range.
         if batch is None or not _is_within(batch, since, through):
             break
@@ -284,8 +298,8 @@ def _flush_shard(
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
         crash_point("flush.confirmed")
         yield report
-        done = batch.to_seq
-    store.trim(waiting.gateway, waiting.shard)
+        flushed_seq = batch.to_seq
+    store.trim(shard.gateway, shard.shard)
     crash_point("flush.trimmed")
 
 
@@ -295,7 +309,10 @@ def _is_within(batch: Batch, since: int | None, through: int | None) -> bool:
 
 
 def _read_batch(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, BatchSum | None]:
-    """Return the current snapshot of `deltas`, and the sum of the batch's deltas in it; None if it has none."""
+    """Return the id of the current snapshot of `deltas`, and the number and id sum of the batch's deltas in it.
+
+    The first is None if the table has no snapshot, the second if the snapshot has no delta of the batch.
+    """
     with open_table(spark, names.deltas) as table:
         snapshot = current_snapshot(table)
         files = batch_files(table, snapshot, batch)

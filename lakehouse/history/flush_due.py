@@ -1,7 +1,8 @@
-"""Decides from staging's backlog and the pipeline's marks whether a flush is due, and why. The flush sensor calls it.
+"""Decides whether a flush is due, and why. The flush sensor calls it.
 
-The backlog is what gateways have accepted and the lake lacks; a mark says how far a part of the pipeline is. The
-functions do not look at Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
+A flush moves the backlog, which gateways have accepted into staging and the lake lacks, to the lake. It then updates
+state tables and checkpoints, each of which has a mark: the newest arrival that it contains. The decision depends on the
+backlog and the marks only, not on Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
-"""Why a flush is due: it was requested; unflushed bytes exceed the bound, or the lower one for wide rows, or that for
-one table; the oldest unflushed delta is too old; sync rules changed; or a table or checkpoint lacks flushed deltas."""
+"""Why a flush is due.
+
+- `request`: it was requested.
+- `bytes`: a gateway's unflushed bytes exceed the bound.
+- `wide`: they exceed the lower bound for deltas with many columns.
+- `table`: the unflushed bytes of one table exceed their bound.
+- `age`: the oldest unflushed delta is too old.
+- `rules`: sync rules changed.
+- `behind`: a state table or checkpoint lacks deltas that were flushed.
+"""
 
 
 class ExceededBounds(msgspec.Struct, frozen=True):
@@ -40,13 +49,13 @@ _NONE_EXCEEDED = ExceededBounds()
 
 
 class BacklogReader:
-    """Reads the log to check bounds by table and by width.
+    """Reads the log to check the bounds by table and by width.
 
-    It remembers what it has read, so that each push is read once. So a sensor has one reader for all its ticks.
+    It keeps statistics of what it has read, so that it reads each push once. A sensor has one reader for all its ticks.
     """
 
     def __init__(self, limits: FlushSection) -> None:
-        """Read nothing yet.
+        """Create a reader that has read nothing.
 
         Args:
             limits: the settings of the section `flush`.
@@ -79,15 +88,15 @@ class BacklogReader:
             if each.deltas:
                 shards.setdefault(each.gateway, []).append(each)
         table, wide = set(), set()
-        for gateway, own in shards.items():
+        for gateway, shards_of_gateway in shards.items():
             stats = self._stats.setdefault(gateway, BacklogStats(gateway, store))
             stats.store = store
-            oldest = min(each.oldest_ms or 0 for each in own)
-            # The clock always returns `oldest`, so that no push is too old: `due_flush` checks the age itself.
+            oldest = min(each.oldest_ms or 0 for each in shards_of_gateway)
+            # `Thresholds` also checks the age, which `due_flush` does here. So its clock shows the oldest push's time.
             thresholds = Thresholds(stats, settings, partial(int, oldest))
             if thresholds.tables_exceeding_budget():
                 table.add(gateway)
-            if thresholds.exceeded(own):
+            if thresholds.exceeded(shards_of_gateway):
                 wide.add(gateway)
         return ExceededBounds(frozenset(table), frozenset(wide))
 
@@ -154,7 +163,7 @@ def due_flush(
     return DueFlush(
         reason=next(iter(reasons), "behind"),
         lags=tuple(found),
-        # an arrival is assigned before its commit, which may be on the next day
+        # `newest` too: an arrival is assigned before its commit, and may be earlier than the commit's time `oldest_ms`
         first_ms=min([*oldest, *newest, *(lag.since_ms for lag in behind)], default=now_ms),
         last_ms=max(newest, default=now_ms) if not behind else max([*newest, now_ms]),
     )

@@ -1,7 +1,8 @@
 """Counts deltas of the history `deltas` and sums their ids, in Spark tasks. Equal counts and sums mean equal sets.
 
-`lakehouse.history.flush` calls it, to find out whether a flush batch is in the lake, and whether it is complete.
-`lakehouse.checks` calls it, to compare the lake with staging's ledger of accepted deltas.
+`lakehouse.history.flush` calls it to find out whether a flush batch is in the lake, and whether it is complete.
+`lakehouse.checks` calls it to compare the lake with the ledger in which staging counts accepted deltas. A delta id is
+text; the sum is over a 64-bit number for each id (`lakesync.model.delta.id_number`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _SUMS = "count bigint, total bigint"
 
 
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
-    """Return `(file, is_whole)` for each file that may have rows of a batch; whole files have no other rows.
+    """Return `(file, has_only_batch)` for each file that may have rows of a batch.
+
+    `has_only_batch` says that the file has no other rows, so that they need not be filtered.
 
     Args:
         table: the history, opened by pyiceberg.
@@ -51,16 +54,16 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
         batch: the flush batch.
     """
     first, last = (day_of(arrival).isoformat() for arrival in (batch.arrival_low, batch.arrival_high))
-    near = all_of(
+    may_have = all_of(
         condition("gateway", "=", batch.gateway),
         condition("day", ">=", first),
         condition("day", "<=", last),
         condition("batch_id", "=", batch.batch_id),
     )
-    own = [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
+    only_batch = [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
     return [
-        (DataFile.of(task), [column_bounds(table, task.file, name) for name in ("gateway", "batch_id")] == own)
-        for task in planned_files(table, snapshot, near)
+        (DataFile.of(task), [column_bounds(table, task.file, name) for name in ("gateway", "batch_id")] == only_batch)
+        for task in planned_files(table, snapshot, may_have)
     ]
 
 
@@ -74,12 +77,12 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     """
     if not files:
         return None
-    whole = {file.path for file, is_whole in files if is_whole}
+    unmixed = {file.path for file, has_only_batch in files if has_only_batch}
     parts = divide_files([file for file, _ in files], max(ROWS_PER_TASK, rows_in(file for file, _ in files) // 64))
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:
-            yield _sum_of(file, None if file.path in whole else batch)
+            yield _sum_of(file, None if file.path in unmixed else batch)
 
     sums = in_tasks(spark, len(parts), part, _SUMS).toArrow()
     count = pc.sum(sums["count"]).as_py() or 0
@@ -105,13 +108,13 @@ def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
     """
     count = total = 0
     for rows in read_rows(file, _ID if batch is None else _IDS):
-        own = rows
+        wanted = rows
         if batch is not None:
-            mine = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
-            own = rows.filter(mine)
-        found = id_numbers(own["delta_id"].combine_chunks())
-        count += len(found)
-        total += int(found.sum(dtype="uint64"))
+            is_of_batch = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
+            wanted = rows.filter(is_of_batch)
+        ids = id_numbers(wanted["delta_id"].combine_chunks())
+        count += len(ids)
+        total += int(ids.sum(dtype="uint64"))
     signed = (total + 2**63) % 2**64 - 2**63
     return pa.record_batch([pa.array([count], pa.int64()), pa.array([signed], pa.int64())], ["count", "total"])
 
@@ -127,9 +130,9 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        whole = id_sums_of(batches, by)
-        if whole is not None:
-            yield from whole.set_column(len(by) + 1, "total", _decimals(whole["total"])).to_batches()
+        sums = id_sums_of(batches, by)
+        if sums is not None:
+            yield from sums.set_column(len(by) + 1, "total", _decimals(sums["total"])).to_batches()
 
     added = deltas.select("delta_id", *by).mapInArrow(add, schema)
     modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
@@ -147,8 +150,8 @@ def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.
     parts = [_sums(batch, by) for batch in batches]
     if not parts:
         return None
-    whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
-    return whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
+    sums = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
+    return sums.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
 
 
 def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:

@@ -1,8 +1,10 @@
-"""Reads the history `deltas` in order of arrival in a Spark task, with bounded memory. Destinations read it so.
+"""Reads the history `deltas` in order of arrival in a Spark task, with bounded memory.
+
+The tasks that copy the history to destinations (databases and object stores) read it in this way.
 
 An arrival is the gateway's timestamp of receipt. A file of the history has one gateway's deltas of one shard, but not
 in order of arrival. So the rows are sorted externally: runs of `ROWS_IN_MEMORY` rows are sorted in memory, written to
-the task's disk, and merged. `lakehouse.backends` plans the files, and calls `in_order` in tasks.
+the task's disk, and merged. `lakehouse.backends` calls `arrival_ranges` in the driver, and `in_order` in tasks.
 """
 
 from __future__ import annotations
@@ -82,20 +84,20 @@ def arrival_ranges(
 
     if not after:
         return []
-    low = min(after.values())
-    near = all_of(
-        condition("arrival", ">", low),
-        condition("day", ">=", day_of(max(0, low)).isoformat()),
+    lowest = min(after.values())
+    may_have = all_of(
+        condition("arrival", ">", lowest),
+        condition("day", ">=", day_of(max(0, lowest)).isoformat()),
         condition("gateway", "in", {name.partition("/")[0] for name in after}),
     )
     found: list[ArrivalRange] = []
-    planned = planned_files(table, snapshot, near)
+    planned = planned_files(table, snapshot, may_have)
     for each in sorted(_file_range(table, task) for task in planned):
         if each.last <= after.get(each.stream, each.last) or each.first > until[each.stream]:
             continue
-        before = found[-1] if found else None
-        if before is not None and before.stream == each.stream and each.first <= before.last:
-            found[-1] = before._replace(last=max(before.last, each.last), files=(*before.files, *each.files))
+        previous = found[-1] if found else None
+        if previous is not None and previous.stream == each.stream and each.first <= previous.last:
+            found[-1] = previous._replace(last=max(previous.last, each.last), files=(*previous.files, *each.files))
         else:
             found.append(each)
     return found
@@ -136,15 +138,15 @@ def in_order(
         columns: the columns of the history to yield.
         rows_in_memory: number of rows to sort in memory at once.
     """
-    # a part of a load is selected by `batch_id` or `row_id`
+    # `selection.part`, one task's share of a load, selects rows by `batch_id` or `row_id`
     needed = dict.fromkeys((*columns, "table_name", "row_id", "batch_id", *_ORDER))
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
     for each in ranges:
-        low, high = after[each.stream], until[each.stream]
-        if each.last <= low or (selection.gateways and each.gateway not in selection.gateways):
+        after_arrival, last_arrival = after[each.stream], until[each.stream]
+        if each.last <= after_arrival or (selection.gateways and each.gateway not in selection.gateways):
             continue
         read = (rows for file in each.files for rows in read_rows(file, schema, batch_rows=rows_in_memory))
-        wanted = (_wanted(rows, low, high, selection) for rows in read)
+        wanted = (_wanted(rows, after_arrival, last_arrival, selection) for rows in read)
         for rows in ordered(wanted, rows_in_memory):
             yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_BATCH)
 
@@ -159,8 +161,8 @@ def ordered(rows: Iterable[pa.Table], rows_in_memory: int = ROWS_IN_MEMORY) -> I
     with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_temporary_folder()) as folder:
         runs = _SortedRuns(Path(folder))
         pending: list[pa.Table] = []
-        for some in rows:
-            pending.append(some)
+        for table in rows:
+            pending.append(table)
             if sum(map(len, pending)) >= rows_in_memory:
                 runs.add([_sorted(pending)])
                 pending = []
@@ -197,12 +199,12 @@ class _SortedRuns:
         _spill(rows, path)
         if level == len(self._by_level):
             self._by_level.append([])
-        same = self._by_level[level]
-        same.append(path)
-        if len(same) == _MERGED_RUNS:
+        of_level = self._by_level[level]
+        of_level.append(path)
+        if len(of_level) == _MERGED_RUNS:
             self._by_level[level] = []
-            self.add(_merge_runs(same), level + 1)
-            for path in same:
+            self.add(_merge_runs(of_level), level + 1)
+            for path in of_level:
                 path.unlink()
 
     def merged(self) -> Iterator[pa.Table]:
@@ -273,19 +275,19 @@ def _temporary_folder() -> str | None:
 
 
 def _spill(rows: Iterable[pa.Table], path: Path) -> None:
-    """Write rows to a file; at least one table."""
+    """Write tables of rows, at least one, to a file."""
     rows = iter(rows)
     first = next(rows)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema, options=options) as writer:
-        for some in chain((first,), rows):
-            writer.write_table(some, max_chunksize=_BATCH)
+        for table in chain((first,), rows):
+            writer.write_table(table, max_chunksize=_BATCH)
 
 
-def _wanted(rows: pa.Table, low: int, high: int, selection: DeltaSelection) -> pa.Table:
+def _wanted(rows: pa.Table, after: int, last: int, selection: DeltaSelection) -> pa.Table:
     """Return the rows in a range of arrivals that a selection has."""
     arrival = rows.column("arrival")
-    mask = pc.and_(pc.greater(arrival, low), pc.less_equal(arrival, high))
+    mask = pc.and_(pc.greater(arrival, after), pc.less_equal(arrival, last))
     if selection.tables:
         mask = pc.and_(mask, pc.is_in(rows.column("table_name"), pa.array(selection.tables)))
     if selection.without:

@@ -1,8 +1,9 @@
-"""Makes connectors readable as Spark data sources, `spark.read.format("lakesync_TYPE")`, for polls and notebooks.
+"""Makes connectors readable as Spark data sources: `spark.read.format("lakesync_TYPE")`.
 
-One class, `ConnectorSource`, serves every connector type, also the types that users register. A connector's settings
-contain secrets. Spark's UI shows the options of a data source, so the settings are attributes of the class instead,
-which Spark sends to its Python processes as a pickle.
+A connector is an external system that is polled, such as a Jira site. One class, `ConnectorSource`, serves every
+connector type, also the types that users register. Polls (`lakehouse.landing.polls`) call `read_poll`, notebooks
+`register_connectors`. Spark's UI shows the options of a data source, and a connector's settings contain secrets. So the
+settings are attributes of the class instead, which Spark sends to its Python processes as a pickle.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ class SourceSettings(NamedTuple):
 
 
 class ConnectorSource(DataSource):
-    """The connectors of one type.
+    """The data source of all connectors of one type, or of one poll.
 
-    Options: `connector`, its name; `gateway`, if connectors of several gateways have that name; `path` or `table`.
+    Options, which a poll does not have: `connector`, the connector's name; `gateway`, if connectors of several gateways
+    have that name; the table's name as `path`, which `load(TABLE)` sets, or as `table`.
     """
 
     format_name: ClassVar[str]
@@ -74,17 +76,17 @@ class ConnectorSource(DataSource):
         """Return the reader of the table that the options name."""
         name, gateway = self.options.get("connector"), self.options.get("gateway")
         table = self.options.get("path") or self.options.get("table")
-        found = [
+        matching = [
             config for config in self.settings.configs if config.name == name and gateway in (None, config.gateway)
         ]
-        if len(found) != 1:
+        if len(matching) != 1:
             known = ", ".join(f"{config.gateway}/{config.name}" for config in self.settings.configs)
             raise NotFoundError(
-                f"{len(found)} connectors have the name {name!r} and the gateway {gateway!r}; choose one of: {known}"
+                f"{len(matching)} connectors have the name {name!r} and the gateway {gateway!r}; choose one of: {known}"
             )
         if table is None:
             raise ConfigurationError("no table is named: use .load(TABLE)")
-        return TableReader(self.settings.open_source, found[0], table)
+        return TableReader(self.settings.open_source, matching[0], table)
 
 
 class PollReader(DataSourceReader):
@@ -139,8 +141,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts: one, or several of a large table."""
         with closing(self._open_source(self._config)) as source:
-            whole = source.split(self._table, None) if isinstance(source, ParallelSource) else None
-        return [InputPartition(piece) for piece in (whole.parts if whole is not None else [None])]
+            division = source.split(self._table, None) if isinstance(source, ParallelSource) else None
+        return [InputPartition(piece) for piece in (division.parts if division is not None else [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
@@ -158,15 +160,17 @@ class TableReader(DataSourceReader):
                 yield page.rows
 
 
-def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Sequence[ConnectorConfig]) -> None:
+def register_connectors(spark: SparkSession, connector_type: ConnectorType, configs: Sequence[ConnectorConfig]) -> None:
     """Make connectors of one type readable as `spark.read.format("lakesync_TYPE")` in a session.
 
     Args:
         spark: an open Spark session.
-        kind: the connector type.
+        connector_type: the connector type.
         configs: the connectors, secrets in plain text.
     """
-    _register(spark, format_of(kind.descriptor.type), SourceSettings(kind.open_source, tuple(configs)))
+    _register(
+        spark, format_of(connector_type.descriptor.type), SourceSettings(connector_type.open_source, tuple(configs))
+    )
 
 
 def read_poll(spark: SparkSession, plan: PollPlan) -> DataFrame:
@@ -212,16 +216,16 @@ def _batch(rows: Sequence[SourceRow], columns: Sequence[tuple[str, str]]) -> pa.
         values = [[row.row_id for row in rows], [_encode(row.columns).decode() for row in rows]]
     else:
         values = [[row.row_id for row in rows]]
-        values += [[_value(row.columns, name, kind) for row in rows] for name, kind in columns[1:]]
-    arrays = [pa.array(each, _ARROW_TYPES[kind]) for each, (_, kind) in zip(values, columns, strict=True)]
+        values += [[_value(row.columns, name, spark_type) for row in rows] for name, spark_type in columns[1:]]
+    arrays = [pa.array(each, _ARROW_TYPES[spark_type]) for each, (_, spark_type) in zip(values, columns, strict=True)]
     return pa.record_batch(arrays, names=[name for name, _ in columns])
 
 
-def _value(row: Mapping[str, Any], name: str, kind: str) -> Any:
+def _value(row: Mapping[str, Any], name: str, spark_type: str) -> Any:
     """Return a column's value as its Spark type takes it; objects and lists become JSON text."""
     value = row.get(name)
     if value is None:
         return None
-    if kind == "double":
+    if spark_type == "double":
         return float(value)
-    return value if kind == "boolean" or isinstance(value, str) else _encode(value).decode()
+    return value if spark_type == "boolean" or isinstance(value, str) else _encode(value).decode()

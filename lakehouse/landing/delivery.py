@@ -1,11 +1,10 @@
-"""Delivers polled changes: pushes the deltas that follow from landed rows to the connector's gateway.
+"""Pushes the changes that polls of a connector have found to the connector's gateway, in Spark tasks.
 
-Spark tasks push in chunks. While the gateway rejects pushes because too much is unflushed (backpressure), the driver
-waits and then starts another task. Polls and replays of connectors (`lakehouse.landing.polls`) call it.
-
-A *landing* appends polled rows to the lake's table `landing`, page by page. A page is numbered by the HLC of its first
-row. Deltas are pushed in the order of pages, so the last page that is pushed completely says where to continue. An
-*intake* is a connection that pushes to a gateway.
+A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page is numbered by
+the hlc of its first row. The deltas that follow from these rows are pushed in the order of pages, so the last page that
+was pushed completely says where to continue. An intake is a connection that pushes to a gateway. While the gateway
+rejects pushes because too much is unflushed (backpressure), the driver waits and then starts another task. Polls and
+replays of connectors (`lakehouse.landing.polls`) call this module.
 """
 
 from __future__ import annotations
@@ -43,8 +42,9 @@ PATIENCE_SECONDS = 1_800.0
 _MAX_PAUSE_SECONDS = 5.0
 """Seconds between two tasks while the gateway rejects pushes, at most."""
 _FLUSH_REQUEST_SECONDS = 30.0
-"""Seconds after which a flush is requested again."""
+"""Seconds of waiting after which a flush is requested again."""
 _REPORT_SCHEMA = "report string"
+"""Column of the row that a task yields: a `TaskReport` as JSON."""
 _REPORT_ARROW = pa.schema([("report", pa.string())])
 
 
@@ -101,18 +101,19 @@ class PushTask(NamedTuple):
     def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
         """Push the new deltas until all are pushed or the task's time is over, and count them in `pushed`."""
         deadline = time.monotonic() + SECONDS_PER_TASK
-        current: int | None = None
+        current_page: int | None = None
         for rows, is_new in self._chunks(batches):
             if is_new:
                 deltas = ",".join(rows["delta"].to_pylist()).encode()
                 intake.push(self.gateway, b'{"clientId":"%s","deltas":[%s]}' % (self.client_id.encode(), deltas))
                 pushed.pushes += 1
                 _count(pushed, rows)
-            for page in rows["page"].unique().to_pylist():  # a page is complete once a later one begins
-                current, pushed.page = page, current if page != current else pushed.page
+            for page in rows["page"].unique().to_pylist():
+                if page != current_page:  # a page is complete once a later one begins
+                    pushed.page, current_page = current_page, page
             if time.monotonic() >= deadline and is_new:
                 return
-        pushed.page, pushed.ended = current, True
+        pushed.page, pushed.ended = current_page, True
 
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, bool]]:
         """Yield `(deltas, is_new)`: first the deltas that earlier tasks have pushed, then the others in chunks."""
@@ -162,7 +163,7 @@ class Delivery:
 
     @lake_errors
     def deliver(self, table: Table) -> DeliveryReport:
-        """Push the deltas of a table that the gateway lacks, and record how far it has them.
+        """Push the deltas of a table that the gateway lacks, and record the pages whose deltas it has then.
 
         A repeat continues an interrupted delivery.
 
@@ -174,17 +175,17 @@ class Delivery:
             LakeUnavailableError: Spark cannot be reached.
             LakeSyncError: the gateway rejects a delta.
         """
-        done = DeliveryReport()
+        report = DeliveryReport()
         if not self._landing.is_due(table.name):
-            return done
+            return report
         self._prepare(table)
-        for page in self._push(self._landing.deltas(table.name), done, self._landing.newest):
+        for page in self._push(self._landing.deltas(table.name), report, self._landing.newest):
             crash_point("delivery.pushed")
             self._landing.record_delivered(table.name, page)
             crash_point("delivery.noted")
-        if done.pushes:
+        if report.pushes:
             self._landing.update_known(table.name)
-        return done
+        return report
 
     @lake_errors
     def replay(self, table: Table, days: Sequence[date]) -> DeliveryReport:
@@ -197,12 +198,12 @@ class Delivery:
         Raises:
             BackpressureError, LakeUnavailableError, LakeSyncError: as `deliver`.
         """
-        done = DeliveryReport()
+        report = DeliveryReport()
         self._prepare(table)
         deltas = self._landing.history(table.name, days)
         if deltas is not None:
-            list(self._push(deltas, done, self._landing.newest))
-        return done
+            list(self._push(deltas, report, self._landing.newest))
+        return report
 
     def _prepare(self, table: Table) -> None:
         """Register the table's schema at the gateway, if the connector has one and the gateway has none yet."""
@@ -210,47 +211,47 @@ class Delivery:
             with self._open_intake() as intake:
                 intake.ensure_schema(self._gateway, schema)
 
-    def _push(self, deltas: DataFrame, done: DeliveryReport, last_page: int) -> Iterator[int]:
+    def _push(self, deltas: DataFrame, total: DeliveryReport, last_page: int) -> Iterator[int]:
         """Push in one task after another, and wait between them while the gateway rejects pushes.
 
         A task does not wait itself: it would occupy the core that the awaited flush needs.
 
         Args:
             deltas: all deltas to push, in one partition.
-            done: the report, to which the counts are added.
+            total: the report, to which the counts are added.
             last_page: the page to yield once all deltas are pushed.
 
         Yields:
             The page up to which everything is pushed; finally `last_page`.
         """
-        waited = next_request = 0.0
-        reached = 0
+        waited_in_vain = next_request = 0.0  # seconds of waiting since the gateway last accepted a push
+        last_yielded = 0
         while True:
-            pushed = self._run(deltas, done.deltas)
-            done.inserted += pushed.inserted
-            done.updated += pushed.updated
-            done.deleted += pushed.deleted
-            done.pushes += pushed.pushes
+            pushed = self._run(deltas, total.deltas)
+            total.inserted += pushed.inserted
+            total.updated += pushed.updated
+            total.deleted += pushed.deleted
+            total.pushes += pushed.pushes
             if pushed.ended:
                 yield last_page
                 return
-            if pushed.page is not None and pushed.page > reached:
-                reached = pushed.page
-                yield reached
+            if pushed.page is not None and pushed.page > last_yielded:
+                last_yielded = pushed.page
+                yield last_yielded
             if pushed.failure is None:
                 continue
             error = pushed.failure.error()
             if pushed.deltas:
-                waited = next_request = 0.0
-            if not isinstance(error, BackpressureError) or waited >= PATIENCE_SECONDS:
+                waited_in_vain = next_request = 0.0
+            if not isinstance(error, BackpressureError) or waited_in_vain >= PATIENCE_SECONDS:
                 raise error
-            if waited >= next_request:
+            if waited_in_vain >= next_request:
                 self._request_flush()
-                next_request = waited + _FLUSH_REQUEST_SECONDS
+                next_request = waited_in_vain + _FLUSH_REQUEST_SECONDS
             pause = min(error.retry_after or _MAX_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
             self._sleep(pause)
-            waited += pause
-            done.waited_s += pause
+            waited_in_vain += pause
+            total.waited_s += pause
 
     def _run(self, deltas: DataFrame, skipped: int) -> TaskReport:
         """Run one task, which continues after the first `skipped` deltas."""

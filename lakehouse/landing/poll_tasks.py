@@ -1,9 +1,10 @@
 """The Spark tasks of a poll: each reads its part of a source's tables, and returns the rows for the table `landing`.
 
-A source is a connector's external system, for example a Jira site. The driver divides a poll among tasks
-(`PollPlan.parts`), and each task reads one part (`PollPlan.read`). Besides the rows, a task returns one row of the kind
-`report` for each table that it read. A poll reads changes since a cursor, or takes a census: a list of all ids, which
-shows which rows were deleted. `lakehouse.landing.connector_source` calls both methods.
+A source is a connector's external system, for example a Jira site. A poll reads its changes since a cursor, or takes a
+census: a list of all ids, which shows which rows were deleted. The rows of one poll that are then committed together to
+the lake's table `landing` are a landing. The driver divides a landing among tasks (`PollPlan.parts`), and each task
+reads one part (`PollPlan.read`). Besides the rows, it returns one row of the kind `report` for each table that it read.
+`lakehouse.landing.connector_source` calls both methods.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HLCS_PER_LANDING = (2_000 << 16) - 1
-"""Number of hlcs that the parts of one landing share: two seconds, which a gateway accepts as clock drift."""
+"""Number of hlcs that the parts of one landing share. Each row gets an hlc (timestamp) of its own, so the last may be
+two seconds in the future, which a gateway accepts as clock drift."""
 
 ROWS_PER_BATCH = 5_000
 """Number of collected rows at which a task returns them to Spark."""
@@ -56,11 +58,12 @@ class TablePlan(NamedTuple):
     identity: str | None
     """A column that identifies a row even when its row id changes; None if the table has no such column."""
     lands_only_changes: bool
-    """Whether every poll may read all rows, of which only those land that differ from the known ones."""
+    """Whether rows land only if they differ from the known ones, because the source may return all rows in every
+    poll."""
     position: ReadPosition
     """Where to continue: the source's cursor, and in `seen` digests of rows that may be returned again after it."""
     landed: LandedTable
-    """The files from which the known rows are read."""
+    """The files from which the known rows, those that earlier polls have read, are computed."""
     records_census: bool
     """Whether to record the time of a census: one is taken, or all rows are read for the first time."""
 
@@ -219,7 +222,8 @@ class PollPlan(NamedTuple):
         deadline = time.monotonic() + SECONDS_PER_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
-            bytes_before: int | None = None  # bytes before the first page that moved the cursor
+            # bytes before the first page that moved the cursor, from which `max_bytes` counts; None before that page
+            bytes_before: int | None = None
             try:
                 for page in source.changes(table.name, position.cursor):
                     _check_table(page, table.name)
@@ -235,8 +239,9 @@ class PollPlan(NamedTuple):
                     if rows.count >= ROWS_PER_BATCH:
                         yield rows.take()
                     if resumable and page.cursor is not None and bytes_before is not None:
-                        spent = max_calls is not None and source.usage.calls >= max_calls
-                        if spent or rows.bytes - bytes_before >= self.max_bytes or time.monotonic() > deadline:
+                        are_calls_spent = max_calls is not None and source.usage.calls >= max_calls
+                        is_full = rows.bytes - bytes_before >= self.max_bytes
+                        if are_calls_spent or is_full or time.monotonic() > deadline:
                             result.has_more = True
                             break
             finally:
@@ -252,7 +257,7 @@ class PollPlan(NamedTuple):
         """Take a census of each table that is due for one, and yield the rows that it adds or deletes."""
         positions = {table.name: table.position for table in self.tables}
         results = {table.name: TableResult(table=table.name) for table in self.tables}
-        first = results[self.tables[0].name]
+        first_result = results[self.tables[0].name]
         try:
             with closing(self.open_source(self.config)) as source:
                 try:
@@ -260,12 +265,13 @@ class PollPlan(NamedTuple):
                         if table.records_census:
                             yield from self._take_census(source, table, rows, positions, results, deleted_share)
                 finally:
-                    _add_usage(first, source.usage)
+                    _add_usage(first_result, source.usage)  # the calls are counted once, for all tables
         except LakeSyncError as error:  # the source could not be opened
             for table in self.tables:
                 results[table.name].failure = Failure.of(error)
         for table in self.tables:
             result = results[table.name]
+            # after an error that a retry cannot mend, the next census is as late as after a success
             if table.records_census and (result.failure is None or not result.failure.error().retryable):
                 result.position = self._with_census_time(table, positions[table.name])
             elif result.has_rows_to_land:
@@ -281,13 +287,23 @@ class PollPlan(NamedTuple):
         results: dict[str, TableResult],
         deleted_share: float,
     ) -> Iterator[pa.RecordBatch]:
-        """Take a census of one table, and yield the rows that it adds or deletes."""
+        """Take a census of one table, and yield the rows that it adds or deletes, which may be of any table.
+
+        Args:
+            source: the opened source.
+            table: the table.
+            rows: collects the rows.
+            positions: table → its read position, whose digests of seen rows are updated.
+            results: table → its report, which is updated.
+            deleted_share: the share of the table's rows that the census may delete.
+        """
         identities = {each.name: each.identity for each in self.tables}
 
         def compare(_: str, census: Census) -> CensusComparison:
-            found = compare_census(KnownRows(table.landed, self.newest), census)
-            table.position.seen.forget(found.unknown)  # the lake lacks these rows, so they must not count as unchanged
-            return found
+            comparison = compare_census(KnownRows(table.landed, self.newest), census)
+            # the lake lacks the unknown rows, so they must not count as unchanged when they are read
+            table.position.seen.forget(comparison.unknown)
+            return comparison
 
         try:
             for page in census_pages(source, table.name, compare, deleted_share):

@@ -1,13 +1,14 @@
 """Polls one connector: reads its source, lands the rows in the lake, and pushes the deltas to the gateway.
 
-To land rows is to append them, as the source has them, to the connector's Iceberg tables; the deltas to push are
-computed from the landed rows. A failed push therefore needs no second call to the source, and past days can be
-replayed. The Dagster asset of the connector's tables calls `poll_connector` and `replay_connector`.
+A connector's source is its external system, such as a Jira site. To land rows is to append them, as the source has
+them, to the Iceberg table `landing`; the deltas to push are computed from the landed rows. A failed push therefore
+needs no second call to the source, and past days can be replayed. The Dagster assets of the connectors' tables
+(`assets.ingest`) call `poll_connector` and `replay_connector`.
 
-A landing is one commit to the table `landing`: the rows that the tasks of one read returned, and the cursors of their
-tables. Landings are numbered. Iceberg validates a commit from the snapshot in which the newest number was read, so of
-two polls of one connector it rejects one. A row gets its hlc when it lands, later than all earlier ones, so the deltas
-that are computed from a landing are always the same.
+A landing is one commit to that table: the rows that the tasks of one read returned, and the cursors of their tables.
+Landings are numbered. Iceberg validates a commit from the snapshot in which the newest number was read, so of two
+concurrent polls of one connector it rejects one. A row gets its hlc (timestamp) when it lands, later than all earlier
+ones, so the deltas that are computed from a landing are always the same.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ class PolledSource(NamedTuple):
 class LakeLanding(LandedTables):
     """The landings of one connector, for one poll or one replay.
 
-    A replay pushes rows again that landed before. `LandedTables` reads `landing` and `known`: it has the connector's
-    part of both (`_iceberg`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
+    A poll calls `poll`, which adds landings. A replay pushes rows again that landed before, and only reads. The base
+    class reads `landing` and `known` (the current version of each polled row). It has the connector's part of both
+    (`_iceberg`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
     """
 
     def __init__(
@@ -128,24 +130,24 @@ class LakeLanding(LandedTables):
         report = PollReport(list(reports.values()))
         due_ms = self._now_ms() - ingest.census_interval_ms
         # A census compares all ids at the source with the known rows. A table whose source does not report deletions
-        # needs one in each poll (`needs_census`), the others at intervals. Reading all rows for the first time is one.
-        counted_ms = {table: self._position(table).counted_ms for table in self._tables}
-        never_counted = {table for table, last_ms in counted_ms.items() if last_ms is None}
-        census_due = {table for table, last_ms in counted_ms.items() if last_ms is not None and last_ms <= due_ms}
+        # needs one in each poll (`needs_census`), the others at intervals. Reading all rows for the first time counts
+        # as one.
+        last_census_ms = {table: self._position(table).counted_ms for table in self._tables}
+        never_counted = {table for table, last_ms in last_census_ms.items() if last_ms is None}
+        census_due = {table for table, last_ms in last_census_ms.items() if last_ms is not None and last_ms <= due_ms}
         try:
-            reading = [table for table in self._tables if wanted is None or table in wanted]
-            polled = set(reading)
-            while reading and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
-                results = self._read_and_land(reading, ingest, report, first_reads=never_counted)
-                more = {result.table for result in results if result.has_more and result.failure is None}
-                reading = [table for table in reading if table in more]
-            ready = [self._tables[name] for name in self._tables if name in polled and reports[name].error is None]
-            counting = [table.name for table in ready if table.name not in reading]
-            counting = [table for table in counting if self._tables[table].needs_census or table in census_due]
-            if counting:
-                for table in counting:
+            polled = [table for table in self._tables if wanted is None or table in wanted]
+            unfinished = polled
+            while unfinished and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
+                results = self._read_and_land(unfinished, ingest, report, first_reads=never_counted)
+                has_more = {result.table for result in results if result.has_more and result.failure is None}
+                unfinished = [table for table in unfinished if table in has_more]
+            read = [table for table in polled if table not in unfinished and reports[table].error is None]
+            counted = [table for table in read if self._tables[table].needs_census or table in census_due]
+            if counted:
+                for table in counted:
                     reports[table].census_taken = True
-                self._read_and_land(list(self._tables), ingest, report, counting=counting)
+                self._read_and_land(list(self._tables), ingest, report, counted=counted)
         except FlushError as error:
             for each in report.tables:
                 each.error = each.error or error
@@ -159,23 +161,23 @@ class LakeLanding(LandedTables):
         report: PollReport,
         *,
         first_reads: Collection[str] = (),
-        counting: Collection[str] = (),
+        counted: Collection[str] = (),
     ) -> list[TableResult]:
         """Read the changes of tables, or take censuses, and land the result in one commit.
 
         Args:
-            tables: the tables to read; with `counting` all tables, since a census may land rows of each.
+            tables: the tables to read; with `counted` all tables, since a census may land rows of each.
             ingest: the connector's settings.
             report: the poll's report, to which the results are added.
             first_reads: tables of which all rows are read for the first time, which is recorded as a census.
-            counting: tables of which a census is taken; empty to read changes.
+            counted: tables of which a census is taken; empty to read changes.
 
         Raises:
             FlushError: the rows were not committed.
         """
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         max_calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
-        with_census = counting or first_reads
+        with_census = counted or first_reads
         plan = PollPlan(
             self._polled.open_source,
             self._polled.config,
@@ -186,12 +188,13 @@ class LakeLanding(LandedTables):
             tables=tuple(self._table_plan(table, records_census=table in with_census) for table in tables),
             max_bytes=BUDGETS_PER_LANDING * ingest.memory_budget_bytes,
             max_calls=max_calls,
-            deleted_share=ingest.deleted_share if counting else None,
+            deleted_share=ingest.deleted_share if counted else None,
         )
         with computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, plan)) as rows:
             reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
             results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")
+            # divided tables of which a part was not read: nothing of them lands
             failed = {result.table for result in results if result.failure is not None and not result.lands_partially}
             if any(result.has_rows_to_land for result in results if result.table not in failed):
                 self._land(rows, plan.constants, failed)
@@ -248,14 +251,17 @@ class LakeLanding(LandedTables):
 
 
 def _add_results(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
-    """Add the results of tasks to a poll's report. Of failed tables only the usage and the error count."""
+    """Add the results of tasks to a poll's report. Of the `failed` tables, which did not land, only usage and error."""
     usage = report.usage
     for each in report.tables:
-        mine = [result for result in results if result.table == each.table]
-        for result in mine:
+        of_table = [result for result in results if result.table == each.table]
+        for result in of_table:
             usage = Usage(
                 usage.calls + result.calls,
-                min((left for left in (usage.left, result.calls_left) if left is not None), default=None),
+                min(
+                    (calls_left for calls_left in (usage.left, result.calls_left) if calls_left is not None),
+                    default=None,
+                ),
                 result.call_limit if result.call_limit is not None else usage.limit,
             )
             each.pages += result.pages
@@ -267,27 +273,29 @@ def _add_results(report: PollReport, results: Sequence[TableResult], failed: Col
             each.deleted += result.deleted
             if result.position is not None:
                 each.cursor = result.position.cursor
-        each.landings += each.table not in failed and any(result.has_rows_to_land for result in mine)
+        each.landings += each.table not in failed and any(result.has_rows_to_land for result in of_table)
     report.usage = usage
 
 
-def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
-    """Return the newest read position in `landing` of each table, if a connector of the type `kind` wrote it."""
+def _positions(
+    files: Sequence[LandedFile], tables: Mapping[str, Table], connector_type: str
+) -> dict[str, ReadPosition]:
+    """Return table → its newest read position in `landing`, if a connector of the given type wrote it."""
     found: dict[str, ReadPosition] = {}
     for file in sorted(files, key=lambda each: each.last_page, reverse=True):
         if not any(table not in found and file.may_have(table) for table in tables):
             continue
         file_system, path = data_file_path(file.path)
-        of_file = pq.read_table(
+        position_rows = pq.read_table(
             path,
             columns=["landing", "table_name", "columns"],
             filters=pc.field("kind") == POSITION,
             filesystem=file_system,
         )
-        newest = sorted(of_file.to_pylist(), key=lambda row: row["landing"])
-        mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in newest}
-        found = {**mine, **found}
-    return {table: position for table, position in found.items() if table in tables and position.type == kind}
+        newest = sorted(position_rows.to_pylist(), key=lambda row: row["landing"])
+        of_file = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in newest}
+        found = {**of_file, **found}
+    return {table: position for table, position in found.items() if table in tables and position.type == connector_type}
 
 
 @contextmanager
@@ -306,7 +314,7 @@ def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
     try:
         yield spark.table(name)
     finally:
-        with suppress(PySparkException, grpc.RpcError):  # a lost session has neither
+        with suppress(PySparkException, grpc.RpcError):  # a lost session has no cache and no view
             spark.catalog.uncacheTable(name)
             spark.catalog.dropTempView(name)
 

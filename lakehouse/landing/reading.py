@@ -1,11 +1,12 @@
 """Computes the deltas that a gateway lacks from what a connector's polls have read, and updates the table `known`.
 
-A poll first appends what it read from the external system to the Iceberg table `landing`. The table `known` has the
-current version of each row, up to some page of `landing`. The difference between the two is pushed to the gateway as
-deltas. A page is numbered by the hlc of its first row. Each polled table has a mark (`Mark`): the last page whose
-deltas the gateway has (`delivered`), and the last page that is contained in `known`.
+A connector polls an external system. A poll first appends what it read, page by page, to the Iceberg table `landing`. A
+page is numbered by the hlc of its first row. The table `known` has the version of each row as of some page; the
+differences that later pages make are pushed to the gateway as deltas. Each polled table has a mark (`Mark`): the last
+page whose deltas the gateway has (`delivered`), and the last page that is contained in `known` (`known`).
 
-Polls and replays of `landing` call `LandedTables`, through `LakeLanding` and `Delivery`.
+`LandedTables` is used by its subclass `LakeLanding` (`lakehouse.landing.polls`), which adds the polls, and by
+`Delivery` (`lakehouse.landing.delivery`), which pushes the deltas.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ class LandedTables:
             return
         with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
             write_known(self._iceberg, KnownRows(landed, mark.delivered), self._known_snapshot)
+            # `known` contains all delivered pages now
             self._marks[table] = record_mark(self._iceberg, table, mark._replace(known=mark.delivered))
             self._plan_known()
 

@@ -1,14 +1,14 @@
 """Computes the deltas that follow from a polled table's landed rows, and the table's current rows, in Spark tasks.
 
-A page is what a poll landed of a table at once. It has new versions of rows, ids of deleted rows, and *claims*. A claim
-says that the page has all rows with a certain value in a column, so that other rows with this value are deleted. A
-row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`); each change with an
-effect becomes a delta. `lakehouse.landing.reading` starts the tasks. `lakesync.testing.landing` has the same law in its
-simplest form, and a property test holds both equal.
+A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page has new
+versions of rows, ids of deleted rows, and *claims*. A claim says that the page has all rows with a certain value in a
+column, so that other rows with this value are deleted. A row's changes follow from its versions, deletes and claims in
+order of pages (`replay_versions`); each change with an effect becomes a delta. `lakesync.testing.landing` has the same
+rules in their simplest form, and a property test holds both equal.
 
-The lake's table `known` has the rows as they were after a certain page. Later pages are in the table `landing`.
-`KnownRows` updates `known`, and gives a poll the current rows to compare with, if it reads a *census* (a list of all
-ids), or all rows of a table that has no cursor.
+The table `known` has the rows as of some page. `KnownRows` computes the rows as of a later page: to update `known`, and
+for a poll to compare with, if it reads a *census* (a list of all ids), or all rows of a table that has no cursor. Tasks
+that `lakehouse.landing.reading` starts, and those of polls (`lakehouse.landing.poll_tasks`), call this module.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -76,7 +77,10 @@ class Change(NamedTuple):
 
 
 class ClaimKeys:
-    """Reads from a row's JSON its values in the claimed columns, those of which pages claim to have all rows."""
+    """Reads from a row's JSON its values in the claimed columns.
+
+    A column is claimed if a page claims to have all rows with some value in it.
+    """
 
     def __init__(self, columns: Sequence[str]) -> None:
         """Prepare the decoder.
@@ -85,8 +89,8 @@ class ClaimKeys:
             columns: names of the claimed columns.
         """
         self.columns = tuple(columns)
-        kind = msgspec.defstruct("Keys", [(column, Any, None) for column in columns])
-        self._decode = msgspec.json.Decoder(kind).decode
+        row_type = msgspec.defstruct("Keys", [(column, Any, None) for column in columns])
+        self._decode = msgspec.json.Decoder(row_type).decode
 
     def of(self, columns: str) -> list[tuple[str, str]]:
         """Return `(column, value)` for each claimed column that is not null in a row's JSON, with the value as text."""
@@ -135,9 +139,9 @@ class Claims:
         if len(pages) == 1:  # by far the most frequent case
             ((found, hlc),) = pages.items()
             return (found, hlc) if found > page else None
-        order = sorted(pages)
-        at = bisect_right(order, page)
-        return (order[at], pages[order[at]]) if at < len(order) else None
+        pages_in_order = sorted(pages)
+        index = bisect_right(pages_in_order, page)
+        return (pages_in_order[index], pages[pages_in_order[index]]) if index < len(pages_in_order) else None
 
 
 def replay_versions(
@@ -161,7 +165,8 @@ def replay_versions(
     for number, version in enumerate(versions):
         next_page = versions[number + 1].page if number + 1 < len(versions) else None
         for key in keys(version.columns):
-            claim = claims.after(key, version.page)
+            claim = claims.after(key, version.page)  # (page, hlc)
+            # if the row's next version is in that page, or an earlier one, the claim does not delete this version
             if claim is not None and (next_page is None or claim[0] < next_page):
                 changes.append((*claim, None))
     changes.sort(key=lambda each: each[:2])
@@ -173,6 +178,9 @@ def replay_versions(
 
 def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator[tuple[str, str]]:
     """Yield the claims of a landed row, as `(column, value)`: its page has all rows with this value.
+
+    A row with an identity claims its own value in the identity column, so that a row with the same identity and another
+    row id is deleted.
 
     Args:
         row: the landed row.
@@ -204,9 +212,10 @@ class PendingPages(NamedTuple):
 
 
 class _PendingRows:
-    """One task's rows that the pages contain or claim, with all versions that are needed to compute their deltas.
+    """One task's rows that the pages contain or claim, with the versions that are needed to compute their deltas.
 
-    A version is the row in one page, or in `known`.
+    A version is the row in one page, or in `known`. Earlier versions are needed because a delta has only the columns
+    that changed, and a claim deletes rows by their earlier values.
     """
 
     def __init__(self, pages: PendingPages, part: int) -> None:
@@ -226,20 +235,21 @@ class _PendingRows:
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
         """Yield the deltas in the columns `DELTA_SCHEMA`."""
-        pages, found = self._pages, list[tuple[str, Change]]()
+        pages = self._pages
+        changes: list[tuple[str, Change]] = []  # row id and change
         keys = self._keys.of if self._claim_columns else _no_keys
         for row_id, versions in self._versions.items():
             if len(versions) > 1:
-                versions.sort(key=lambda each: each[:2])
-            found += [
+                versions.sort(key=lambda version: (version.page, version.hlc))
+            changes += [
                 (row_id, change)
                 for change in replay_versions(versions, self._gone.get(row_id, ()), keys, self._claims)
                 if change.page > pages.after and change.columns != change.before
             ]
-            if len(found) >= ROWS_AT_ONCE:
-                yield delta_batch(found, pages.client_id, self._landed.table)
-                found = []
-        yield delta_batch(found, pages.client_id, self._landed.table)
+            if len(changes) >= ROWS_AT_ONCE:
+                yield delta_batch(changes, pages.client_id, self._landed.table)
+                changes = []
+        yield delta_batch(changes, pages.client_id, self._landed.table)
 
     def _read_earlier_versions(self) -> None:
         """Read the versions of these rows from before the pages: from `known`, and from landings since then."""
@@ -258,24 +268,26 @@ class _PendingRows:
             if row.row_id in wanted:
                 self._add_version(row)
         if self._claim_columns:
-            keys = {key for versions in self._versions.values() for each in versions for key in self._keys.of(each[2])}
+            # claims of the earlier pages, as far as they concern these rows
+            all_versions = chain.from_iterable(self._versions.values())
+            keys = {key for version in all_versions for key in self._keys.of(version.columns)}
             for row in self._landed_rows(landed.since, after):
                 self._add_claims(row, keys)
 
-    def _landed_rows(self, after: int, through: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
+    def _landed_rows(self, after: int, through: int, row_ids: pa.Array | None = None) -> Iterator[LandedRow]:
         """Yield the landed rows of `LandedTable.pages` one by one."""
-        for rows in self._landed.pages(after, through, among):
+        for rows in self._landed.pages(after, through, row_ids):
             yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
 
     def _add_version(self, row: LandedRow) -> None:
-        """Remember a row's version, or that the row is gone since some page."""
+        """Remember a row's version, or the page that reports the row as deleted."""
         if row.kind == ROW:
             self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
         elif row.kind == DELETED_ROW:
             self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
 
     def _add_claims(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
-        """Remember the keys that a landed row claims, or only those `among` some keys."""
+        """Remember the `(column, value)` that a landed row claims; with `among`, only if they are among these."""
         for key in claims_of(row, self._landed.identity, self._keys):
             if among is None or key in among:
                 self._claims.add(*key, row.page, row.hlc)
@@ -307,17 +319,17 @@ def delta_batch(changes: Iterable[tuple[str, Change]], client_id: str, table: st
         client_id: the client id of the deltas.
         table: the deltas' table.
     """
-    made: list[tuple[int, int, str, str]] = []
+    deltas: list[tuple[int, int, str, str]] = []
     for row_id, (page, hlc, columns, before) in changes:
         op, values = _change(columns, before)
         if op == "UPDATE" and not values:
             continue
         cells = tuple(ColumnValue.of(name, value) for name, value in values.items())
-        identity = delta_id(client_id=client_id, hlc=hlc, table=table, row_id=row_id, columns=cells)
-        delta = RowDelta(op, table, row_id, client_id, cells, hlc, identity)
-        made.append((page, hlc, op, encode_delta(delta).decode()))
-    parts = zip(*made, strict=True) if made else ([],) * len(DELTAS)
-    arrays = [pa.array(part, field.type) for part, field in zip(parts, DELTAS, strict=True)]
+        id_of_delta = delta_id(client_id=client_id, hlc=hlc, table=table, row_id=row_id, columns=cells)
+        delta = RowDelta(op, table, row_id, client_id, cells, hlc, id_of_delta)
+        deltas.append((page, hlc, op, encode_delta(delta).decode()))
+    columns_of_deltas = zip(*deltas, strict=True) if deltas else ([],) * len(DELTAS)
+    arrays = [pa.array(part, field.type) for part, field in zip(columns_of_deltas, DELTAS, strict=True)]
     return pa.record_batch(arrays, DELTAS)
 
 
@@ -347,10 +359,10 @@ class KnownRows(NamedTuple):
         landed = self.landed
         claimed = landed.claim_columns()
         keys = ClaimKeys(claimed)
-        newest: dict[str, tuple[int, int]] = {}
-        deleted: dict[str, int] = {}
-        claims: dict[tuple[str, str], int] = {}
-        for row in self._landed_rows(bucket if not claimed else None):
+        newest: dict[str, tuple[int, int]] = {}  # row id → page and hlc of its newest version
+        deleted: dict[str, int] = {}  # row id → last page that reports it as deleted
+        claims: dict[tuple[str, str], int] = {}  # (column, value) → last page that claims it
+        for row in self._landed_rows(bucket if not claimed else None):  # claims belong to no bucket
             for key in claims_of(row, landed.identity, keys):
                 claims[key] = max(row.page, claims.get(key, row.page))
             if row.kind == ROW:
@@ -401,13 +413,14 @@ def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
 
     Args:
         rows: the known rows.
-        census: every row id at the source, or every value of another column. Then a row is absent if its value is.
+        census: every row id at the source. Or every value of another column: then a known row is absent at the source
+            if its value is.
     """
     at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
     keys = ClaimKeys([census.column] if census.column is not None else [])
-    known, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
+    known_count, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
     for batch in rows.rows():
-        known += batch.num_rows
+        known_count += batch.num_rows
         if census.column is None:
             values = batch["row_id"].combine_chunks()
             known_ids.append(values)
@@ -420,9 +433,9 @@ def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
             for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
         ]
     if census.column is not None:
-        return CensusComparison(known, absent, [])
+        return CensusComparison(known_count, absent, [])
     unknown = at_source.filter(pc.invert(pc.is_in(at_source, value_set=pa.concat_arrays(known_ids))))
-    return CensusComparison(known, absent, sorted(unknown.to_pylist()))
+    return CensusComparison(known_count, absent, sorted(unknown.to_pylist()))
 
 
 class RowDigests:

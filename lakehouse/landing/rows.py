@@ -1,9 +1,9 @@
 """Builds the rows of the Iceberg table `landing`, and reads them and those of `known` from Parquet files.
 
-A poll reads an external system through a connector and appends the result to `landing`, page by page, before it is
-compared with what was known. That append is a landing. A page is numbered by the hlc of its first row. `known` has the
-rows as they were after a certain page. A page may *claim* to have all rows with a value in a column; then known rows
-with this value that it lacks are deleted.
+A poll reads an external system through a connector and appends the result to `landing`, page by page. That append is a
+landing. A page is numbered by the hlc of its first row. The table `known` has the version of each row as of some page,
+with which later pages are compared. A page may *claim* to have all rows with some value in some column, such as all
+comments of one issue; then known rows with this value that the page lacks are deleted.
 
 The Spark tasks of a poll build rows with `LandedRows`. The driver describes the tables' files with `LandedFile` and
 `LandedTable`, from which later tasks read them. Importing this module loads neither pyiceberg nor Spark.
@@ -79,7 +79,7 @@ class ReadPosition(msgspec.Struct, frozen=True):
     """Wall time of the last census (a list of all ids in the source) in milliseconds since 1970; None if there was
     none."""
     seen: SeenRows = msgspec.field(default_factory=SeenRows)
-    """Digests of the newest rows, which sources return again in the next poll."""
+    """Digests of the newest rows. Sources may return these rows again in the next poll, which skips them."""
 
 
 class Constants(NamedTuple):
@@ -180,9 +180,17 @@ class LandedRows:
             column.clear()
         return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], _ARROW)
 
-    def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
-        """Append a row. `more` has its `columns`, `name` and `value`; missing ones are null."""
-        values = (table, kind, page, self._next_hlc, row_id, *more, *([None] * (3 - len(more))))
+    def _put(self, table: str, kind: str, page: int, row_id: str | None, *columns_name_value: str | None) -> None:
+        """Append a row. `columns_name_value` has its `columns`, `name` and `value`; missing ones are null."""
+        values = (
+            table,
+            kind,
+            page,
+            self._next_hlc,
+            row_id,
+            *columns_name_value,
+            *([None] * (3 - len(columns_name_value))),
+        )
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self._next_hlc += 1
@@ -252,7 +260,7 @@ class LandedTable(NamedTuple):
     """The last page that is in `known` already."""
 
     def claim_columns(self) -> tuple[str, ...]:
-        """Return the columns in which pages have claims. The identity column is one: each row claims its own value."""
+        """Return the columns in which pages have claims, and the identity column, in which each row has one."""
         found = {self.identity} if self.identity is not None else set()
         for file in self.files:
             if not file.has_claims:

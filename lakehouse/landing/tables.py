@@ -126,7 +126,7 @@ class Mark(NamedTuple):
         return f"{self.known} {self.delivered}"
 
     def max_with(self, other: Mark) -> Mark:
-        """Return a mark with the later page of both marks, in both fields. Pages in `known` are always delivered."""
+        """Return a mark whose fields are the later pages of both marks. Pages in `known` are always delivered."""
         known = max(self.known, other.known)
         return Mark(known, max(self.delivered, other.delivered, known))
 
@@ -158,7 +158,7 @@ class ConnectorTables(NamedTuple):
         for task in self._planned(landing, landing_name(self.names)):
             file = task.file
             (_, number), (first, last), (_, highest_hlc) = (
-                column_bounds(landing, file, of) for of in ("landing", "page", "hlc")
+                column_bounds(landing, file, column) for column in ("landing", "page", "hlc")
             )
             found.append(
                 LandedFile(
@@ -208,8 +208,8 @@ class ConnectorTables(NamedTuple):
         found: dict[str, Mark] = {}
         for batch in filter(None, map(batch_of, known.metadata.snapshots)):
             if batch[:3] == ["known", self.gateway, self.connector]:
-                mark = Mark(int(batch[4]), int(batch[4]))
-                found[batch[3]] = found.get(batch[3], Mark()).max_with(mark)
+                table, last_page = batch[3], int(batch[4])
+                found[table] = found.get(table, Mark()).max_with(Mark(known=last_page, delivered=last_page))
         return found
 
     def condition(self, **more: str | int) -> Column:

@@ -1,9 +1,11 @@
 """Compares state tables with their history: sampled rows by the gateway's own code, whole tables in Spark's SQL.
 
-The whole table is compared by counts and hashes for each gateway and day. For that the merge is implemented a second
-time, in SQL, so that the check does not share a fault with the kernel: a column has the value with the greatest
-`(hlc, client id, JCS text)` after the row's newest DELETE (the tombstone), and a typed column has that value if it fits
-the column's type. The checks `state_equals_merge` and `state_equals_history` of state tables call this module.
+The history has all deltas (changes of rows). The rows of a state table must be the merge of its deltas, which the
+kernel (`lakehouse.tables.kernel`) has computed. A whole table is compared by counts and hashes for each gateway and
+day. For that the merge is implemented a second time, in SQL, so that the check does not share a fault with the kernel:
+a column has the value with the greatest `(hlc, client id, JSON text)` after the row's newest DELETE (the tombstone),
+and a typed column has that value if it fits the column's type. The checks `state_equals_merge` and
+`state_equals_history` of state tables (`assets.checks`) call this module.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ SAMPLE = 100
 """Number of rows to compare."""
 
 _KEY = ("gateway", "row_id")
+"""The columns of the history that identify a row of a table."""
 _DELTA = (*_KEY, "table_name", "op", "client_id", "delta_id", "hlc", "arrival", "columns")
 """The columns of the history that are read."""
 
@@ -95,6 +98,7 @@ def rows_unlike_merge(
     found = []
     for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
         arrival, state = stored.get((gateway, row), (0, RowState()))
+        # a merge of chosen days merges deltas after the table's mark without moving it
         mark = max(marks.get(gateway, 0), arrival)
         merged = state.copy() if days is not None else RowState()
         for delta in deltas:
@@ -200,15 +204,19 @@ def days_unlike_history(
     version = read_version(spark, names.state(table))
     marks = marks_of(version)
     unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]"))
-    kinds = {name: kind for name, kind in typed_columns(spark, names.state(table)).items() if name not in unfilled}
-    entries = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
-    mark = sf.create_map(*entries)[sf.col("gateway")] if entries else sf.lit(None).cast("bigint")
+    column_types = {
+        name: column_type
+        for name, column_type in typed_columns(spark, names.state(table)).items()
+        if name not in unfilled
+    }
+    keys_and_values = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
+    mark = sf.create_map(*keys_and_values)[sf.col("gateway")] if keys_and_values else sf.lit(None).cast("bigint")
     deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
     state = spark.table(names.state(table)).where(sf.col("_gateway").isin(*marks) if marks else sf.lit(True))
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
         state = state.where(sf.col("_gateway").isin(*gateways))
-    stored, merged = _figures(_stored_rows(state, list(kinds))), _figures(_merged_rows(deltas, kinds))
+    stored, merged = _figures(_stored_rows(state, list(column_types))), _figures(_merged_rows(deltas, column_types))
     return [
         StateDay(gateway, day, stored.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures()))
         for gateway, day in sorted({*stored, *merged})
@@ -242,11 +250,11 @@ def _hashed(name: str | Column, value: Column) -> Column:
     return sf.when(value.isNull(), 0).otherwise(sf.pmod(sf.xxhash64(named, value), sf.lit(_MODULUS)))
 
 
-def _typed(kind: Column, text: Column) -> dict[str, Column]:
+def _typed(column_type: Column, text: Column) -> dict[str, Column]:
     """Return schema type → the value of a JSON text; null if the column has another type, or the text does not fit.
 
     Args:
-        kind: the schema type of the value's column.
+        column_type: the schema type of the value's column.
         text: the value's JSON text.
     """
     quoted = sf.when(text.startswith('"'), text)
@@ -259,15 +267,15 @@ def _typed(kind: Column, text: Column) -> dict[str, Column]:
         "boolean": sf.when(text.isin("true", "false"), text == "true"),
         "json": sf.when(text != "null", text),
     }
-    return {name: sf.when(kind == name, value) for name, value in values.items()}
+    return {name: sf.when(column_type == name, value) for name, value in values.items()}
 
 
-def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
+def _merged_rows(deltas: DataFrame, column_types: Mapping[str, str]) -> DataFrame:
     """Merge deltas, and return the columns of `_stored_rows` for each merged row.
 
     Args:
         deltas: rows of the history.
-        kinds: typed column → schema type.
+        column_types: typed column → schema type.
     """
     stamp = "struct(hlc, client_id)"
     rows = deltas.groupBy("gateway", "row_id").agg(
@@ -289,7 +297,7 @@ def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
             sf.sum(sf.expr(f"pmod(xxhash64(name, cell.hlc, cell.client_id, cell.value), {_MODULUS}L)")).alias(
                 "cell_sum"
             ),
-            *_typed_sums(kinds),
+            *_typed_sums(column_types),
         )
     )
     is_inserted = "(inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))"
@@ -307,11 +315,11 @@ def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
     )
 
 
-def _typed_sums(kinds: Mapping[str, str]) -> list[Column]:
+def _typed_sums(column_types: Mapping[str, str]) -> list[Column]:
     """Return the aggregates `typed` and `typed_sum` over the cells of a row."""
-    entries = [sf.lit(part) for pair in kinds.items() for part in pair]
-    kind = sf.create_map(*entries)[sf.col("name")] if entries else sf.lit(None).cast("string")
-    values = _typed(kind, sf.col("cell.value")).values()
+    entries = [sf.lit(part) for pair in column_types.items() for part in pair]
+    column_type = sf.create_map(*entries)[sf.col("name")] if entries else sf.lit(None).cast("string")
+    values = _typed(column_type, sf.col("cell.value")).values()
     typed = sum((value.isNotNull().cast("int") for value in values), sf.lit(0))
     hashed = sum((_hashed(sf.col("name"), value) for value in values), sf.lit(0))
     return [sf.sum(typed).alias("typed"), sf.sum(hashed).alias("typed_sum")]

@@ -1,7 +1,8 @@
-"""Defines the increment of a merge: the deltas of the history that are merged into a state table.
+"""Defines the increment of a merge: the deltas of the history that one merge adds to a state table.
 
-A state table has the current rows of one synced table. An arrival is the gateway's timestamp of receipt, by which an
-increment selects deltas. Merges and their Spark tasks call this module.
+The history has all deltas (changes of one row), a state table the current rows of one synced table. An increment
+selects deltas by their arrival, the gateway's timestamp of receipt. Merges (`lakehouse.tables.increments`) and their
+Spark tasks use this module.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ class Increment(NamedTuple):
             names: names of the columns to return.
         """
         gateways = pa.array(list(self.ranges), pa.string())
-        number = pc.index_in(rows["gateway"], gateways)
-        lows = pa.array([low for low, _ in self.ranges.values()], pa.int64()).take(number)
-        highs = pa.array([high for _, high in self.ranges.values()], pa.int64()).take(number)
-        own = pc.and_(pc.greater(rows["arrival"], lows), pc.less_equal(rows["arrival"], highs))
-        own = pc.and_(own, pc.equal(rows["table_name"], self.table))
+        gateway_index = pc.index_in(rows["gateway"], gateways)
+        after = pa.array([low for low, _ in self.ranges.values()], pa.int64()).take(gateway_index)
+        last = pa.array([high for _, high in self.ranges.values()], pa.int64()).take(gateway_index)
+        is_selected = pc.and_(pc.greater(rows["arrival"], after), pc.less_equal(rows["arrival"], last))
+        is_selected = pc.and_(is_selected, pc.equal(rows["table_name"], self.table))
         if self.days is not None:
-            own = pc.and_(own, pc.is_in(rows["day"], pa.array(self.days, pa.date32())))
-        found = rows.select(list(names))
-        return found if pc.all(own, skip_nulls=False).as_py() else found.filter(own)
+            is_selected = pc.and_(is_selected, pc.is_in(rows["day"], pa.array(self.days, pa.date32())))
+        columns = rows.select(list(names))
+        return columns if pc.all(is_selected, skip_nulls=False).as_py() else columns.filter(is_selected)
 
     def deltas(self, file: DataFile) -> Iterator[pa.Table]:
         """Yield the increment's deltas in a file, in the kernel's columns. Tasks call it."""

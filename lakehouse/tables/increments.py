@@ -1,9 +1,9 @@
 """Merges the history's new deltas into state tables, which have the current rows. A repeat changes nothing.
 
-A state table's marks say, for each gateway, up to which arrival its deltas are merged. Days may be merged again in any
-order. The deltas of a merge are its increment. The driver finds the files that have them by the files' column bounds,
-the least and greatest values in Iceberg's manifests, before Spark tasks run. The assets of state tables
-(`assets.lake_tables`), and making checkpoints, call this module.
+A state table has one mark for each gateway: the arrival (the gateway's timestamp of receipt) up to which its deltas are
+merged. Days may be merged again in any order. The deltas of a merge are its increment. Before Spark tasks run, the
+driver finds the files of the history that have them, by the least and greatest values of columns in Iceberg's
+manifests (column bounds). The assets of state tables (`assets.lake_tables`), and making checkpoints, call this module.
 """
 
 from __future__ import annotations
@@ -121,14 +121,11 @@ def merge_table(
         LakeUnavailableError: Spark cannot be reached.
     """
     started = time.perf_counter()
-    history = ensure_deltas(spark, names).snapshot_id
+    history_snapshot = ensure_deltas(spark, names).snapshot_id
     table = ensure_state(spark, schema, names, contract)
     follows_marks = days is None and not rebuild
-    if (
-        follows_marks
-        and not table.has_new_columns
-        and all(table.marks.get(name, 0) >= last for name, last in upto.items())
-    ):
+    is_up_to_date = all(table.marks.get(gateway, 0) >= arrival for gateway, arrival in upto.items())
+    if follows_marks and is_up_to_date and not table.has_new_columns:
         return MergeReport(
             schema.table,
             deltas_in=0,
@@ -142,12 +139,12 @@ def merge_table(
     since = table.marks if follows_marks else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
     increment = Increment(schema.table, ranges, None if rebuild else days)
-    found = history_files(spark, names.deltas, history, increment)
+    history = history_files(spark, names.deltas, history_snapshot, increment)
     written = WriteResult(table.snapshot_id)
-    deltas_in = count_deltas(spark, found, increment)
+    deltas_in = count_deltas(spark, history, increment)
     if deltas_in or rebuild or (table.has_new_columns and table.snapshot_id is not None):
-        written = write_state(spark, table, increment, found, upto if rebuild else None)
-        if written.snapshot_id is not None and (written.rejected or table.rejects):
+        written = write_state(spark, table, increment, history, upto if rebuild else None)
+        if written.snapshot_id is not None and (written.rejected or table.ever_rejected):
             replace_rejected(spark, table, written.snapshot_id, names)
         if table.has_new_columns:
             record_filled(spark, table)
@@ -245,7 +242,10 @@ def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> N
 def _advance_marks(
     spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
 ) -> dict[str, int]:
-    """Move the marks to `upto` if no earlier delta was skipped, and return them; with `exactly`, set them to `upto`."""
+    """Move the marks to `upto`, and return them all. A mark never moves back, and not if `days` skipped earlier deltas.
+
+    With `exactly` the marks are set to `upto` in any case, also back.
+    """
     marks = marks_of(read_version(spark, table.name))
     moved = dict(marks)
     for gateway, arrival in upto.items():
@@ -285,7 +285,7 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
 
 
 def plan_files(table: Table, snapshot: int, increment: Increment) -> History:
-    """Do the work of `history_files` for an open table.
+    """Return the same as `history_files`, for the history as an opened table.
 
     Args:
         table: the history, opened by pyiceberg.
@@ -293,17 +293,17 @@ def plan_files(table: Table, snapshot: int, increment: Increment) -> History:
         increment: the deltas to find.
     """
     ranges = increment.ranges.values()
-    low = min((low for low, _ in ranges), default=0)
-    high = max((high for _, high in ranges), default=0)
-    near = all_of(
+    lowest = min((lowest for lowest, _ in ranges), default=0)
+    highest = max((highest for _, highest in ranges), default=0)
+    may_have = all_of(
         condition("table_name", "=", increment.table),
-        condition("arrival", ">", low),
-        condition("arrival", "<=", high),
-        condition("day", ">=", day_of(low).isoformat()),
+        condition("arrival", ">", lowest),
+        condition("arrival", "<=", highest),
+        condition("day", ">=", day_of(lowest).isoformat()),
     )
-    found = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, near)]
-    files = tuple(DataFile.of(task) for task, share in found if share != "none")
-    is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in found)
+    shares = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, may_have)]
+    files = tuple(DataFile.of(task) for task, share in shares if share != "none")
+    is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in shares)
     return History(files, None if is_estimate and files else rows_in(files))
 
 
@@ -328,12 +328,12 @@ def count_deltas(spark: SparkSession, history: History, increment: Increment) ->
 
 def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
     """Return how much of a file belongs to an increment, by column bounds; "part" if they do not show it."""
-    gateway, other = column_bounds(table, file, "gateway")
+    gateway, last_gateway = column_bounds(table, file, "gateway")
     first, last = column_bounds(table, file, "arrival")
-    if gateway != other or not (isinstance(first, int) and isinstance(last, int)):
+    if gateway != last_gateway or not (isinstance(first, int) and isinstance(last, int)):
         return "part"
-    low, high = increment.ranges.get(str(gateway), (0, 0))
-    if last <= low or first > high:
+    after, until = increment.ranges.get(str(gateway), (0, 0))
+    if last <= after or first > until:
         return "none"
     of_table = column_bounds(table, file, "table_name") == (increment.table, increment.table)
-    return "whole" if low < first and last <= high and of_table else "part"
+    return "whole" if after < first and last <= until and of_table else "part"

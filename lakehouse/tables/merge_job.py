@@ -4,7 +4,7 @@ A state table has the merged rows of one synced table. Iceberg divides its rows 
 here each bucket is divided further, into slices. The tasks of the first stage read files, and divide their rows into
 chunks: compressed Arrow batches with rows of one slice. Spark shuffles the chunks to the tasks that own their buckets,
 and sorts them there. A task of the second stage merges one slice at a time, so it never has a whole bucket in memory.
-Increments, erasures, checkpoints and queries call this module.
+`lakehouse.tables.writes`, which commits the result, calls this module; so do erasures, checkpoints and queries.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone",
 """The columns that every state table has, besides those of the synced table's schema (typed columns)."""
 
 _ROWS_PER_BATCH = 16_384
+"""Rows of a batch of the result, at most."""
 _CODEC = "lz4_raw"
 """Compression of chunks. The JVM copies a chunk about eight times in a shuffle, which costs more than compression. A
 delta shrinks from 174 to 120 bytes in 0.25 µs, decompression included; zstd takes twice as long for 77 bytes."""
@@ -215,7 +216,7 @@ class Merge(NamedTuple):
         return rows.take(np.argsort(_buckets(rows["_row"].combine_chunks(), self.division.buckets), kind="stable"))
 
     def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
-        """Return a function for each task of the first stage, which yields chunks."""
+        """Return a function for each task of the first stage, which reads some of the files and yields chunks."""
         stored_rows_per_task = SEARCHED_ROWS_PER_TASK if self.touched_only else ROWS_PER_TASK
         history = self._shares(self.history, ROWS_PER_TASK)
         state = self._shares(self.state, stored_rows_per_task)
@@ -251,7 +252,7 @@ class Merge(NamedTuple):
             yield self.division.split(rows, "_row", is_deltas=False)
 
     def _stored(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
-        """Yield the stored rows that are merged: without those of `rebuilt`, and with `touched_only` only those."""
+        """Yield the stored rows that are merged: none of `rebuilt` gateways; if `touched_only`, only touched ones."""
         wanted = self._touched_ids() if self.touched_only else None
         rebuilt = pa.array(sorted(self.rebuilt), pa.string())
         for file in files:
@@ -267,7 +268,7 @@ class Merge(NamedTuple):
 
 
 def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFrame:
-    """Run a merge, and return the merged rows, ordered by bucket, with `CHECKS`.
+    """Run a merge, and return the merged rows, ordered by bucket, with the columns `CHECKS`.
 
     Args:
         spark: an open Spark session.
@@ -290,7 +291,7 @@ def merged_frames(
     columns: Sequence[tuple[str, str]],
     division: Division = Division(buckets=8, slices=16, tasks=8),  # noqa: B008 immutable
 ) -> DataFrame:
-    """Merge DataFrames, where `merged_rows` merges whole files.
+    """Merge DataFrames of deltas and stored rows. `merged_rows` does the same for whole files, and is faster.
 
     Args:
         deltas: rows of the history, of one table.
@@ -338,10 +339,10 @@ def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str
         return rows.append_column(DUPLICATES, pa.nulls(0, pa.int64())).append_column(
             DIFFERENCE, pa.nulls(0, pa.string())
         )
-    others = [None] * (rows.num_rows - 1)
-    rows = rows.append_column(DUPLICATES, pa.array([count_duplicates(stored), *others], pa.int64()))
+    nulls = [None] * (rows.num_rows - 1)
+    rows = rows.append_column(DUPLICATES, pa.array([count_duplicates(stored), *nulls], pa.int64()))
     difference = sampled_row_difference(deltas, stored, rows)
-    return rows.append_column(DIFFERENCE, pa.array([difference, *others], pa.string()))
+    return rows.append_column(DIFFERENCE, pa.array([difference, *nulls], pa.string()))
 
 
 def _merged_chunks(
@@ -364,8 +365,8 @@ def _merged_chunks(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
         chunks = (chunk for batch in batches for chunk in _chunks(batch))
-        for _, own in groupby(chunks, lambda chunk: (chunk.bucket, chunk.slice)):
-            yield from _batches(merged(*_tables(own)), names)
+        for _, chunks_of_slice in groupby(chunks, lambda chunk: (chunk.bucket, chunk.slice)):
+            yield from _batches(merged(*_tables(chunks_of_slice)), names)
 
     owned = chunks.repartitionById(division.tasks, "task").sortWithinPartitions("bucket", "slice")
     return owned.mapInArrow(run, schema)
@@ -384,8 +385,8 @@ def _buckets(ids: pa.Array, count: int) -> npt.NDArray[np.unsignedinteger]:
 def _with_checks(fields: StructType) -> tuple[list[str], StructType]:
     """Return the names and the schema of a state table's fields and `CHECKS`."""
     schema = StructType([*fields.fields])
-    for name, kind in zip(CHECKS, (IntegerType(), LongType(), StringType()), strict=True):
-        schema = schema.add(name, kind)
+    for name, spark_type in zip(CHECKS, (IntegerType(), LongType(), StringType()), strict=True):
+        schema = schema.add(name, spark_type)
     return schema.names, schema
 
 
@@ -395,9 +396,9 @@ def _batches(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 def _chunks(batch: pa.RecordBatch) -> Iterator[_Chunk]:
     """Yield the chunks in a batch of the shuffled result of the first stage."""
-    buckets, slices, kinds, sizes = (batch[name].to_pylist() for name in ("bucket", "slice", "is_deltas", "size"))
-    for number, place in enumerate(zip(buckets, slices, kinds, sizes, strict=True)):
-        yield _Chunk(*place, batch["rows"][number].as_buffer())
+    buckets, slices, are_deltas, sizes = (batch[name].to_pylist() for name in ("bucket", "slice", "is_deltas", "size"))
+    for number, fields in enumerate(zip(buckets, slices, are_deltas, sizes, strict=True)):
+        yield _Chunk(*fields, batch["rows"][number].as_buffer())
 
 
 def _tables(chunks: Iterable[_Chunk]) -> tuple[pa.Table, pa.Table]:

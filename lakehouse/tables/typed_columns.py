@@ -1,8 +1,9 @@
 """Fills a state table's typed columns from its cells, over Arrow. A value that does not fit its column becomes null.
 
-A cell has a value as JSON text. The types of a schema map so: string → string, number → double, boolean → boolean,
-json → the JSON text, null → a string that is always null. Columns without a type stay in `_cells` only. Merges
-(`lakehouse.tables.merge_job`) and `lakehouse.tables.writes` call it.
+A state table stores each value twice: as JSON text in the column `_cells` (a cell), and in a column of its own with the
+type that the schema declares: string → string, number → double, boolean → boolean, json → the JSON text, null → a
+string that is always null. Values without a declared type are only in `_cells`. Merges (`lakehouse.tables.merge_job`)
+and `lakehouse.tables.writes` call this module.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MISFITS = pa.schema([(name, pa.string()) for name in ("_gateway", "_row", "colum
 
 
 def with_typed_columns(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str) -> pa.Table:
-    """Return merged rows with typed columns, and a last column with the number of a row's values that do not fit.
+    """Return merged rows with typed columns, and a last column with each row's number of values that do not fit.
 
     Args:
         merged: the result of a merge.
@@ -35,30 +36,34 @@ def with_typed_columns(merged: Merged, columns: Sequence[tuple[str, str]], rejec
     """
     states, rows = merged.states, merged.states.num_rows
     misfits = np.zeros(rows, np.int32)
-    number_of = {name: number for number, name in enumerate(merged.names)}
-    for name, kind in columns:
-        cells = np.flatnonzero(merged.column == number_of[name]) if name in number_of else np.array([], np.int64)
-        cell_of_row = np.full(rows, -1, np.int64)
+    index_of_column = {name: number for number, name in enumerate(merged.names)}
+    for name, column_type in columns:
+        cells = (
+            np.flatnonzero(merged.column == index_of_column[name])
+            if name in index_of_column
+            else np.array([], np.int64)
+        )
+        cell_of_row = np.full(rows, -1, np.int64)  # -1: the row has no value in the column
         cell_of_row[merged.row[cells]] = cells
         texts = merged.values.take(pa.array(cell_of_row, mask=cell_of_row < 0))
-        typed = typed_values(texts, kind)
+        typed = typed_values(texts, column_type)
         is_given = pc.fill_null(pc.not_equal(texts, "null"), fill_value=False)
         misfits += pc.and_(is_given, pc.is_null(typed)).to_numpy(zero_copy_only=False).astype(np.int32)
         states = states.append_column(name, typed)
     return states.append_column(rejected, pa.array(misfits))
 
 
-def typed_values(texts: pa.Array, kind: str) -> pa.Array:
+def typed_values(texts: pa.Array, column_type: str) -> pa.Array:
     """Convert JSON texts to values of a typed column; null for no text, JSON null, and a value that does not fit.
 
     Args:
         texts: JSON texts.
-        kind: the column's type in the schema.
+        column_type: the column's type in the schema.
 
     Raises:
         ValueError: there is no such type.
     """
-    match kind:
+    match column_type:
         case "string":
             return _strings(texts)
         case "number":
@@ -70,7 +75,7 @@ def typed_values(texts: pa.Array, kind: str) -> pa.Array:
             return pc.if_else(pc.not_equal(texts, "null"), texts, pa.scalar(None, pa.string()))
         case "null":
             return pa.nulls(len(texts), pa.string())
-    raise ValueError(f"no such column type: {kind!r}")
+    raise ValueError(f"no such column type: {column_type!r}")
 
 
 def _strings(texts: pa.Array) -> pa.Array:
@@ -119,12 +124,12 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
     names, items = (each.slice(ends[0], ends[-1] - ends[0]) for each in (cells.keys, cells.items))
     texts = pc.struct_field(items, "value")
     found = [MISFITS.empty_table()]
-    for name, kind in columns:
-        own = np.flatnonzero(np.asarray(pc.equal(names, name)))
-        values = texts.take(pa.array(own))
-        unfit = pc.and_(pc.is_null(typed_values(values, kind)), pc.not_equal(values, "null"))
-        unfit_rows = row_of_cell[own[np.asarray(unfit)]]
+    for name, column_type in columns:
+        cells_of_column = np.flatnonzero(np.asarray(pc.equal(names, name)))
+        values = texts.take(pa.array(cells_of_column))
+        unfit = pc.and_(pc.is_null(typed_values(values, column_type)), pc.not_equal(values, "null"))
+        unfit_rows = row_of_cell[cells_of_column[np.asarray(unfit)]]
         keys = rows.select(["_gateway", "_row"]).take(pa.array(unfit_rows))
-        others = [pa.repeat(name, len(unfit_rows)), pa.repeat(kind, len(unfit_rows)), values.filter(unfit)]
+        others = [pa.repeat(name, len(unfit_rows)), pa.repeat(column_type, len(unfit_rows)), values.filter(unfit)]
         found.append(pa.table([*keys.columns, *others], MISFITS))
     return pa.concat_tables(found)

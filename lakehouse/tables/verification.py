@@ -37,10 +37,10 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
     live: dict[tuple[int, str, str, int], LiveDelta] = {}
     for column, cell in row["_cells"]:
         identity = (cell["hlc"], cell["client_id"], cell["delta_id"], cell["width"])
-        owner = live.get(identity)
-        if owner is None:
-            owner = live[identity] = LiveDelta(*identity[:3], {}, cell["width"])
-        owner.columns[column] = Raw(cell["value"].encode())
+        delta = live.get(identity)
+        if delta is None:
+            delta = live[identity] = LiveDelta(*identity[:3], {}, cell["width"])
+        delta.columns[column] = Raw(cell["value"].encode())
     ordered = [live[identity] for identity in sorted(live)]
     state = RowState.of(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
     return StoredRow((table, row["_row"]), row["_arrival"], state)
@@ -85,16 +85,16 @@ def sampled_row_difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table)
         return None
     chosen = _LARGE_PRIME * merged.num_rows % deltas.num_rows
     gateway, row = (deltas[name][chosen].as_py() for name in ("gateway", "row_id"))
-    own = deltas.filter(_row_mask(deltas, "gateway", gateway, "row_id", row))
-    if own.num_rows > MAX_SAMPLED_DELTAS:
+    deltas_of_row = deltas.filter(_row_mask(deltas, "gateway", gateway, "row_id", row))
+    if deltas_of_row.num_rows > MAX_SAMPLED_DELTAS:
         return None
-    (found,) = merged.filter(_row_mask(merged, "_gateway", gateway, "_row", row)).to_pylist()
+    (kernel_row,) = merged.filter(_row_mask(merged, "_gateway", gateway, "_row", row)).to_pylist()
     state = RowState()
-    for before in stored.filter(_row_mask(stored, "_gateway", gateway, "_row", row)).to_pylist():
-        state = stored_row(_TABLE, before).state
-    for each in own.to_pylist():
-        state.merge(row_delta(each))
-    merged_state = stored_row(_TABLE, found).state
+    for stored_copy in stored.filter(_row_mask(stored, "_gateway", gateway, "_row", row)).to_pylist():
+        state = stored_row(_TABLE, stored_copy).state
+    for delta in deltas_of_row.to_pylist():
+        state.merge(row_delta(delta))
+    merged_state = stored_row(_TABLE, kernel_row).state
     if merged_state == state:
         return None
     both = {"gateway": gateway, "row": row, "merged": StoredState.of(merged_state), "expected": StoredState.of(state)}

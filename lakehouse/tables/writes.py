@@ -1,4 +1,4 @@
-"""Commits merged deltas to a state table, and keeps the table `rejected` of the values that do not fit their column.
+"""Commits merged deltas to a state table, and updates the table `rejected`, the list of values that do not fit.
 
 A state table has the current rows of one synced table. Few deltas are committed by merge on read, many by rewriting the
 table. Merge on read writes only the changed rows, and delete files that hide their old versions. Reading the table then
@@ -75,6 +75,7 @@ them with the table's columns."""
 _NAMES = ["rows", "tombstones", "rejected"]
 """Names of the counts that `_count_added_rows` returns."""
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
+"""The columns that it reads."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -100,6 +101,7 @@ class _State(NamedTuple):
     """A state table at the snapshot that was read."""
 
     snapshot: int | None
+    """Id of the snapshot; None if the table is empty."""
     files: list[DataFile]
     buckets: int
 
@@ -137,6 +139,7 @@ def write_state(
             else:
                 observed = _rewrite(spark, table, state, increment, history, rebuilt or ())
         except PySparkException:
+            # another attempt only helps if Iceberg rejected the commit because the table had changed
             if attempt == ATTEMPTS - 1 or _read_state(spark, table).snapshot == state.snapshot:
                 raise
         else:
@@ -216,10 +219,12 @@ def _touched_keys(spark: SparkSession, increment: Increment, history: History) -
     parts = divide_files(history.files, ROWS_PER_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
-        own = [rows for file in parts[number] for rows in increment.keys(file)]
-        if own:
-            once = pa.concat_tables(own).group_by(["gateway", "row_id"], use_threads=False).aggregate([])
-            yield from once.rename_columns(list(TOUCHED)).combine_chunks().to_batches()
+        keys_in_files = [rows for file in parts[number] for rows in increment.keys(file)]
+        if keys_in_files:
+            distinct_keys = (
+                pa.concat_tables(keys_in_files).group_by(["gateway", "row_id"], use_threads=False).aggregate([])
+            )
+            yield from distinct_keys.rename_columns(list(TOUCHED)).combine_chunks().to_batches()
 
     keys = in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in TOUCHED))
     return keys.distinct() if len(parts) > 1 else keys
@@ -302,18 +307,18 @@ def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, name
     Raises:
         LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.
     """
-    called = names.qualified_name(table.table)
+    qualified_name = names.qualified_name(table.table)
     if not spark.catalog.tableExists(names.rejected):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {names.rejected} ({_COLUMNS}) USING iceberg PARTITIONED BY (table_name)")
     rows = _misfits(spark, table, snapshot).select(
         sf.col("_gateway").alias("gateway"),
-        sf.lit(called).alias("table_name"),
+        sf.lit(qualified_name).alias("table_name"),
         sf.col("_row").alias("row_id"),
         sf.col("column").alias("column_name"),
         "type",
         "value",
     )
-    of_table = sf.col("table_name") == called
+    of_table = sf.col("table_name") == qualified_name
     rows.writeTo(names.rejected).overwrite(of_table)
     count = spark.table(names.rejected).where(of_table).count()
     set_properties(spark, table.name, {REJECTED_PROPERTY: str(count)})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-    from lakesync.analysis.marks import Follower, Lag, StateTable, Timed
+    from lakesync.analysis.marks import FollowerPosition, Lag, StateTable, Timed
     from lakesync.config import Config
     from lakesync.staging.records import Backlog
 
@@ -57,7 +57,7 @@ class MarkReader:
         self,
         backlog: Sequence[Backlog],
         tables: Sequence[StateTable],
-        followers: Sequence[Follower],
+        followers: Sequence[FollowerPosition],
         timed: Sequence[Timed] = (),
         now_ms: int = 0,
     ) -> list[Lag]:

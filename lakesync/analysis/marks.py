@@ -80,7 +80,7 @@ class StateTable(NamedTuple):
     namespace: str
 
 
-class Follower(NamedTuple):
+class FollowerPosition(NamedTuple):
     """A destination or other part that follows `deltas` with its own mark."""
 
     name: str
@@ -217,7 +217,7 @@ def report_in(marks: Mapping[str, str]) -> Report | None:
 class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """Staging's copy of a destination's mark, from its latest run. The authoritative mark is at the destination."""
 
-    choice: str
+    selection: str = msgspec.field(name="choice")
     """The tables and gateways that it follows, as text. If the configuration selects others, the mark is void."""
     streams: dict[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
@@ -301,7 +301,7 @@ def positions(
     backlog: Sequence[Backlog],
     lake: LakeMarks,
     tables: Iterable[StateTable],
-    followers: Iterable[Follower],
+    followers: Iterable[FollowerPosition],
     namespaces: Namespaces,
     shards: ShardMap | None = None,
 ) -> list[Position]:

@@ -160,7 +160,7 @@ class Flusher:
         return self._run(lambda: self.backlog_stats.deltas_up_to(table))
 
     def adopt(self, stored_deltas: Collection[DeltaIdentity]) -> FlushReport:
-        """Flush the whole backlog; confirm a batch without writing it if the adapter stores all of its deltas already.
+        """Flush the whole backlog, but confirm a batch without writing it if the adapter stores all of its deltas.
 
         `AdapterGateway` calls it after deltas were restored from the adapter, which then are in the log too. It waits
         for a running flush.
@@ -238,7 +238,7 @@ class Flusher:
         self._store.trim(batch.gateway, batch.shard)
 
     def _is_confirmed(self, batch: Batch) -> bool:
-        """Return whether the batch is confirmed, which another process has done then.
+        """Return whether the batch is confirmed: then another process has flushed it.
 
         `backlog` also returns shards without unflushed deltas.
         """

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.backends.comparison import compare, rebuild
-from lakehouse.backends.declared import destination_targets, follower_task
+from lakehouse.backends.declared import destination_targets, follower_of
 from lakehouse.history.flush import flush_due
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
@@ -117,7 +117,7 @@ class Warehouse:
         """A leaf with the lake."""
         target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
-            return compare(run.pyspark.spark_session, follower_task(self.engine.store, target), run.lake.names)
+            return compare(run.pyspark.spark_session, follower_of(self.engine.store, target), run.lake.names)
 
     def check(self):
         """Every leaf against the lake: whether it passed, and the days that it names."""
@@ -132,7 +132,7 @@ class Warehouse:
         """A day of a leaf written again."""
         target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
-            one = follower_task(self.engine.store, target)
+            one = follower_of(self.engine.store, target)
             return rebuild(run.pyspark.spark_session, one, [day], run.lake.names)
 
     def rows(self):

@@ -16,7 +16,7 @@ import pytest
 
 from assets.erasure import erasure as erasure_asset
 from lakehouse.backends.comparison import compare
-from lakehouse.backends.declared import destination_targets, flow_tasks, follower_task
+from lakehouse.backends.declared import destination_targets, flow_tasks, follower_of
 from lakehouse.backends.destinations import follow
 from lakehouse.backends.moves import Migration, flow, migrate
 from lakehouse.checkpoints.checkpoint import make_checkpoint
@@ -139,7 +139,7 @@ class World:
         with a_run(config) as run:
             spark = run.pyspark.spark_session
             for each in destination_targets(config):
-                follow(spark, follower_task(self.store, each), self.names)
+                follow(spark, follower_of(self.store, each), self.names)
             for name, declared in config.flows.items():
                 flow(spark, flow_tasks(config, self.store, name, declared))
             for name, declared in config.migrations.items():
@@ -152,7 +152,7 @@ class World:
         with a_run(config) as run:
             spark = run.pyspark.spark_session
             return {
-                each.target.name: compare(spark, follower_task(self.store, each), self.names).differences
+                each.target.name: compare(spark, follower_of(self.store, each), self.names).differences
                 for each in destination_targets(config)
             }
 

@@ -106,7 +106,7 @@ def test_b6_maintenance_during_a_flush_loses_and_duplicates_nothing(world, monke
 
     def tidied_at(name):
         if name in {"flush.planned", "flush.written"}:
-            joined.append(world.tidy(limits=EAGER).joined)
+            joined.append(world.tidy(limits=EAGER).compacted)
 
     monkeypatch.setattr(deltas, "crash_point", tidied_at)
     world.push()
@@ -174,7 +174,7 @@ def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monke
 
     def tidied_at(name):
         if name == "tables.planned":
-            joined.append(world.tidy("notes", EAGER).joined if not joined else 0)
+            joined.append(world.tidy("notes", EAGER).compacted if not joined else 0)
 
     monkeypatch.setattr(writes, "crash_point", tidied_at)
     world.push()

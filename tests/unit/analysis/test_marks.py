@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from lakesync.analysis.marks import (
-    Follower,
+    FollowerPosition,
     HistoryFile,
     Lag,
     LakeMarks,
@@ -47,13 +47,13 @@ def behind(backlog, marks, files, followers=(), namespaces=SHARED, shards=None, 
 
 
 def test_nothing_is_behind_if_all_marks_are_equal():
-    copy = Follower("copy", {"nyc/main": at(20)})
+    copy = FollowerPosition("copy", {"nyc/main": at(20)})
     assert behind([waiting()], merged(flights=20, planes=20), [file()], [copy]) == {}
 
 
 def test_each_part_is_compared_independently():
     waits = waiting(last_seq=8, deltas=3, oldest_ms=21_000, checkpoint_arrival=at(10))
-    found = behind([waits], merged(flights=20, planes=10), [file()], [Follower("copy", {"nyc/main": at(15)})])
+    found = behind([waits], merged(flights=20, planes=10), [file()], [FollowerPosition("copy", {"nyc/main": at(15)})])
     assert found == {
         "deltas/main/nyc": Lag("deltas", "main", "nyc", 5, 3, 21_000),
         "table/planes/nyc": Lag("table", "planes", "nyc", at(10), 10, 11_000),
@@ -117,7 +117,7 @@ def test_the_checkpoint_of_a_sharded_gateway_is_as_old_as_its_oldest_part():
 
 @pytest.mark.parametrize(("gateways", "lacking"), [((), True), (("nyc",), True), (("ewr",), False)])
 def test_a_destination_follows_the_gateways_that_it_names(gateways, lacking):
-    copy = Follower("copy", {}, frozenset(gateways))
+    copy = FollowerPosition("copy", {}, frozenset(gateways))
     found = behind([waiting()], merged(flights=20, planes=20), [file()], [copy])
     assert bool(found) is lacking
 
