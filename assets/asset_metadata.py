@@ -1,9 +1,9 @@
 """Names and metadata that assets, sensors and jobs share: asset keys, pools, run tags, partitions' days, and columns.
 
-Of the steps in a pool, and of the runs with the same tag `SLOT`, Dagster runs only so many at once. A partition is a
-UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata of an asset describes the
-columns of the lake's tables, and where their values come from. That of a materialisation has sizes, figures of Spark's
-jobs, freshness and the data version; Dagster draws its numbers and times over successive runs.
+Dagster limits how many steps of one pool run at once, and how many runs with the same value of the tag `SLOT`. A
+partition is a UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata of an asset
+describes the columns of the lake's tables, and where their values come from. That of a materialisation has sizes,
+figures of Spark's jobs, freshness and the data version.
 """
 
 import hashlib
@@ -40,7 +40,8 @@ FLUSH_SENSOR = "flush_sensor"
 POLL_SENSOR = "poll_sensor"
 DESTINATION_SENSOR = "destination_sensor"
 MOVE_SENSOR = "move_sensor"
-"""Names of sensors: values of the tag `REQUESTED_BY`. A run behaves differently if its sensor requested it."""
+"""Names of sensors: values of the tag `REQUESTED_BY`. A run that a sensor requested does all that is due; a run that a
+person or a backfill started does the days of its partitions."""
 CONNECTOR = "lakesync/connector"
 """Run tag: `GATEWAY/NAME` of the connector that a run polls."""
 
@@ -164,9 +165,9 @@ def days_of(context: dg.AssetExecutionContext) -> list[date]:
 
 def days_in_tags(tags: Mapping[str, str]) -> list[date] | None:
     """Return the UTC days of the partitions that a run's tags select; None if they select none."""
-    only = tags.get("dagster/partition")
-    first = tags.get("dagster/asset_partition_range_start", only)
-    last = tags.get("dagster/asset_partition_range_end", only)
+    single = tags.get("dagster/partition")
+    first = tags.get("dagster/asset_partition_range_start", single)
+    last = tags.get("dagster/asset_partition_range_end", single)
     if first is None or last is None:
         return None
     start, end = day_of_key(first), day_of_key(last)
@@ -216,7 +217,7 @@ _STAMP = "struct<hlc, client_id>"
 _DELTAS = (  # name, type and description of each column of the history
     ("gateway", "string", "the tenant whose delta it is"),
     ("shard", "string", "the staging store that it was pushed to; `main` where tables are not sharded"),
-    ("epoch", "bigint", "number of the life of that store; a rebuilt one has a greater number"),
+    ("epoch", "bigint", "when that store was created; a rebuilt one has a greater number"),
     ("batch_id", "string", "the flush that wrote it"),
     ("seq", "bigint", "number of its push in the shard"),
     ("ordinal", "int", "its position in its push"),
@@ -397,9 +398,11 @@ def table_valid_through_ms(marks: Mapping[str, int], flushed: Mapping[str, int],
     Returns:
         The time; None if a gateway's deltas were never merged.
     """
+    # marks of the gateways whose deltas the table lacks; None if it has none of the gateway
     behind = [marks.get(gateway) for gateway, arrival in flushed.items() if marks.get(gateway, -1) < arrival]
-    times = [wall_of(mark) for mark in behind if mark is not None]
-    return min([valid_through_ms, *times]) if len(times) == len(behind) else None
+    if None in behind:
+        return None
+    return min([valid_through_ms, *(wall_of(mark) for mark in behind if mark is not None)])
 
 
 def content_version(content: object) -> dg.DataVersion:

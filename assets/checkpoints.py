@@ -1,8 +1,9 @@
 """Creates the assets `checkpoint_snapshots` and `checkpoint`: all rows of a gateway at one arrival.
 
-`checkpoint_snapshots` is the last step of a flush: it tags the state tables' Iceberg snapshots and writes the rows as
-frames, from which new clients start. `checkpoint` reports the same with a partition for each gateway. The code location
-(`lakesync_dagster.definitions`) calls this module.
+An arrival is the gateway's timestamp of a push. `checkpoint_snapshots` is the last step of a flush: it tags the state
+tables' Iceberg snapshots and writes the rows as frames (protobuf messages), from which new clients start. `checkpoint`
+reports the same with a partition for each gateway. The code location (`lakesync_dagster.definitions`) calls this
+module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,7 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
 
     @dg.asset(
         key=SNAPSHOTS,
-        deps=[DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)],
+        deps=[DELTAS, *(state_key(schema.table, namespace) for schema, namespace in snapshot.states)],
         pool=CHECKPOINT_POOL,
         description="For each gateway, the snapshots of all its tables at the newest arrival to which they are merged.",
         group_name="checkpoint_snapshots",
@@ -212,9 +213,10 @@ def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
 
 
 def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
-    """Return up to when the checkpoints have all deltas. One that did not need to change counts as new.
+    """Return up to when the checkpoints have all deltas, as metadata.
 
-    A run's cut point of a gateway has an arrival such that every push before the run arrived at or before it.
+    A checkpoint that did not need to change has all deltas up to the run's cut point, although its own arrival is
+    earlier.
     """
     points = run_state.cut_points()
     arrivals = (

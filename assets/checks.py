@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckScope:
-    """What a check reads: the connections of its run, and the days of arrival to look at."""
+    """What the checks of one step read: the connections of their run, and the days of arrival to look at."""
 
     spark: SparkSession
     lake: LakeResource
@@ -218,8 +218,10 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     return [
         _checks_of(DELTAS, HISTORY_CHECKS),
         *(
-            _checks_of(state_key(schema.table, where), table_checks(schema.table, where), (where, schema.table))
-            for schema, where in snapshot.states
+            _checks_of(
+                state_key(schema.table, namespace), table_checks(schema.table, namespace), (namespace, schema.table)
+            )
+            for schema, namespace in snapshot.states
         ),
         _checks_of(CHECKPOINT, CHECKPOINT_CHECKS, after=[SNAPSHOTS]),
     ]

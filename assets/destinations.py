@@ -1,8 +1,9 @@
-"""Creates an asset and a check for each adapter of each destination, a backend that receives the lake's deltas.
+"""Creates an asset and a check for each adapter of each destination.
 
-An adapter stores deltas at one database or object store. Each has a mark of its own, which says how far it is written.
-A table that cannot be written there is set aside (suspended), and retried later, so that other tables are not delayed.
-`lakehouse.backends.destinations` does the work. `lakesync_dagster.definitions` calls this module.
+A destination is a backend that receives the lake's deltas. It consists of adapters, each of which writes to one
+database or object store, and has a mark of its own: the newest delta of each stream that it has. A table that cannot be
+written there is set aside (suspended), and retried later, so that other tables are not delayed.
+`lakehouse.backends.destinations` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator
@@ -71,17 +72,17 @@ def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.Asset
     return [destination_asset(each, days) for each in destination_targets(config)]
 
 
-def destination_asset(each: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """Create the asset of one adapter of a destination, whose step writes the deltas that the adapter lacks.
 
     A run that the sensor requests writes all of them. Any other run writes those up to the end of its days. A failed
     step is not retried within its run: the sensor requests another run, after a growing pause.
 
     Args:
-        each: the destination's adapter.
+        destination: the destination's adapter.
         days: partitions by UTC day of arrival.
     """
-    name, target = each.destination, each.target
+    name, target = destination.destination, destination.target
     tables = f"The tables {', '.join(f'`{table}`' for table in target.tables)}" if target.tables else "Every table"
     if target.without:
         tables += f" but {', '.join(f'`{table}`' for table in target.without)}"
@@ -112,21 +113,21 @@ def destination_asset(each: DestinationTarget, days: dg.PartitionsDefinition) ->
         until = None if is_requested_by(DESTINATION_SENSOR, context) else arrivals_of(days_of(context))[1]
         with failure_policy(context, pyspark, retried=False):
             valid_through_ms = run_state.valid_through_ms()
-            task = follower_of(staging.store, each)
-            report = follow(pyspark.spark_session, task, lake.names, until)
+            follower = follower_of(staging.store, destination)
+            report = follow(pyspark.spark_session, follower, lake.names, until)
             _report_by_day(context, report)
             if config.rebuild:
-                for day, deltas in rebuild(pyspark.spark_session, task, days_of(context), lake.names).items():
+                for day, deltas in rebuild(pyspark.spark_session, follower, days_of(context), lake.names).items():
                     context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
             mark = FollowerMark(
-                each.selection,
+                destination.selection,
                 report.progress.streams,
                 staging.now_ms(),
                 min((suspended.retry_ms for suspended in report.set_aside), default=None),
                 tuple(suspended.table for suspended in report.set_aside),
                 report.dead_letters,
             )
-            staging.store.put_mark(each.mark_name, msgspec.json.encode(mark).decode())
+            staging.store.put_mark(destination.mark_name, msgspec.json.encode(mark).decode())
             metadata = {
                 **_metadata(report),
                 **freshness_metadata(valid_through_ms, staging.now_ms()),
@@ -150,9 +151,9 @@ def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
     return [_lake_comparison(each) for each in destination_targets(config)]
 
 
-def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
+def _lake_comparison(destination: DestinationTarget) -> dg.AssetChecksDefinition:
     """Create the check of one adapter of a destination."""
-    key = target_key(each.destination, each.target.name)
+    key = target_key(destination.destination, destination.target.name)
     description = (
         "Compares, by table and day, what the destination holds with the lake up to the destination's mark: counts and "
         "checksums of deltas and of rows, and the cells of rows with what was written."
@@ -170,10 +171,10 @@ def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
 
         with failure_policy(context, pyspark, retried=False):
             store = staging.store
-            visit = Visit(destination_state(store.marks().get(each.mark_name)), staging.now_ms())
+            visit = Visit(destination_state(store.marks().get(destination.mark_name)), staging.now_ms())
             try:
-                found = compare(pyspark.spark_session, follower_of(store, each), lake.names)
-                if context.run.job_name == AUDIT and found.is_equal:
+                comparison = compare(pyspark.spark_session, follower_of(store, destination), lake.names)
+                if context.run.job_name == AUDIT and comparison.is_equal:
                     store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
             except DestinationBusyError as error:
                 yield dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error))
@@ -184,7 +185,7 @@ def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
                 context.log.exception("the destination cannot be compared")
                 yield dg.AssetCheckResult(passed=False, description=f"It could not be compared: {brief(error)}")
                 return
-        yield _check_result(found)
+        yield _check_result(comparison)
 
     return check
 

@@ -1,11 +1,11 @@
 """Creates the asset `erasure`: it carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
-An erasure request names rows whose values must disappear everywhere. The steps of the asset are ops of one graph, so
-that lineage shows one asset. Each step runs in the pool (Dagster's limit of one step at a time) of the steps that write
-to the same table or backend, so that these do not copy erased data meanwhile. A backend is a database or object store
-that is declared in `lakesync.toml`. Backends that flows or migrations only read are erased too, because the next run
-would copy the data again. The code location (`lakesync_dagster.definitions`) calls this module. `docs/durability.md`
-describes the steps and the proof.
+An erasure request covers a row, or all that one client wrote; its values must disappear everywhere. The asset is a
+graph of steps (ops), so that lineage shows one asset. Each step runs in the pool of the steps that write to the same
+table or backend: Dagster runs one step of a pool at a time, so that the others do not copy erased data meanwhile. A
+backend is a database or object store that is declared in `lakesync.toml`. Data are also erased in backends that flows
+or migrations only read, because the next run would copy them again. The code location (`lakesync_dagster.definitions`)
+calls this module. `docs/durability.md` describes the steps and the proof.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
     Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
+    """Returns the erasures, one for each adapter of a backend, that some requests need there."""
 
 ERASURE = dg.AssetKey("erasure")
 """The asset."""
@@ -160,11 +161,11 @@ def history_step(config: Config) -> dg.OpDefinition:
         if requests:
             max_deltas = config.flush.batch_deltas or MAX_DELTAS
             flush_due(run.spark, run.store, gateways=requests, max_deltas=max_deltas, names=names)
-        done = {gateway: redact_history(run.spark, mine, names) for gateway, mine in run.due.items()}
+        reports = {gateway: redact_history(run.spark, due, names) for gateway, due in run.due.items()}
         return {
-            "requests": sum(len(mine) for mine in requests.values()),
-            "deltas": sum(each.rows for each in done.values()),
-            "files_rewritten": dg.MetadataValue.json({gateway: each.files for gateway, each in done.items()}),
+            "requests": sum(len(of_gateway) for of_gateway in requests.values()),
+            "deltas": sum(report.rows for report in reports.values()),
+            "files_rewritten": dg.MetadataValue.json({gateway: each.files for gateway, each in reports.items()}),
         }
 
     description = "The history without the contents of erased deltas. The deltas themselves stay, empty."
@@ -183,15 +184,14 @@ def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
         from lakehouse.erasure.redaction import erase_state_table
 
         names = run.lake.names_in(namespace)
-        done = [
-            found
-            for gateway, mine in run.due.items()
-            if run.run_state.names_of(gateway) == names
-            and (found := erase_state_table(run.spark, table, mine, names)) is not None
-        ]
+        reports = []
+        for gateway, requests in run.due.items():
+            if run.run_state.names_of(gateway) == names:
+                report = erase_state_table(run.spark, table, requests, names)
+                reports += [report] if report is not None else []
         return {
-            "rows": sum(each.rows for each in done),
-            "files_rewritten": dg.MetadataValue.json([file for each in done for file in each.files]),
+            "rows": sum(report.rows for report in reports),
+            "files_rewritten": dg.MetadataValue.json([file for report in reports for file in report.files]),
         }
 
     description = f"The table `{table}` without erased values, in its rows, its files and its snapshots."
@@ -214,8 +214,8 @@ def report_step(config: Config) -> dg.OpDefinition:
         spark, store, state, uri = run.spark, run.store, run.run_state, run.lake.checkpoints_uri
         due = run.due
         results = [
-            complete_erasures(spark, store, mine, state.names_of(gateway), uri, run.staging.opener)
-            for gateway, mine in due.items()
+            complete_erasures(spark, store, requests, state.names_of(gateway), uri, run.staging.opener)
+            for gateway, requests in due.items()
         ]
         if due:
             state.forget_positions()
@@ -362,14 +362,22 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
 
 
 def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Erasures") -> dg.OpDefinition:
-    """Create a step that erases in backends."""
+    """Create a step that erases in backends.
+
+    Args:
+        asset: the asset whose step writes to the backends; it gives the step its name.
+        pool: pool of that step.
+        description: what the step leaves behind, for Dagster's pages.
+        erasures: returns the erasures in these backends.
+    """
 
     def erase(run: ErasureRun) -> Metadata:
         from lakehouse.backends.erasures import ErasedCounts, erase_in_backends, redactions
 
-        requests = redactions(run.spark, due, run.lake.names) if (due := run.due) else ()
-        done = erase_in_backends(run.spark, erasures(run.store, requests)) if requests else ErasedCounts()
-        counts = {"deltas": done.deltas, "rows": done.rows}
+        due = run.due
+        requests = redactions(run.spark, due, run.lake.names) if due else ()
+        erased = erase_in_backends(run.spark, erasures(run.store, requests)) if requests else ErasedCounts()
+        counts = {"deltas": erased.deltas, "rows": erased.rows}
         run.run_state.erased[asset.to_user_string()] = counts
         return {**counts}
 

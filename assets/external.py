@@ -1,7 +1,8 @@
 """Creates external assets, with which lineage begins: clients' tables, staging's log, and backends that are read.
 
-Dagster does not materialise external assets; it only shows them upstream of those that it does. The code location
-(`lakesync_dagster.definitions`) calls this module.
+Dagster does not materialise external assets; it only shows them upstream of those that it does. Staging's log has the
+deltas that gateways have accepted from clients. A backend is a database or object store that `lakesync.toml` declares.
+The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Sequence
@@ -94,9 +95,8 @@ def backends(config: Config) -> list[dg.AssetSpec]:
         written.setdefault(each.target.name, []).append(target_key(each.destination, each.target.name))
     read = [*(flow.source for flow in config.flows.values()), *(each.source for each in config.migrations.values())]
     read += [tiers.hot for tiers in config.tiers.values()]
-    found = {
-        each.name: each for name in read if name != LAKE for each in single_backends(resolve_backend(config, name))
-    }
+    adapters = (each for name in read if name != LAKE for each in single_backends(resolve_backend(config, name)))
+    by_name = {adapter.name: adapter for adapter in adapters}
     return [
         dg.AssetSpec(
             backend_key(name),
@@ -107,5 +107,5 @@ def backends(config: Config) -> list[dg.AssetSpec]:
             owners=OWNERS,
             metadata={"dagster/uri": without_password(backend.uri)},
         )
-        for name, backend in sorted(found.items())
+        for name, backend in sorted(by_name.items())
     ]

@@ -1,7 +1,8 @@
 """Decides what happens when a step fails: Dagster retries it only after a transient error, which a retry may cure.
 
-A run that the flush sensor requested sets a table or gateway that failed aside: it continues without it, and fails in
-its last step. All assets and checks call this module. It also adds the figures of a step's Spark jobs to its metadata.
+If a table or gateway fails in a run that the flush sensor requested, it is set aside: the run continues without it, and
+fails in its last step. All assets and checks call this module. It also adds the figures of a step's Spark jobs to its
+metadata.
 """
 
 import json
@@ -32,9 +33,9 @@ def failure_policy(
     *,
     retried: bool = True,
 ) -> Iterator[None]:
-    """Turn errors of LakeSync into Dagster's. Any other error is a defect and is raised unchanged.
+    """Convert errors of LakeSync in the block to Dagster's. Any other error is a defect and is raised unchanged.
 
-    Adds the figures of the step's Spark jobs to the metadata of its assets, or of its output.
+    At the end it adds the figures of the step's Spark jobs to the metadata of its assets, or of its output.
 
     Args:
         context: the step's context.
@@ -104,8 +105,8 @@ def set_aside(
         gateway: id of the gateway, if it could not be flushed; None for another failure.
     """
     description = f"{what}: {brief(error)}"
-    known = isinstance(error, LakeSyncError | ExceptionGroup)
-    context.log.error("the run continues without this: %s", description, exc_info=None if known else error)
+    is_expected = isinstance(error, LakeSyncError | ExceptionGroup)
+    context.log.error("the run continues without this: %s", description, exc_info=None if is_expected else error)
     run_state.set_aside.append(SetAside(what, description, gateway))
     gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
     left_out = json.dumps(sorted({each.what for each in run_state.set_aside}))

@@ -1,7 +1,8 @@
-"""Creates the check `fresh` of each asset with acknowledged deltas: it has each day's deltas in time.
+"""Creates the check `fresh` of each asset that clients' deltas must reach: it passes if they were in the asset in time.
 
-A day is late if some of its deltas were acknowledged longer ago than `late_after_seconds` and are not in the asset. The
-freshness sensor (`sensors.freshness`) reports the checks without a run.
+A UTC day of arrival is late if some of its deltas were acknowledged to the client longer ago than `late_after_seconds`
+and are not in the asset. The freshness sensor (`sensors.freshness`) reports the checks without a run. The code location
+(`lakesync_dagster.definitions`) calls this module too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
         snapshot: names the state tables.
         config: the project's configuration, which declares the destinations.
     """
-    tables = [state_key(schema.table, where) for schema, where in snapshot.states]
+    tables = [state_key(schema.table, namespace) for schema, namespace in snapshot.states]
     return [
         DELTAS,
         *tables,
@@ -53,7 +54,7 @@ def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
 def days_of_asset(
     store: FlushStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
 ) -> list[ArrivalDay]:
-    """Return the UTC days of arrival that have deltas, each with whether the asset is late with it.
+    """Return the UTC days of arrival that have deltas, each with whether it is late in the asset.
 
     Args:
         store: the staging store.

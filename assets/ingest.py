@@ -1,8 +1,9 @@
-"""Creates an asset for each table of each connector, an external system that is polled into a gateway.
+"""Creates an asset for each table of each connector.
 
-A poll appends what it reads to the lake's table `landing`, and then pushes it to the gateway as a client would. A
-replay pushes again what landed on past days, without a call to the source. `lakehouse.landing.polls` does both. The
-code location (`lakesync_dagster.definitions`) calls this module.
+A connector polls an external system, its source, and pushes the changes to a gateway as a client would. A poll first
+appends what it reads to the lake's table `landing` (it lands), and then pushes it. A replay pushes again what landed on
+past days, without a call to the source. `lakehouse.landing.polls` does both. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 import re
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from lakehouse.landing.polls import ConnectorPoll, TablePoll
 
 GROUP = "ingest"
-
+"""Group of the assets on Dagster's pages."""
 _TIMES = ("updated", "modified")
 """Names of the fields of a source's cursor that are times, in milliseconds since 1970."""
 
@@ -82,8 +83,9 @@ def connector_tables(
         settings: the project's configuration.
     """
     gateway, name = connector.gateway, connector.name
-    late = max(settings.dagster.late_after_seconds, 60)
-    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=late))
+    late_after_seconds = max(settings.dagster.late_after_seconds, 60)
+    # an asset is late after three missed polls
+    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=late_after_seconds))
     specs = [
         dg.AssetSpec(
             polled_key(gateway, name, table),
@@ -133,22 +135,22 @@ def connector_tables(
             connection = Connection(
                 settings, pyspark.spark_session, lake.names, staging.store, staging.now_ms, intake.opener
             )
-            done = (
+            result = (
                 poll_connector(connection, gateway, name, wanted)
                 if is_poll
                 else replay_connector(connection, gateway, name, days_of(context), wanted)
             )
-            failed = {table.table: table.error for table in done.tables if table.error is not None}
+            failed = {table.table: table.error for table in result.tables if table.error is not None}
             if is_poll:  # even if a table failed; the next poll continues where this one stopped
                 succeeded = {table: table not in failed for table in wanted}
                 record_poll(staging.store, connector, succeeded, begun_ms, staging.now_ms())
-        for table in done.tables:
+        for table in result.tables:
             if table.error is None:
                 key = polled_key(gateway, name, table.table)
-                yield dg.MaterializeResult(asset_key=key, metadata=table_metadata(table, done))
+                yield dg.MaterializeResult(asset_key=key, metadata=table_metadata(table, result))
         if failed:
             raise dg.Failure(
-                description="; ".join(f"{error.code}: {error}" for error in done.errors),
+                description="; ".join(f"{error.code}: {error}" for error in result.errors),
                 metadata={table: f"{error.code}: {error}" for table, error in failed.items()},
                 allow_retries=False,
             )
@@ -156,12 +158,12 @@ def connector_tables(
     return polled
 
 
-def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
+def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Metadata:
     """Return the metadata of one table after a poll or a replay.
 
     Args:
         table: the result for the table.
-        done: the result for the connector.
+        connector_result: the result for the connector.
     """
     delivered = table.delivered
     found: Metadata = {
@@ -174,14 +176,14 @@ def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
     read = table.read
     if read is None:
         return found
-    usage = done.report.usage
+    usage = connector_result.report.usage
     found |= {
         "pages": read.pages,
         "rows": read.rows,
         "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
         "counted": read.census_taken,
         "calls": usage.calls,
-        "seconds": round(done.report.seconds, 2),
+        "seconds": round(connector_result.report.seconds, 2),
         **_cursor(read.cursor),
     }
     if usage.left is not None:

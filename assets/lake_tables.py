@@ -1,9 +1,9 @@
 """Creates the assets of the lake's tables: the history `deltas`, and a state table for each synced table.
 
-The step of `deltas` flushes staging's log, the deltas that gateways have acknowledged and the lake lacks. A run's cut
-point of a gateway is an arrival, the gateway's timestamp of receipt: all pushes so far are at or before it, so a
-checkpoint can be made there. Staging's ledger counts the acknowledged deltas of each day. A state table has the current
-rows of a synced table, merged from the history.
+The step of `deltas` flushes staging's log: the deltas that gateways have acknowledged and the lake lacks. A run flushes
+each gateway up to its cut point, the arrival (the gateway's timestamp of receipt) of the newest push before the run,
+because the run's checkpoint is made there. Staging's ledger counts the acknowledged deltas of each day. A state table
+has the current rows of a synced table, merged from the history.
 
 `lakehouse.history.flush` and `lakehouse.tables.increments` do the work. The code location
 (`lakesync_dagster.definitions`) calls this module.
@@ -142,8 +142,8 @@ def _report_flush_by_day(context: dg.AssetExecutionContext, reports: "Sequence[F
     by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
     for report in reports:
         by_day[nearest_key(day_of(report.arrival_low), keys)].append(report)
-    for key, mine in by_day.items():
-        context.add_asset_metadata(_flushed(mine), DELTAS, key)
+    for key, reports_of_day in by_day.items():
+        context.add_asset_metadata(_flushed(reports_of_day), DELTAS, key)
 
 
 def _report_comparison(
@@ -293,20 +293,20 @@ def state_table(
     return state
 
 
-def _report_merge_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMerge]") -> None:
+def _report_merge_by_day(context: dg.AssetExecutionContext, merged_by_day: "Mapping[str, DayMerge]") -> None:
     """Add to each partition what was merged of its day. Days outside the run count for the nearest partition."""
     keys = context.partition_keys
     metadata: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
-    for day, merged in found.items():
-        mine = metadata[nearest_key(day, keys)]
-        mine["deltas_in"] += merged.deltas
-        mine["rows_merged"] += merged.rows
-    for key, mine in metadata.items():
-        context.add_asset_metadata(mine, partition_key=key)
+    for day, merged in merged_by_day.items():
+        counts = metadata[nearest_key(day, keys)]
+        counts["deltas_in"] += merged.deltas
+        counts["rows_merged"] += merged.rows
+    for key, counts in metadata.items():
+        context.add_asset_metadata(counts, partition_key=key)
 
 
 def _merged(report: "MergeReport", *, total: bool) -> Metadata:
-    """Return a merge's metadata. With `total` its figures belong to the run's only partition, otherwise to the run."""
+    """Return a merge's metadata. If the run has one partition (`total`), its figures are also that partition's."""
     figures: Metadata = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,

@@ -48,10 +48,10 @@ class LakePart(NamedTuple):
 
 def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
     """Return partition of `maintenance` → table, for the partitions that are tables of the lake."""
-    own = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
-    found = {table: LakePart(table, None) for table in own}
-    for schema, where in snapshot.states:
-        found[state_key(schema.table, where).to_user_string()] = LakePart(schema.table, where)
+    system_tables = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
+    found = {table: LakePart(table, None) for table in system_tables}
+    for schema, namespace in snapshot.states:
+        found[state_key(schema.table, namespace).to_user_string()] = LakePart(schema.table, namespace)
     return found
 
 

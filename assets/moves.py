@@ -5,7 +5,7 @@ rows meet a filter; it is partitioned by day of arrival. A migration copies whol
 and compares both; it is partitioned by table and day. A pair of tiers moves old deltas from a hot backend to a cold
 one. It is partitioned by day: after the run of a day's partition, all deltas of the day and of earlier ones are in the
 cold tier. For migrations and tiers the day of a delta is that of its hlc, the time at which a client made it.
-`lakehouse.backends.moves` does the work. `lakesync_dagster.definitions` calls this module.
+`lakehouse.backends.moves` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import math
@@ -135,8 +135,8 @@ def _report_flow_by_day(context: dg.AssetExecutionContext, pages: "Sequence[Flow
     """
     keys = context.partition_keys
     for key in keys:
-        none: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
-        context.add_asset_metadata({**none, **_flow_counts_of(pages, key, keys)}, partition_key=key)
+        zeros: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
+        context.add_asset_metadata({**zeros, **_flow_counts_of(pages, key, keys)}, partition_key=key)
 
 
 def _flow_counts_of(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[str, int]:
@@ -144,16 +144,21 @@ def _flow_counts_of(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) 
     found: dict[str, int] = {}
     for page in pages:
         name = "deltas_replayed" if page.is_replay else "deltas_in"
-        mine = sum(deltas for day, deltas in page.days.items() if nearest_key(day, keys) == key)
-        found[name] = found.get(name, 0) + mine
+        of_partition = sum(deltas for day, deltas in page.days.items() if nearest_key(day, keys) == key)
+        found[name] = found.get(name, 0) + of_partition
     return found
 
 
 def _flow_metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
-    """Return the run's metadata. The mark is that of the adapter that is least far."""
+    """Return the run's metadata. Its mark is the earliest of the adapters' marks.
+
+    Args:
+        by_target: for each adapter, the copied pages in order.
+    """
     pages = [page for pages in by_target for page in pages]
     new = [page for page in pages if not page.is_replay]
-    positions = [at.value for pages in by_target if pages and (at := pages[-1].mark.position) is not None]
+    marks = [pages[-1].mark.position for pages in by_target if pages]
+    positions = [position.value for position in marks if position is not None]
     metadata: Metadata = {
         "scanned": sum(page.scanned for page in pages),
         "deltas_in": sum(page.deltas for page in new),

@@ -1,7 +1,7 @@
-"""Sends alerts to operators when runs or checks begin to fail, and when they succeed again: sensors and delivery.
+"""Creates the sensors that send alerts to operators when runs or checks begin to fail, and when they succeed again.
 
 An alert is a structured log line and, if a webhook is configured, a signed POST request. The code location
-(`lakesync_dagster.definitions`) creates the sensors.
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 import json
@@ -214,37 +214,37 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
             now = AlertCursor(datetime.now(UTC).isoformat())
             context.update_cursor(msgspec.json.encode(now).decode())
             return dg.SkipReason("alerts are sent for runs that fail from now on")
-        known = msgspec.json.decode(context.cursor, type=AlertCursor)
+        cursor = msgspec.json.decode(context.cursor, type=AlertCursor)
         ended = dg.RunsFilter(
             statuses=[dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS],
-            updated_after=datetime.fromisoformat(known.until),
+            updated_after=datetime.fromisoformat(cursor.until),
         )
         sent = 0
         records = context.instance.get_run_records(
             ended, limit=RUNS_PER_TICK, order_by="update_timestamp", ascending=True
         )
         for record in records:
-            run, before = record.dagster_run, known.failing.get(_kind_of(record.dagster_run), [])
+            run, known_faults = record.dagster_run, cursor.failing.get(_kind_of(record.dagster_run), [])
             if run.status is dg.DagsterRunStatus.FAILURE:
                 alert = _failed(context.instance, run, alerts)
-                known.failing[_kind_of(run)] = alert.faults
-                if not set(alert.faults) <= set(before):
+                cursor.failing[_kind_of(run)] = alert.faults
+                if not set(alert.faults) <= set(known_faults):
                     alerts.send(alert)
                     sent += 1
-            elif before:
-                alerts.send(RunRecovered(run.run_id, run.job_name, before, alerts.run_url(run.run_id)))
-                del known.failing[_kind_of(run)]
+            elif known_faults:
+                alerts.send(RunRecovered(run.run_id, run.job_name, known_faults, alerts.run_url(run.run_id)))
+                del cursor.failing[_kind_of(run)]
                 sent += 1
-            known.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
-            context.update_cursor(msgspec.json.encode(known).decode())
-        failing = f"; {len(known.failing)} kinds of runs still fail" if known.failing else ""
+            cursor.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
+            context.update_cursor(msgspec.json.encode(cursor).decode())
+        failing = f"; {len(cursor.failing)} kinds of runs still fail" if cursor.failing else ""
         return dg.SkipReason((f"{sent} alerts sent" if sent else "no other run fails, or succeeds again") + failing)
 
     return send
 
 
 def _kind_of(run: dg.DagsterRun) -> str:
-    """Return what a run does as text: job, assets and part. It is the same for all runs that do the same.
+    """Return what a run does as text: job, assets and, for maintenance, the partition.
 
     All polls of a connector do the same, whatever tables they include: after a failure, only some of them are due.
     """
@@ -277,10 +277,11 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
             record, name = newest.get(key), key.to_user_string()
             entry = record.event if record is not None else None
             evaluation = _evaluation(entry)
-            if entry is None or evaluation is None or evaluation.passed == (name not in failing):
+            is_known_to_pass = name not in failing
+            if entry is None or evaluation is None or evaluation.passed == is_known_to_pass:
                 continue
             alerts.send(_changed(evaluation, entry.run_id, alerts))
-            failing ^= {name}
+            failing ^= {name}  # add it, or remove it
             context.update_cursor(json.dumps(sorted(failing)))
             sent += 1
         return dg.SkipReason(f"{sent} alerts sent" if sent else f"{len(failing)} of {len(keys)} checks still fail")

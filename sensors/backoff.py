@@ -1,8 +1,9 @@
 """Skips ticks of sensors: while staging or the catalogue cannot be reached, and during a part's backoff.
 
-A part is what a run updates: a table, checkpoint, destination, connector and so on. Its mark says how far it is. A
-sensor requests runs for parts that are behind. While a part's mark does not move, the pauses between the requests for
-it grow (backoff). The requests so far are stored in the sensor's cursor, which Dagster keeps from tick to tick.
+A tick is one evaluation of a sensor. A part is what a run updates: a table, checkpoint, destination, connector and so
+on. Its mark says how far it is. A sensor requests runs for parts that are behind. While a part's mark does not move,
+the pauses between the requests for it grow (backoff). The requests so far are stored in the sensor's cursor, which
+Dagster keeps from tick to tick.
 `skip_during_outage` decorates the functions of sensors that read staging or the lake, so that an outage does not fail
 their ticks. All sensors that request runs call this module.
 """

@@ -1,9 +1,11 @@
 """Creates the sensors that request runs which exchange data with other systems: destinations, moves and polls.
 
-A destination is one or more adapters that follow the lake. An adapter is due if its mark is behind the lake's history
-`deltas`. A mark says how far something is. A move is a flow, a pair of tiers or a migration between two backends. It is
-due by its schedule, and after a failure. A poll reads an external system, such as Jira, through a connector. It is due
-when the connector's interval has passed since the last one. `lakesync_dagster.definitions` calls this module.
+A destination consists of adapters, each of which writes the lake's deltas to one database or object store. An adapter
+is due if its mark, the newest deltas that it has, is behind the lake's history `deltas`. A move is a flow (a filtered
+copy), a pair of tiers (old deltas move to a colder store) or a migration (a copy of whole tables) between two backends.
+It is due by its schedule, and after a failure. A poll reads an external system, such as Jira, through a connector. It
+is due when the connector's interval has passed since the last one. The code location (`lakesync_dagster.definitions`)
+calls this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,7 +129,7 @@ def _partition_tags(
 
 
 TARGET = "lakesync/leaf"
-"""Run tag: the asset of the leaf that the run writes to. A leaf is one of the adapters that a backend consists of."""
+"""Run tag: the asset of the adapter that the run writes to; the stored tag calls it a leaf."""
 
 
 def destination_sensor(
@@ -156,13 +158,14 @@ def destination_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = lags.attempts(DESTINATION_SENSOR, context.cursor)
         with open_staging() as store:
-            behind = destination_lags(lags, context, store)
+            behind = destination_lags(context, store)
             ready, delayed = attempts.ready(behind)
             names = {lag.name for lag in ready}
             busy = {name for name in sorted(names) if is_queued_or_running(context.instance, target_tags(keys[name]))}
             if names - busy:  # a run that moves these marks may have ended since they were read
-                behind = destination_lags(lags, context, store, read_again=True)
+                behind = destination_lags(context, store, read_again=True)
                 ready, delayed = attempts.ready(behind)
+        # adapters that became ready only in the second reading are left to the next tick: their runs were not checked
         requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not requested:
             waiting = [f"a run for {name} is under way" for name in sorted(busy)]
@@ -175,10 +178,11 @@ def destination_sensor(
         return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
 
     def destination_lags(
-        found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, read_again: bool = False
+        context: dg.SensorEvaluationContext, store: PipelineStore, *, read_again: bool = False
     ) -> list[Lag]:
-        lagging = found.read(store, lambda: context.instance, read_again=read_again)
-        return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
+        """Return the lags of destinations' adapters; a lag's name is that of the adapter's mark."""
+        all_lags = lags.read(store, lambda: context.instance, read_again=read_again)
+        return [lag for lag in all_lags if lag.part == "destination" and lag.name in keys]
 
     def partitions(name: str, requested: list[Lag]) -> dict[str, str]:
         """Return the tags that select a run's days: from the oldest delta that the adapter lacks to the newest day.
@@ -231,8 +235,8 @@ def poll_sensor(
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()
-        found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
-        ready, delayed = attempts.ready(found.values())
+        due = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
+        ready, delayed = attempts.ready(due.values())
         requested = {
             lag.key
             for lag in ready
@@ -244,12 +248,12 @@ def poll_sensor(
         today = nearest_day(days, now_ms)
         requests = []
         for each in snapshot.connectors:
-            lag = found.get(connector_tag(each))
+            lag = due.get(connector_tag(each))
             if lag is not None and lag.key in requested:
                 requests.append(_request(each, due_tables(each, marks, now_ms), today))
         cursor = attempts.cursor_after(
-            [lag for lag in found.values() if lag.key in requested],
-            [lag for lag in found.values() if lag.key not in requested],
+            [lag for lag in due.values() if lag.key in requested],
+            [lag for lag in due.values() if lag.key not in requested],
         )
         return dg.SensorResult(run_requests=requests, cursor=cursor)
 

@@ -56,9 +56,9 @@ def freshness_sensor(
                 days = days_of_asset(store, key, behind, allowed=allowed, now_ms=gateway_now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
-                # -1: never reported, so its first state always differs; 0 is the id of an asset never materialised
-                *last_state, reported_at = reported.get(name, ([], -1, 0.0))
-                if days and (state != tuple(last_state) or now - reported_at >= REPEAT_SECONDS):
+                # -1: never reported, so that the first state differs; 0 would be an asset that was never materialised
+                last_late_days, last_newest, reported_at = reported.get(name, ([], -1, 0.0))
+                if days and (state != (last_late_days, last_newest) or now - reported_at >= REPEAT_SECONDS):
                     events.append(evaluation(key, days, newest))
                     reported[name] = (*state, now)
         if not events:

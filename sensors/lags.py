@@ -1,8 +1,9 @@
 """Reads the lags of all parts of the pipeline every few seconds, for all sensors, and reports them to staging.
 
 A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
-upstream has, or is due by the clock. A part's mark says how far it is: an arrival, or the time of its last run. All
-sensors share one `PipelineLags`. The functions below it decide what is due by the clock.
+upstream has, or is due by the clock. A part's mark says how far it is: an arrival (the gateway's timestamp of a push),
+or the time of its last run. All sensors share one `PipelineLags`, which the code location
+(`lakesync_dagster.definitions`) creates. The functions below it decide what is due by the clock.
 """
 
 import threading
@@ -68,7 +69,7 @@ class PipelineLags:
     """
 
     def __init__(self, config: Config, snapshot: SchemaSnapshot, followers: ReadFollowers = lambda _: ()) -> None:
-        """Read nothing yet.
+        """Create the reader; nothing is read yet.
 
         Args:
             config: the project's configuration.
@@ -82,8 +83,9 @@ class PipelineLags:
         self._reader: MarkReader | None = None
         self._lock = threading.Lock()
         self._read_at = -READ_SECONDS
-        self._read_at_marks: list[tuple[str, str, int, int, int | None]] = []
-        """Staging's flushes and checkpoints at the time of the last read; new ones make it outdated."""
+        self._flushed_at_read: list[tuple[str, str, int, int, int | None]] = []
+        """Gateway, shard, epoch, flushed sequence and checkpoint's arrival of each shard, at the time of the last read.
+        Others make its result outdated."""
         self._lags: list[Lag] = []
         self._listed_at = -LIST_SECONDS
         self._queued: tuple[QueuedRun, ...] = ()
@@ -125,23 +127,23 @@ class PipelineLags:
             LakeUnavailableError: the catalogue cannot be read.
         """
         unflushed = store.backlog() if backlog is None else backlog
-        marks = [
+        flushed = [
             (each.gateway, each.shard, each.epoch, each.flushed_seq, each.checkpoint_arrival) for each in unflushed
         ]
         with self._lock:
             now = time.monotonic()
-            if read_again or now - self._read_at >= READ_SECONDS or marks != self._read_at_marks:
+            if read_again or now - self._read_at >= READ_SECONDS or flushed != self._flushed_at_read:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
                 staging_marks, followers = store.marks(), self._followers(store)
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
+                # late: it never ran (mark 0), or it has been due for half a minute, or the clock was set back
                 wait_ms = QUEUED_SECONDS * 1000
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
-                found = {
-                    lag.key: lag for lag in self._mark_reader().lags(unflushed, self._tables, followers, late, now_ms)
-                }
+                all_lags = self._mark_reader().lags(unflushed, self._tables, followers, late, now_ms)
                 failing = failing_polls(self._snapshot, staging_marks, now_ms)
-                self._lags = list((found | {each.lag.key: each.lag for each in failing}).values())
-                self._read_at, self._read_at_marks = now, marks
+                by_key = {lag.key: lag for lag in all_lags} | {each.lag.key: each.lag for each in failing}
+                self._lags = list(by_key.values())
+                self._read_at, self._flushed_at_read = now, flushed
                 self._report(store, instance, failing, self._dead_letters(staging_marks, followers, now_ms))
             return [lag for lag in self._lags if lag.part != "deltas"]
 
@@ -298,12 +300,14 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
     found = []
     for each in snapshot.connectors:
         times, failing = _poll_times(each, marks, now_ms), failing_tables(marks, each)
-        parts = {f"{each.name}/{table}": [table] for table in failing}
-        for name, tables in ({each.name: [*failing]} if len(parts) == len(times) else parts).items():
-            own, due = [failing[table] for table in tables], [times[table] for table in tables]
-            mark, since_ms = max(poll.mark for poll in due), min(failed.since_ms for failed in own)
+        tables_by_name = {f"{each.name}/{table}": [table] for table in failing}
+        if len(failing) == len(times):  # all tables fail
+            tables_by_name = {each.name: [*failing]}
+        for name, tables in tables_by_name.items():
+            failed, polls = [failing[table] for table in tables], [times[table] for table in tables]
+            mark, since_ms = max(poll.mark for poll in polls), min(table.since_ms for table in failed)
             lag = Lag("poll", name, each.gateway, mark, 0, since_ms)
-            found.append(FailingPoll(lag, max(failed.count for failed in own), min(poll.next_ms for poll in due)))
+            found.append(FailingPoll(lag, max(table.count for table in failed), min(poll.next_ms for poll in polls)))
     return found
 
 
@@ -319,6 +323,7 @@ def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int
         now_ms: server wall time in milliseconds since 1970.
     """
     times = _poll_times(connector, marks, now_ms)
+    # a mark in the future means that the clock was set back
     return [table for table, poll in times.items() if not poll.mark <= now_ms < poll.next_ms]
 
 

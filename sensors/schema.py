@@ -64,7 +64,7 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with open_staging() as store:
             now = registered(store, config.namespaces.own)
-            if config.dagster.partitions_start is None:
+            if config.dagster.partitions_start is None:  # then partitions begin on the day of the first push
                 first_day = loaded.first_day or first_arrival_day(store)
                 now = msgspec.structs.replace(now, first_day=first_day)
         if now == loaded:

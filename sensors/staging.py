@@ -1,11 +1,11 @@
 """Creates the sensors that request runs which bring the lake up to date with staging: those of flushes and erasures.
 
-A flush moves deltas from staging's log into the lake, merges them into the state tables, and publishes checkpoints. It
-is due if the log is too large or too old, if someone requested it, or if a table or checkpoint is behind.
-`lakehouse.history.flush_due` decides this from marks, which say how far each part of the pipeline is. An erasure is due
-while the lake has not carried out all requests to erase a row, or all that a client wrote; staging carries them out
-first. The status of runs matters only to find one that is in progress. The code location
-(`lakesync_dagster.definitions`) calls this module.
+Staging is the store of the deltas that gateways have accepted. A flush moves deltas from its log into the lake, merges
+them into the state tables, and publishes checkpoints. It is due if the log is too large or too old, if someone
+requested it, or if a table or checkpoint is behind (`lakehouse.history.flush_due` decides this). An erasure is due
+while the lake has not carried out all requests to erase a row, or everything that a client wrote; staging carries them
+out first. Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. The
+code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import time
@@ -68,9 +68,9 @@ def flush_sensor(
         ends = time.monotonic() + watch_seconds
         with open_staging() as store:
             while True:
-                found = check(context, store)
-                if isinstance(found, dg.SensorResult) or time.monotonic() + CHECK_SECONDS > ends:
-                    return found
+                result = check(context, store)
+                if isinstance(result, dg.SensorResult) or time.monotonic() + CHECK_SECONDS > ends:
+                    return result
                 time.sleep(CHECK_SECONDS)
 
     def check(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
@@ -80,8 +80,9 @@ def flush_sensor(
         now_ms = WallClock(config.clock_offset_file).now_ms()
         exceeded = reader.exceeded(store, backlog)
         wanted = due_flush(backlog, now_ms, limits, exceeded)
-        by_staging = wanted is not None and bool(attempts.ready(wanted.lags)[0])
-        if not by_staging:
+        # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
+        is_due_by_backlog = wanted is not None and bool(attempts.ready(wanted.lags)[0])
+        if not is_due_by_backlog:
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog))
         if wanted is None:
             return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
@@ -90,7 +91,7 @@ def flush_sensor(
             return dg.SkipReason("; ".join(map(str, delayed)))
         if is_queued_or_running(context.instance, tags):
             return dg.SkipReason("a flush is under way")
-        if not by_staging:  # a run that moves these marks may have ended since they were read
+        if not is_due_by_backlog:  # a run that moves these marks may have ended since they were read
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, read_again=True))
             if wanted is None or not attempts.ready(wanted.lags)[0]:
                 return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
@@ -130,6 +131,7 @@ def flush_sensor(
 
 
 ERASURE_SENSOR = "erasure_sensor"
+"""Name of the sensor: value of the tag `REQUESTED_BY` of its runs."""
 
 
 def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDefinition:

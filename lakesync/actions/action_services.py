@@ -201,19 +201,20 @@ class ActionServices:
     def _services_of(self, stored: Iterable[StoredConnector]) -> Iterator[ActionService]:
         """Yield the services of those connectors whose type has actions."""
         for connector in stored:
-            kind = self._connectors.find(connector.type)
-            if kind is not None and kind.actions:
+            connector_type = self._connectors.find(connector.type)
+            if connector_type is not None and connector_type.actions:
                 yield ActionService(
-                    self._supported_actions(connector.name, kind), partial(self._handler, kind, connector)
+                    self._supported_actions(connector.name, connector_type),
+                    partial(self._handler, connector_type, connector),
                 )
 
-    def _supported_actions(self, name: str, kind: ConnectorType) -> SupportedActions:
+    def _supported_actions(self, name: str, connector_type: ConnectorType) -> SupportedActions:
         """Return the actions of a connector. They are cached, because compiling their schemas takes long."""
         cached = self._supported.get(name)
-        if cached is None or cached[0] is not kind:
-            cached = self._supported[name] = (kind, SupportedActions(name, kind.actions))
+        if cached is None or cached[0] is not connector_type:
+            cached = self._supported[name] = (connector_type, SupportedActions(name, connector_type.actions))
         return cached[1]
 
-    def _handler(self, kind: ConnectorType, connector: StoredConnector) -> ActionHandler:
+    def _handler(self, connector_type: ConnectorType, connector: StoredConnector) -> ActionHandler:
         """Create a connector's handler, for which its secrets are opened."""
-        return kind.make_handler(self._connectors.open(self._gateway, connector))
+        return connector_type.make_handler(self._connectors.open(self._gateway, connector))

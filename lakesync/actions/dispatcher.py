@@ -1,8 +1,9 @@
 """`Dispatcher`: executes the actions of one gateway exactly once, across repeated requests, restarts and processes.
 
 An action is a request of a client to do something in an external system; the handler of a connector does it. The
-gateway's engine calls `Dispatcher.submit`. A claim in the staging store, renewed as a lease, decides which process
-executes an action; the stored outcome is returned to repeated requests (`leases.py`).
+gateway's engine calls `Dispatcher.submit`. A claim in the staging store decides which process executes an action. It
+expires if the process does not renew it (a lease). The stored outcome is returned to repeated requests.
+`lakesync.actions.runner` has the claims and outcomes.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Dispatcher:
         """The tasks whose actions have an idempotency key, by client id and key."""
 
     def submit(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
-        """Execute a client's actions one after another, and return the outcome of each.
+        """Execute a client's actions one after another, and return a future of the outcome of each.
 
         Args:
             push: the request.
@@ -176,15 +177,15 @@ class Dispatcher:
         service = await self._services.find(action.connector)
         rejection = unknown_connector(action) if service is None else service.actions.reject(action)
         if service is None or rejection is not None:
-            known = await self._read(
+            stored = await self._read(
                 lambda view: view.action(action.client_id, action.action_id, action.idempotency_key)
             )
             if (
-                known is not None
-                and known.outcome is not None
-                and is_done_or_claimed(known, self._wall(), self._limits)
+                stored is not None
+                and stored.outcome is not None
+                and is_done_or_claimed(stored, self._wall(), self._limits)
             ):
-                return decode(known.outcome, action.action_id)
+                return decode(stored.outcome, action.action_id)
             return self._log_rejection(action, rejection or unknown_connector(action))
         attempt_id = uuid.uuid4().hex
         deadline = time.monotonic() + self._limits.timeout
@@ -346,10 +347,10 @@ def _validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Act
             f"the request has {len(push.actions)} actions, the maximum is {limits.max_actions}: split it"
         )
     sender = claims.get("sub")
-    for where, client_id in _client_ids(push):
+    for field, client_id in _client_ids(push):
         if client_id != sender:
             raise ForbiddenError(
-                f"{where} is {client_id!r} but the token's sub is {sender!r}: use a token of that client"
+                f"{field} is {client_id!r} but the token's sub is {sender!r}: use a token of that client"
             )
     for index, action in enumerate(push.actions):
         problem = _problem(action, limits)

@@ -54,7 +54,9 @@ _decode = msgspec.json.Decoder(_StoredOutcome).decode
 
 
 def claim(commit: ActionCommit, action: Action, attempt_id: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
-    """Claim an action, unless it is done or claimed by another process. Returns the action's record afterwards.
+    """Claim an action, unless it is done or claimed by another process. Return the action's record after that.
+
+    The record is that of another action of the client if that one has the same idempotency key.
 
     Args:
         commit: the store's transaction.
@@ -107,11 +109,11 @@ def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: Actio
     Returns:
         False if another attempt has the claim.
     """
-    known = commit.action(record.client_id, record.action_id, record.idempotency_key)
-    if known is not None and known.claim == record.claim and known.lease_ms:
+    stored = commit.action(record.client_id, record.action_id, record.idempotency_key)
+    if stored is not None and stored.claim == record.claim and stored.lease_ms:
         lease_ms = now_ms + round(limits.lease * 1000)
         commit.put_action(msgspec.structs.replace(record, lease_ms=lease_ms, touched_ms=now_ms))
-    return not _is_taken_over(known, record)
+    return not _is_taken_over(stored, record)
 
 
 def record_outcome(
@@ -162,9 +164,12 @@ def decode(stored: bytes, action_id: str) -> Outcome:
     return ActionResult(action_id, outcome.data, outcome.hlc)
 
 
-def _is_taken_over(known: ActionRecord | None, record: ActionRecord) -> bool:
-    """Return whether another attempt has the claim; an erased action has none, and is not executed again."""
-    return known is not None and known.claim != record.claim
+def _is_taken_over(stored: ActionRecord | None, record: ActionRecord) -> bool:
+    """Return whether another attempt has the claim, by the stored record; None if the record was erased.
+
+    An erased action has no claim, and is not executed again.
+    """
+    return stored is not None and stored.claim != record.claim
 
 
 class ActionRunner:

@@ -74,7 +74,7 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
     """
     properties = {
         **_s3_settings(settings),
-        **{key: each for key, each in settings.items() if key.startswith(_SHARED_SETTINGS)},
+        **{key: value for key, value in settings.items() if key.startswith(_SHARED_SETTINGS)},
     }
     properties["warehouse"] = settings.get("warehouse", "")
     if properties["warehouse"].startswith("file:"):
@@ -136,9 +136,11 @@ class LakeReader:
         Raises:
             LakeUnavailableError: there is no catalogue.
         """
-        known = self.namespaces
-        found = ((space, name) for space in (known.shared, *known.declared) for name in sorted(self._names(space)))
-        return {known.table_name(space, name): (space, name) for space, name in found}
+        namespaces, tables = self.namespaces, {}
+        for namespace in (namespaces.shared, *namespaces.declared):
+            for name in sorted(self._names(namespace)):
+                tables[namespaces.table_name(namespace, name)] = (namespace, name)
+        return tables
 
     @property
     def deltas(self) -> Table | None:
@@ -233,9 +235,12 @@ def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int 
 
     field = table.schema().find_field(column)
     low, high = ((bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
-    kind = field.field_type
-    assert isinstance(kind, PrimitiveType)
-    return (None if low is None else from_bytes(kind, low), None if high is None else from_bytes(kind, high))
+    iceberg_type = field.field_type
+    assert isinstance(iceberg_type, PrimitiveType)
+    return (
+        None if low is None else from_bytes(iceberg_type, low),
+        None if high is None else from_bytes(iceberg_type, high),
+    )
 
 
 def _unavailable(config: Config) -> LakeUnavailableError:

@@ -1,7 +1,8 @@
-"""Compares what the lake has with what staging accepted, for sensors and freshness checks.
+"""Reads the marks of the lake's tables by pyiceberg, and returns which parts of the pipeline are behind.
 
-A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas. `MarkReader` reads the
-marks in the lake by pyiceberg, and `lakesync.analysis.marks` compares them.
+A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas: the arrival (the
+gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.marks` compares the marks. Sensors,
+freshness checks and `lakesync status` call this module.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class MarkReader:
     """Reads the marks of one lake repeatedly. Caches what it read of an unchanged history."""
 
     def __init__(self, config: Config) -> None:
-        """Open nothing yet.
+        """Create the reader; nothing is opened yet.
 
         Args:
             config: names the lake, its namespaces and shards.
@@ -80,15 +81,13 @@ class MarkReader:
             with LakeReader(config) as lake:
                 states = {name: lake.state_table(name) for name in lake.state_tables}
                 marks = {name: merge_marks(table) for name, table in states.items() if table is not None}
-                moved = frozenset(_with_other_namespace(lake, backlog))
-                found = positions(
-                    backlog, LakeMarks(marks, moved=moved), tables, followers, config.namespaces, self._shards
-                )
-                files = self._files(lake.deltas, lowest_mark(found))
+                lake_marks = LakeMarks(marks, misplaced=frozenset(_misplaced_gateways(lake, backlog)))
+                progress = positions(backlog, lake_marks, tables, followers, config.namespaces, self._shards)
+                files = self._files(lake.deltas, lowest_mark(progress))
                 self._count_rejected(lake)
         except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
-        return lags(backlog, found, files, timed, now_ms)
+        return lags(backlog, progress, files, timed, now_ms)
 
     def _count_rejected(self, lake: LakeReader) -> None:
         """Update `rejected`, if its table has changed."""
@@ -100,14 +99,14 @@ class MarkReader:
         keys = zip(rows["gateway"].to_pylist(), rows["table_name"].to_pylist(), strict=True)
         self._rejected_snapshot, self.rejected = snapshot.snapshot_id, Counter(keys)
 
-    def _files(self, deltas: Table | None, low: int) -> tuple[HistoryFile, ...]:
-        """Return the files of the history with deltas that arrived after `low`."""
+    def _files(self, deltas: Table | None, arrival: int) -> tuple[HistoryFile, ...]:
+        """Return the files of the history with deltas that arrived after `arrival`."""
         snapshot = deltas.current_snapshot() if deltas is not None else None
         if deltas is None or snapshot is None:
             return ()
-        key = snapshot.snapshot_id, low
+        key = snapshot.snapshot_id, arrival
         if self._cached_files is None or self._cached_files[0] != key:
-            self._cached_files = key, tuple(_history_files_after(deltas, low))
+            self._cached_files = key, tuple(_history_files_after(deltas, arrival))
         return self._cached_files[1]
 
 
@@ -130,17 +129,17 @@ def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[s
         raise LakeUnavailableError(f"the lake's tables cannot be read: {error}") from error
 
 
-def _history_files_after(deltas: Table, low: int) -> Iterator[HistoryFile]:
-    """Yield the files of the history with deltas that arrived after `low`.
+def _history_files_after(deltas: Table, arrival: int) -> Iterator[HistoryFile]:
+    """Yield the files of the history with deltas that arrived after `arrival`.
 
     Skips files with deltas of more than one gateway or shard. Neither flushes nor compactions write such files.
 
     Args:
         deltas: the history.
-        low: an arrival.
+        arrival: an arrival.
     """
-    day = datetime.fromtimestamp(wall_of(low) / 1000, UTC).date().isoformat()
-    for task in deltas.scan(all_of(condition("arrival", ">", low), condition("day", ">=", day))).plan_files():
+    day = datetime.fromtimestamp(wall_of(arrival) / 1000, UTC).date().isoformat()
+    for task in deltas.scan(all_of(condition("arrival", ">", arrival), condition("day", ">=", day))).plan_files():
         file = _history_file(deltas, task.file)
         if file is not None:
             yield file
@@ -158,7 +157,7 @@ def _history_file(deltas: Table, file: DataFile) -> HistoryFile | None:
     return HistoryFile(str(gateways[0]), str(shards[0]), first, last, file.record_count, low, high)
 
 
-def _with_other_namespace(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
+def _misplaced_gateways(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
     """Yield gateways whose rows are in another namespace than the configured one."""
     table = lake.gateways
     properties = table.properties if table is not None else {}

@@ -68,8 +68,8 @@ class LakeMarks(msgspec.Struct, frozen=True):
     tables: dict[str, dict[str, int]] = {}
     """Qualified name of a state table → gateway → the arrival up to which its deltas are merged."""
     files: tuple[HistoryFile, ...] = ()
-    """The files of `deltas` with deltas later than the least mark."""
-    moved: frozenset[str] = frozenset()
+    """The files of `deltas` with deltas later than the least mark of all tables."""
+    misplaced: frozenset[str] = frozenset()
     """Gateways whose rows are in another namespace than the configured one, so that no table merges their deltas."""
 
 
@@ -81,9 +81,10 @@ class StateTable(NamedTuple):
 
 
 class FollowerPosition(NamedTuple):
-    """A destination or other part that follows `deltas` with its own mark."""
+    """The mark of a destination or of another part that receives the deltas of the history by itself."""
 
     name: str
+    """Name of the mark in staging."""
     streams: Mapping[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     gateways: frozenset[str] = frozenset()
@@ -318,7 +319,7 @@ def positions(
         shards: the shards; None if tables are not sharded.
     """
     merged = {gateway for marks in lake.tables.values() for gateway in marks}
-    checkpoints: dict[str, int] = {}
+    checkpoints: dict[str, int] = {}  # gateway → the least arrival of the checkpoint in its shards; 0 without one
     flushed: set[str] = set()
     for each in backlog:
         if each.flushed_seq or each.gateway in merged:
@@ -327,17 +328,17 @@ def positions(
             each.checkpoint_arrival or 0, checkpoints.get(each.gateway, each.checkpoint_arrival or 0)
         )
     # Qualified name → table. Such a table is merged for every gateway of its namespace, also before its first merge.
-    every = {namespaces.table_name(table.namespace, table.name): table for table in tables}
+    always_merged = {namespaces.table_name(table.namespace, table.name): table for table in tables}
     found = []
-    for qualified in sorted(every.keys() | lake.tables.keys()):
+    for qualified in sorted(always_merged.keys() | lake.tables.keys()):
         marks = lake.tables.get(qualified, {})
         name = qualified.rpartition(".")[2]
-        own = _shards_of(name, shards)
-        for gateway in sorted(flushed - lake.moved):
-            registered = qualified in every and namespaces.of(gateway) == every[qualified].namespace
-            if registered or gateway in marks:
-                found.append(Position("table", qualified, gateway, marks.get(gateway, 0), own, name))
-    found += [Position("checkpoint", "", gateway, checkpoints[gateway]) for gateway in sorted(flushed - lake.moved)]
+        shards_of_table = _shards_of(name, shards)
+        for gateway in sorted(flushed - lake.misplaced):
+            table = always_merged.get(qualified)
+            if (table is not None and namespaces.of(gateway) == table.namespace) or gateway in marks:
+                found.append(Position("table", qualified, gateway, marks.get(gateway, 0), shards_of_table, name))
+    found += [Position("checkpoint", "", gateway, checkpoints[gateway]) for gateway in sorted(flushed - lake.misplaced)]
     for follower in followers:
         for each in backlog:
             if each.gateway in flushed and (not follower.gateways or each.gateway in follower.gateways):
@@ -346,14 +347,14 @@ def positions(
     return found
 
 
-def lowest_mark(found: Iterable[Position]) -> int:
+def lowest_mark(progress: Iterable[Position]) -> int:
     """Return the arrival up to which every part has everything. Files with earlier deltas only need not be read."""
-    return min((max(each.mark, 0) for each in found), default=0)
+    return min((max(each.mark, 0) for each in progress), default=0)
 
 
 def lags(
     backlog: Sequence[Backlog],
-    found: Sequence[Position],
+    progress: Sequence[Position],
     files: Iterable[HistoryFile],
     timed: Iterable[Timed] = (),
     now_ms: int = 0,
@@ -362,7 +363,7 @@ def lags(
 
     Args:
         backlog: staging's backlog, which `deltas` is compared with.
-        found: the progress of the other parts.
+        progress: the marks of the other parts, as `positions` returns them.
         files: the files of `deltas` with deltas later than their least mark.
         timed: polls, flows, tiers and migrations.
         now_ms: server wall time in milliseconds since 1970.
@@ -375,7 +376,7 @@ def lags(
     by_gateway: dict[str, list[HistoryFile]] = {}
     for file in files:
         by_gateway.setdefault(file.gateway, []).append(file)
-    for each in found:
+    for each in progress:
         lacking = [file for file in by_gateway.get(each.gateway, ()) if each.lacks(file)]
         if lacking:
             since = min(max(file.first, each.mark) for file in lacking)

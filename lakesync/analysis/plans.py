@@ -1,8 +1,9 @@
-"""Plans a query: which snapshots and deltas make up each of its tables, and which columns the tables have.
+"""Plans a SQL query on the lake: which snapshots and deltas make up each of its tables, and which columns these have.
 
 A query may read the history `deltas`, and state tables, which have the current rows of one synced table. A state table
-lags behind, so the query merges newer deltas onto its rows: those of the history, and those in staging that are not
-flushed to the lake yet. DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
+is updated after the history, and that after staging, which has accepted deltas first. So the query merges onto its rows
+the newer deltas of the history, and those in staging that are not flushed to the lake yet. DuckDB
+(`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
 """
 
 from __future__ import annotations
@@ -61,13 +62,14 @@ class StateParts(NamedTuple):
     """Gateway → arrival up to which the bases contain its deltas. Its later deltas are merged onto them, and all deltas
     of gateways that are not in the mapping. None if no deltas are merged."""
     upto: int | None
-    """Arrival of the last delta that is merged; None for no limit."""
+    """The last arrival (gateway's timestamp of receipt) of the deltas that are merged; None for no limit."""
 
 
 class HistoryPlan(NamedTuple):
     """How to read the history."""
 
     table: Table | None
+    """The history; None before the first flush."""
     snapshot: int | None
     """The snapshot to read; None if the lake has no deltas."""
     upto: int | None

@@ -1,4 +1,4 @@
-"""What became of deltas: the history of one row (`row_history`), and the way of one delta into the lake (`trace`).
+"""Finds what became of deltas: all deltas of one row (`row_history`), or the way of one delta into the lake (`trace`).
 
 `lakesync row history` and `lakesync trace` print the results. The deltas come from the lake and from staging's log.
 
@@ -41,6 +41,7 @@ _ROW_COLUMNS = (
     *("gateway", "shard", "epoch", "seq", "ordinal", "arrival"),
     *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns"),
 )
+"""The columns of the lake's table `deltas` that `row_history` reads."""
 _Position = tuple[str, str, int, int, int]
 """Gateway, shard, epoch, sequence number and ordinal of a delta."""
 
@@ -55,6 +56,7 @@ _TRACED_COLUMNS = (
     *("gateway", "shard", "epoch", "batch_id", "seq", "ordinal", "arrival"),
     *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "width"),
 )
+"""The columns that `trace` reads."""
 _MIN_PREFIX = 8
 """The fewest characters of a delta id to search for."""
 
@@ -161,6 +163,7 @@ class ArrivedDelta(msgspec.Struct, frozen=True):
     gateway: str
     arrival: int
     flushed: bool
+    """Whether it is in the lake; otherwise it is in staging's log."""
     delta: RowDelta
 
 

@@ -1,12 +1,14 @@
 """`query`: runs a SQL query over the lake and the unflushed deltas on DuckDB. `lakesync query` calls it.
 
-The tables of a query are created in a DuckDB database in memory, by the plans of `plans.py`: state tables with their
-visible rows, and the history as `deltas`.
+A delta is a change of one row by a client. The tables of a query are created in a DuckDB database in memory, by the
+plans of `lakesync.analysis.plans`: the history of all deltas as `deltas`, and state tables, each of which has the
+current rows of one synced table.
 
-The visible rows are merged from the table `fragments`, with the columns of `FRAGMENTS`. A fragment is a delta of the
-history, or a part of a row of a state table: one of its live cells (a column's value with its stamp), or its tombstone
-and INSERT stamp. A stamp is an hlc and the client id that wrote at it. `_arrival` is the gateway's timestamp of the
-push that brought it. Any order, grouping and repetition of fragments gives the same rows.
+These rows are merged from fragments, the rows of a table with the columns of `FRAGMENTS`. A fragment is a delta of the
+history, or a part of a row of a state table: one of its live cells (a column's value with its stamp), or the stamps of
+its newest DELETE (tombstone) and INSERT. A stamp is an hlc, the client's timestamp, and the client's id. `_arrival` is
+the gateway's timestamp of the push that brought it. Any order, grouping and repetition of fragments gives the same
+rows.
 
 This is a second implementation of `lakesync.model.merge`, for a query that needs no Spark;
 `docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with
@@ -279,15 +281,17 @@ class _DuckDbTables:
 
         Columns without a value in any row are left out.
         """
-        found = {
+        first_rows = {
             name: self.database.execute(
                 f"SELECT {INFERRED_TYPE} FROM (SELECT {quoted(name)} AS value FROM {rows}) WHERE value IS NOT NULL "
                 "HAVING count(*) > 0"
             ).fetchone()
             for name in untyped
         }
-        kinds = {name: kind[0] for name, kind in found.items() if kind is not None}
-        typed = "".join(f", {typed_value(kind, quoted(name))} AS {quoted(name)}" for name, kind in kinds.items())
+        inferred_types = {name: kind[0] for name, kind in first_rows.items() if kind is not None}
+        typed = "".join(
+            f", {typed_value(kind, quoted(name))} AS {quoted(name)}" for name, kind in inferred_types.items()
+        )
         others = f"* EXCLUDE ({', '.join(map(quoted, untyped))})"
         view = self._new_name()
         self.database.execute(f"CREATE VIEW {view} AS SELECT {others}{typed} FROM {_INTERNAL}.main.{rows}")

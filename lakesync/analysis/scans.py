@@ -1,6 +1,8 @@
-"""Conditions for scans of Iceberg tables by pyiceberg, and scans into DuckDB. `lakehouse` uses the conditions too.
+"""Builds conditions for scans of Iceberg tables by pyiceberg, and loads the result of a scan into DuckDB.
 
-A scan skips files in which no row can meet its condition, by their column bounds.
+A scan reads the rows of a table that meet a condition. It skips files in which no row can meet it, by the least and
+greatest values of columns in Iceberg's manifests. `lakesync.analysis.query` calls this module; `lakehouse` uses the
+conditions too.
 """
 
 from __future__ import annotations
@@ -129,9 +131,9 @@ def scan_into(
     database.unregister("scanned")
 
 
-def _has_type(value: Literal, kind: object) -> bool:
+def _has_type(value: Literal, iceberg_type: object) -> bool:
     """Return whether a scan can compare a value with a column of an Iceberg type."""
-    match kind:
+    match iceberg_type:
         case StringType():
             return isinstance(value, str)
         case BooleanType():
@@ -139,7 +141,7 @@ def _has_type(value: Literal, kind: object) -> bool:
         case DoubleType():
             return isinstance(value, int | float) and not isinstance(value, bool)
         case LongType() | IntegerType():
-            bits = 63 if isinstance(kind, LongType) else 31
+            bits = 63 if isinstance(iceberg_type, LongType) else 31
             return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << bits
         case DateType():
             return isinstance(value, date) or (isinstance(value, str) and _is_date(value))

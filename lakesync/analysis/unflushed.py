@@ -1,7 +1,8 @@
-"""Acknowledged deltas that are not in the lake yet, read from staging's log while the store's owner runs.
+"""Reads the deltas that gateways have acknowledged and that are not in the lake yet, from staging's log.
 
-`query.py` and `provenance.py` add them to what the lake has, so that their results include what the
-gateway has just accepted. Reading does not disturb the gateway: it opens the log for reading only.
+Queries (`lakesync.analysis.query`, `lakehouse.spark_query`) and `lakesync.analysis.provenance` add them to what the
+lake has, so that their results include what a gateway has just accepted. The gateway may run meanwhile: the log is
+opened for reading only.
 """
 
 from __future__ import annotations
@@ -107,6 +108,6 @@ def _log_source(url: str) -> LogSource:
 
 
 def _position(found: UnflushedDelta) -> tuple[object, ...]:
-    """Return the sort key that puts deltas in the order of the log."""
+    """Return the first columns of `SCHEMA`: the position of a delta in the log, and its arrival."""
     log = found.range
     return (log.gateway, log.shard, log.epoch, found.seq, found.ordinal, found.arrival)

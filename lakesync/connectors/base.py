@@ -75,7 +75,7 @@ class Census(NamedTuple):
     column: str | None
     """The column whose values are listed; None for the row id."""
     values: Iterator[Sequence[str]]
-    """All values, in pages."""
+    """All values of the column, in pages."""
 
 
 class Usage(NamedTuple):
@@ -94,7 +94,7 @@ def _no_schema() -> TableSchema | None:
 
 
 class Table(NamedTuple):
-    """A table that a source fills."""
+    """A synced table that a source fills."""
 
     name: str
     identity: str | None = None
@@ -174,7 +174,7 @@ class ParallelSource(Protocol):
 
 
 class Probe(NamedTuple):
-    """One check."""
+    """One quick check of a source."""
 
     name: str
     """`credentials`, `clock`, `permissions`, or the table of which a page is read."""

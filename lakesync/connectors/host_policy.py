@@ -1,8 +1,8 @@
-"""Which hosts connectors may call. Tenants choose the URLs, so requests into the server's own network must be blocked.
+"""Checks which hosts connectors may call. Tenants choose the URLs, and must not reach the server's own network.
 
-A name is resolved once, its addresses are checked, and the connection goes to a checked address. So a name that later
-resolves to another address (DNS rebinding) cannot bypass the check. `HttpApi`, the database sources and the connector
-registry call it.
+A connector connects a gateway with an external system. A host name is resolved once, its addresses are checked, and the
+connection goes to a checked address. So a name that later resolves to another address (DNS rebinding) cannot bypass the
+check. `HttpApi`, the database sources and the connector registry call this module.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ANY_PUBLIC = "*"
 
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv6 addresses that stand for an IPv4 address, in their last 32 bits."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -50,8 +51,9 @@ class HostPolicy(msgspec.Struct, frozen=True):
         """
         host = _parse_url(setting, url).hostname or ""
         literal = _parse_address(host)
-        is_possible = self._allows(literal) if literal is not None else self._may_allow_by_address
-        if not is_possible and not self._is_named(host):
+        # a name may still be allowed by its addresses, which are not resolved here
+        may_be_allowed = self._allows(literal) if literal is not None else self._may_allow_by_address
+        if not may_be_allowed and not self._is_named(host):
             raise ConfigurationError(f"{setting}: {_not_allowed(host)}")
 
     def resolve(self, host: str, port: int) -> str:

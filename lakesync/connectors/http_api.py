@@ -1,7 +1,8 @@
 """The base of connectors that call an HTTP API: the client `HttpApi`, and `ApiActions`, which executes actions by it.
 
-The client checks hosts, limits responses, retries by class of error, and counts calls. The connectors for Jira,
-Salesforce and webhooks use it.
+The client checks hosts, limits responses, retries by class of error, and counts calls. An action is a request of a
+LakeSync client to do something in the external system, such as to create an issue. The connectors for Jira, Salesforce
+and webhooks use this module.
 
 Jira and Salesforce have query languages, JQL and SOQL. A user's filter becomes one condition of a query, in parentheses
 (`balanced_condition`). Its own parentheses and quotation marks must be balanced, so that it cannot change the rest of
@@ -146,7 +147,7 @@ class HttpApi:
     def _send_once(self, method: str, url: str, **arguments: Any) -> requests.Response:
         """Send a request once; raise the error that its response means, or AdapterError without a response."""
         self.calls += 1
-        shown = _shown(url, self.base_url)
+        shown = _url_for_messages(url, self.base_url)
         try:
             response = self.session.request(
                 method, url, timeout=TIMEOUT_S, allow_redirects=False, stream=True, **arguments
@@ -198,11 +199,15 @@ def error_for_status(response: requests.Response, vendor: str, reason: str, mess
         messages: errors for statuses with a special meaning; others get an error by their class.
     """
     status, path = response.status_code, response.request.path_url.partition("?")[0]
-    kind, template = messages.get(status) or _error_by_class(status, vendor)
+    error_class, template = messages.get(status) or _error_by_class(status, vendor)
     message = template.format(
         path=path, reason=reason, status=status, url=response.url, to=response.headers.get("Location")
     )
-    return kind(message, retry_after=retry_after(response)) if issubclass(kind, TransientError) else kind(message)
+    return (
+        error_class(message, retry_after=retry_after(response))
+        if issubclass(error_class, TransientError)
+        else error_class(message)
+    )
 
 
 def _error_by_class(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
@@ -237,7 +242,7 @@ def int_header(value: str | None) -> int | None:
     return int(value) if value is not None and value.strip().isdecimal() else None
 
 
-def _shown(url: str, base_url: str) -> str:
+def _url_for_messages(url: str, base_url: str) -> str:
     """Return a URL for messages, which clients and the log get: without credentials and query.
 
     The URL of a webhook is its base URL, and often a secret: only its host is shown.

@@ -1,10 +1,10 @@
 """What the polls of all connector types share: settings, reports, the census, and `SeenRows`.
 
-A poll reads what has changed at a source since a cursor. A census lists all ids that a source has. It finds rows that
-were added or deleted although the source reported no change. `SeenRows` has digests of a table's newest rows, so that
-unchanged rows are not written to the lake again. Such rows are common: a poll begins some time before its cursor, so
-that it misses nothing, and returns the same few rows each time. The pipeline's poll tasks (`lakehouse.landing`) and
-`lakesync.testing.landing` call this module.
+A poll reads what has changed at a source, an external system, since a cursor, and writes it to the lake (it lands). A
+census lists all ids that a source has. It finds rows that were added or deleted although the source reported no change.
+`SeenRows` has digests of a table's newest rows, so that unchanged rows do not land again. Such rows are common: a poll
+begins some time before its cursor, so that it misses nothing, and returns the same few rows each time. The pipeline's
+poll tasks (`lakehouse.landing`) and `lakesync.testing.landing` call this module.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PollReport:
 
 
 def census_pages(source: Source, table: str, compare: Compare, deleted_share: float) -> Iterator[Page]:
-    """Yield pages for rows that a census found without a change: new rows, then deleted ones.
+    """Yield pages for the differences that a census finds: rows that are new at the source, then deleted ones.
 
     Args:
         source: the source to list.
@@ -102,14 +102,15 @@ def census_pages(source: Source, table: str, compare: Compare, deleted_share: fl
     census = source.census(table)
     if census is None:
         return
-    found = compare(table, census)
-    if found.unknown:
-        yield from source.read(table, found.unknown)
-    deleted = sorted(source.find_deleted(table, found.absent)) if found.absent else []
-    if len(deleted) > max(_ALWAYS_DELETABLE_ROWS, found.known * deleted_share):
+    comparison = compare(table, census)
+    if comparison.unknown:
+        yield from source.read(table, comparison.unknown)
+    deleted = sorted(source.find_deleted(table, comparison.absent)) if comparison.absent else []
+    if len(deleted) > max(_ALWAYS_DELETABLE_ROWS, comparison.known * deleted_share):
         raise CensusError(
-            f"the census of {table} would delete {len(deleted)} of {found.known} rows, more than {deleted_share:.0%}: "
-            "if they are really deleted at the source, raise deletedShare of its ingest once; nothing was deleted"
+            f"the census of {table} would delete {len(deleted)} of {comparison.known} rows, more than "
+            f"{deleted_share:.0%}: if they are really deleted at the source, raise deletedShare of its ingest once; "
+            "nothing was deleted"
         )
     if deleted:
         yield Page(table, [], deleted=deleted)

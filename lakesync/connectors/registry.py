@@ -1,7 +1,8 @@
 """The registry of connector types: validates connectors' configurations, and opens them for the types' code.
 
-A connector connects an external system, such as Jira. Its configuration is sealed, that is, its secrets are encrypted,
-before it is stored. The gateway validates and stores configurations. Actions and the pipeline's polls open them.
+A connector connects a gateway with an external system, such as Jira. The gateway validates its configuration and seals
+it before it is stored: the secrets are encrypted. Actions and the pipeline's polls open it: the secrets become plain
+text again.
 """
 
 from __future__ import annotations
@@ -73,11 +74,12 @@ class Connectors:
 
     @cached_property
     def _types(self) -> Mapping[str, ConnectorType]:
+        """Name → type."""
         return _by_name(installed_types() if self._given is None else self._given)
 
-    def find(self, kind: str) -> ConnectorType | None:
+    def find(self, name: str) -> ConnectorType | None:
         """Return a type by name; None if it is not installed."""
-        return self._types.get(kind)
+        return self._types.get(name)
 
     def descriptors(self) -> list[ConnectorDescriptor]:
         """Return the descriptor of every type, by name."""
@@ -95,31 +97,31 @@ class Connectors:
         """
         if not isinstance(body, Mapping):
             raise ValidationError("a connector is a JSON object: {name, type, TYPE: {…}, ingest?}")
-        name, kind = body.get("name"), body.get("type")
+        name, type_name = body.get("name"), body.get("type")
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise ValidationError("name must be 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first")
-        known = self.find(kind) if isinstance(kind, str) else None
-        if known is None or not isinstance(kind, str):
-            raise ValidationError(f"type {kind!r} is unknown: known are {', '.join(sorted(self._types))}")
-        fields = (*_FIELDS, kind)
+        connector_type = self.find(type_name) if isinstance(type_name, str) else None
+        if connector_type is None or not isinstance(type_name, str):
+            raise ValidationError(f"type {type_name!r} is unknown: known are {', '.join(sorted(self._types))}")
+        fields = (*_FIELDS, type_name)
         unknown = [field for field in body if field not in fields]
         if unknown:
             raise ValidationError(f"a connector has no field {unknown[0]!r}: its fields are {', '.join(fields)}")
-        descriptor = known.descriptor
-        settings: Any = body.get(kind)
+        descriptor = connector_type.descriptor
+        settings: Any = body.get(type_name)
         ingest: Any = body.get("ingest")
-        fault = JsonSchema(descriptor.config_schema, kind).violation(settings, kind)
+        fault = JsonSchema(descriptor.config_schema, type_name).violation(settings, type_name)
         if fault is None and ingest is not None:
             fault = JsonSchema(descriptor.ingest_schema, "ingest").violation(ingest, "ingest") or _table_fault(ingest)
         if fault is not None:
             raise ValidationError(fault)
         for field in sorted(descriptor.urls & settings.keys()):
-            self._check_url(f"{kind}.{field}", settings[field])
+            self._check_url(f"{type_name}.{field}", settings[field])
         stored = {
             field: self._secrets.seal(gateway, name, field, value) if field in descriptor.secrets else value
             for field, value in settings.items()
         }
-        return StoredConnector(name, kind, stored, ingest)
+        return StoredConnector(name, type_name, stored, ingest)
 
     def open(self, gateway: str, stored: StoredConnector) -> ConnectorConfig:
         """Return a connector's configuration with its secrets in plain text.
@@ -132,11 +134,11 @@ class Connectors:
             ConfigurationError: the type is not installed, or a secret or file cannot be read. The message names the
                 setting.
         """
-        known = self.find(stored.type)
-        if known is None:
+        connector_type = self.find(stored.type)
+        if connector_type is None:
             raise ConfigurationError(f"connector {stored.name!r} has the type {stored.type!r}, which is not installed")
-        secret_fields = known.descriptor.secrets
-        for field in known.descriptor.files & stored.settings.keys():
+        secret_fields = connector_type.descriptor.secrets
+        for field in connector_type.descriptor.files & stored.settings.keys():
             self._secrets.check_file(gateway, stored.name, field, stored.settings[field])
         settings = {
             field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret_fields else value
@@ -158,8 +160,8 @@ class Connectors:
 
     def reseal(self, stored: StoredConnector) -> StoredConnector:
         """Return the connector with its secrets sealed with the current key. A secret that cannot be opened stays."""
-        known = self.find(stored.type)
-        secret_fields = known.descriptor.secrets if known is not None else frozenset()
+        connector_type = self.find(stored.type)
+        secret_fields = connector_type.descriptor.secrets if connector_type is not None else frozenset()
         settings = {
             field: self._secrets.reseal(value) if field in secret_fields else value
             for field, value in stored.settings.items()

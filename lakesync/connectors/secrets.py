@@ -1,7 +1,9 @@
-"""Secrets of connectors: stored encrypted ("sealed"), or as references to a variable or file of the server.
+"""Encrypts ("seals") the secrets of connectors, such as passwords, and opens them when a connector is used.
 
-`Connectors` calls it. Admins of gateways register connectors, and the operator of the server lists the references that
-they may use (`allowed_references`), so that no admin can read a secret of the operator or of another gateway.
+Instead of a secret, a connector may have a reference to a variable or file of the server. Admins of gateways register
+connectors, and the operator of the server lists the references that they may use (`allowed_references`), so that no
+admin can read a secret of the operator or of another gateway. `Connectors` (`lakesync.connectors.registry`) calls this
+module.
 """
 
 from __future__ import annotations
@@ -182,9 +184,8 @@ class Secrets:
             ValidationError: no pattern allows it, or it is a file whose path is not normalised.
         """
         is_plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
-        patterns = [pattern.replace(_GATEWAY, gateway) for pattern in self._references]
         if not is_plain or not any(_matches(reference, pattern, gateway) for pattern in self._references):
-            allowed = ", ".join(patterns) or "none"
+            allowed = ", ".join(pattern.replace(_GATEWAY, gateway) for pattern in self._references) or "none"
             raise ValidationError(
                 f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
                 "(allowed_references in [connectors])"
@@ -253,6 +254,7 @@ def _check_pair(one: str, other: str) -> None:
     Raises:
         ConfigurationError: the pair does not separate gateways. Some pairs that would are rejected too.
     """
+    # the fixed texts before the first and after the last wildcard of both patterns
     heads, tails = ([_FREE.split(each)[end] for each in (one, other)] for end in (0, -1))
     may_overlap = _is_prefix(*heads) and _is_prefix(*(tail[::-1] for tail in tails))
     if may_overlap and one != other and _id_place(one) != _id_place(other):

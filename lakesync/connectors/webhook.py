@@ -1,6 +1,7 @@
-"""The webhook connector: its action posts a signed event to a URL. Sensors sign their alerts with `sign` too.
+"""The webhook connector: its action, which a client requests, posts a signed event to a URL.
 
 The signature (HMAC-SHA256 with the connector's secret) lets the receiver check that the event comes from this server.
+The action dispatcher calls `WebhookActions`. The pipeline's alerts (`sensors.alerts`) are signed with `sign` too.
 """
 
 from __future__ import annotations

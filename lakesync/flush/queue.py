@@ -33,6 +33,7 @@ from lakesync.wire.json import encode_json
 JOBS_PREFIX = "materialise-jobs"
 FAILED_PREFIX = "materialise-failed"
 UNREADABLE_PREFIX = "materialise-unreadable"
+"""Prefixes of the objects of `ObjectFlushQueue`: pending jobs, jobs that were set aside, and other objects."""
 
 log = structlog.get_logger("flush")
 
@@ -203,11 +204,11 @@ def _of_gateway(jobs: dict[str, FlushJob], gateway_id: str) -> list[FlushJob]:
 _NO_LIMIT = 1 << 31
 """More than any number of jobs."""
 
-_decode = msgspec.json.Decoder(FlushJob, strict=False).decode
+_decode = msgspec.json.Decoder(FlushJob, strict=False).decode  # not strict: large integers are decimal strings
 
 
 class StagingFlushQueue:
-    """`FlushQueue` in a staging store."""
+    """`FlushQueue` in a staging store. Every change is one transaction of the store."""
 
     def __init__(self, store: TransactionStore) -> None:
         """Create a queue.
@@ -257,7 +258,7 @@ class StagingFlushQueue:
 
         def move(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
-            commit.take_flush_job(job.job_id, set_aside=True)
+            commit.take_flush_job(job.job_id, set_aside=True)  # one that was set aside by another process
             commit.add_flush_job(job.job_id, encode_json(failed), set_aside=True)
 
         self._commit(job.context.gateway_id, move)
@@ -314,9 +315,6 @@ def _take_failed(commit: FlushJobCommit, job: FlushJob) -> bytes:
     return found
 
 
-_decode = msgspec.json.Decoder(FlushJob, strict=False).decode  # not strict: large integers are decimal strings
-
-
 class ObjectFlushQueue:
     """`FlushQueue` in an object store."""
 
@@ -354,7 +352,7 @@ class ObjectFlushQueue:
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
     def gateways(self) -> list[str]:
-        """Return the gateways with pending jobs. It lists one object for each of them."""
+        """Return the gateways with pending jobs. It lists one object for each gateway, not all jobs."""
         found: list[str] = []
         while page := self._objects.list_objects(f"{JOBS_PREFIX}/", after=_key_after(found), limit=1).objects:
             found.append(page[0].key.split("/")[1])
@@ -391,8 +389,8 @@ class ObjectFlushQueue:
 
     def _read(self, prefix: str, limit: int | None) -> Iterator[FlushJob]:
         """Yield the jobs under a prefix, oldest flush first, at most `limit`; None for all."""
-        after, more, remaining = "", True, limit
-        while more and remaining != 0:
+        after, has_more, remaining = "", True, limit
+        while has_more and remaining != 0:
             page = self._objects.list_objects(prefix, after=after, limit=min(remaining or 1000, 1000))
             for info in page.objects:
                 after = info.key
@@ -401,7 +399,7 @@ class ObjectFlushQueue:
                     continue
                 yield job
                 remaining = remaining - 1 if remaining is not None else None
-            more = page.has_more
+            has_more = page.has_more
 
     def _job(self, key: str) -> FlushJob | None:
         """Return the job in an object; None if another worker has removed it, or if it cannot be decoded."""

@@ -123,12 +123,13 @@ class _Push(NamedTuple):
 
 
 class _Shard:
-    """The unflushed pushes of one shard, oldest first."""
+    """The unflushed pushes of one shard, oldest first, as far as they were read."""
 
-    def __init__(self, epoch: int, seq: int) -> None:
+    def __init__(self, epoch: int, last_read: int) -> None:
         self.epoch = epoch
-        self.last_read = seq
-        """The last sequence number that was read."""
+        """Epoch of the log, which changes if the staging store is rebuilt: then everything is read again."""
+        self.last_read = last_read
+        """Sequence number of the last push that was read."""
         self.pushes: deque[_Push] = deque()
 
 
@@ -245,7 +246,7 @@ def _shares(stored_bytes: int, sizes: Counter[str]) -> dict[str, int]:
 
 
 class Thresholds:
-    """Decides when to flush one gateway. Safe to use from several threads."""
+    """Compares one gateway's backlog with the settings. Safe to use from several threads."""
 
     def __init__(self, backlog_stats: BacklogStats, settings: FlushSettings, wall: Callable[[], int]) -> None:
         """Create the thresholds.

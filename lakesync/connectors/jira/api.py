@@ -59,6 +59,7 @@ ACTION_PROPERTY = "lakesync.action"
 
 _DAY_MS = 86_400_000
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+"""JSON Schema of a text that is not empty."""
 _KEY = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*-[0-9]+$", "description": "The issue's key."}
 
 

@@ -3,8 +3,8 @@
 The source reads a large first load through a bulk job on Salesforce's side, whose result it reads as pages of CSV.
 
 The actions create or update a record. An action must happen once, even if it is attempted again after a lost response.
-Repeating an update is harmless; `_create` says what it does instead. The action dispatcher calls `salesforce_actions`
-for each action.
+Repeating an update is harmless. A repeated create first looks for the record (`_create`). The action dispatcher calls
+`salesforce_actions` for each action.
 """
 
 from __future__ import annotations
@@ -427,20 +427,22 @@ def _create(client: SalesforceClient, action: Action, params: Params, context: A
     With an external id Salesforce itself recognises a repeat. Without one, a second attempt first looks for a record
     that the first may have created.
     """
-    kind, fields = params["object"], dict(params["fields"])
+    object_name, fields = params["object"], dict(params["fields"])
     if "externalIdField" in params:
-        path = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
+        path = f"/sobjects/{object_name}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
         return {"id": client.call("PATCH", path, json=fields).json()["id"]}
-    if context.attempt > 1 and (found := _find_created(client, action, kind, fields)) is not None:
+    if context.attempt > 1 and (found := _find_created(client, action, object_name, fields)) is not None:
         return {"id": found}
-    return {"id": client.call("POST", f"/sobjects/{kind}", json=fields, repeatable=False).json()["id"]}
+    return {"id": client.call("POST", f"/sobjects/{object_name}", json=fields, repeatable=False).json()["id"]}
 
 
-def _find_created(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
+def _find_created(client: SalesforceClient, action: Action, object_name: str, fields: Mapping[str, Any]) -> str | None:
     """Return the id of the record that an earlier attempt may have created: the newest one with these values."""
     since = datetime_literal(max(wall_of(action.hlc) - _CLOCK_SKEW_MS, 0))
     has_values = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
-    soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {has_values} ORDER BY CreatedDate DESC LIMIT 1"
+    soql = (
+        f"SELECT Id FROM {object_name} WHERE CreatedDate >= {since} AND {has_values} ORDER BY CreatedDate DESC LIMIT 1"
+    )
     records = next(client.query(soql))["records"]
     return records[0]["Id"] if records else None
 

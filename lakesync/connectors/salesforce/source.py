@@ -106,6 +106,7 @@ class SalesforceObject(NamedTuple):
 _FIELD_NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Account.Name"}
 """Columns whose field's name does not follow from their own."""
 _NUMBERS = {"AnnualRevenue", "NumberOfEmployees", "Amount", "Probability"}
+"""Fields that are numbers in JSON, and that a bulk job's CSV has in another form."""
 
 
 def _field(column: str) -> str:

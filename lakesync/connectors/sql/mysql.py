@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 300
+"""Seconds without data from the server after which a read fails."""
 _JSON = 245
 """The protocol's type code of JSON."""
 _DENIED = (1044, 1142, 1143, 1227)
@@ -190,7 +191,7 @@ class MySqlSnapshot:
             values: the values of its placeholders.
         """
         with self._connection.cursor() as cursor:
-            parameters = [_naive(value) for value in values]
+            parameters = [_without_time_zone(value) for value in values]
             cursor.execute(format_placeholders(statement) if parameters else statement, parameters or None)
             description = cursor.description or ()
             names = [each[0] for each in description]
@@ -212,7 +213,7 @@ def map_error(error: pymysql.Error) -> LakeSyncError:
     return AdapterError(f"MySQL failed ({reason})")
 
 
-def _naive(value: Any) -> Any:
+def _without_time_zone(value: Any) -> Any:
     """Remove the time zone of a datetime; the session's is UTC."""
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 

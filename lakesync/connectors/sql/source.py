@@ -1,4 +1,6 @@
-"""`SqlSource`: polls SQL databases. Each table is a query, read from a cursor column's last value or completely.
+"""`SqlSource`: polls SQL databases for a connector. Each table is a user's query, whose result is synced.
+
+A poll reads the rows above the last value of a cursor column, or all rows. The pipeline's poll tasks call the source.
 
 A cursor column grows with each change of a row, such as an update time. A transaction may commit a row whose value is
 below one that was polled already; so each poll reads some values again (the lookback), and does not record values that
@@ -43,9 +45,12 @@ PARALLEL_ROWS = 200_000
 """A complete read of a table with at least this many rows is divided into parts."""
 
 ROWS_PER_PART = 100_000
+"""Rows of one part, approximately, unless there would be more than `MAX_PARTS`."""
 MAX_PARTS = 32
+"""Number of parts, at most."""
 
 _IDS_PER_STATEMENT = 500
+"""Row ids in the condition of one statement, at most."""
 
 
 class PolledTable(NamedTuple):
@@ -125,20 +130,20 @@ class SqlSource:
         key = self._quoted(polled.row_id)
         newest = f"MAX({self._quoted(polled.cursor)})" if polled.cursor is not None else "0"
         with self._reader.snapshot() as snapshot:
-            kinds = {column.name: column.type for column in snapshot.columns(polled.query)}
-            if kinds.get(polled.row_id) != "number":
+            column_types = {column.name: column.type for column in snapshot.columns(polled.query)}
+            if column_types.get(polled.row_id) != "number":
                 return None
             self._calls += 1
             query = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
             count, low, high, highest = next(snapshot.query_pages(query))[1][0]
-            at = to_json_value(highest, polled.cursor or "")
-            progress = _cursor_progress(None, snapshot.horizon, at) if polled.cursor is not None else {}
+            highest_value = to_json_value(highest, polled.cursor or "")
+            progress = _cursor_progress(None, snapshot.horizon, highest_value) if polled.cursor is not None else {}
         if count < PARALLEL_ROWS or not isinstance(low, int) or not isinstance(high, int):
             return None
         parts = min(-(-count // ROWS_PER_PART), MAX_PARTS)
         bounds = [low + (high + 1 - low) * part // parts for part in range(parts + 1)]
         ranges = [KeyRange(self._make, self._config, table, *each) for each in pairwise(bounds)]
-        cursor_after = {"query": polled.query, "at": at, **progress} if progress else {"query": polled.query}
+        cursor_after = {"query": polled.query, "at": highest_value, **progress} if progress else {"query": polled.query}
         return ParallelRead(ranges, cursor_after)
 
     def rows_in_range(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
@@ -217,10 +222,13 @@ class SqlSource:
     def _read_above_cursor(
         self, snapshot: Snapshot, polled: PolledTable, column: str, cursor: Cursor | None
     ) -> Iterator[Page]:
-        by = self._quoted(column)
+        """Yield rows from the start value of a poll on, in order of the cursor column."""
+        quoted_column = self._quoted(column)
         begin = _start_value(cursor, polled.lookback_ms)
-        where = f" WHERE {by} >= ?" if begin is not None else ""
-        statement = f"SELECT * FROM ({polled.query}) polled{where} ORDER BY {by}, {self._quoted(polled.row_id)}"
+        where = f" WHERE {quoted_column} >= ?" if begin is not None else ""
+        order = f"{quoted_column}, {self._quoted(polled.row_id)}"
+        statement = f"SELECT * FROM ({polled.query}) polled{where} ORDER BY {order}"
+        # the highest cursor value of all polls, and that of this poll
         highest, reached = (cursor["at"] if cursor is not None else None), None
         for rows in self._rows(snapshot, polled, statement, [] if begin is None else [begin]):
             last = next((value for row in reversed(rows) if (value := row.columns.get(column)) is not None), None)
@@ -355,6 +363,7 @@ def _greater(one: Any, other: Any) -> Any:
 
 
 def _parse_time(text: str) -> datetime | None:
+    """Parse a time in ISO 8601; None for another text."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:

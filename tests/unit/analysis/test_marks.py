@@ -96,7 +96,7 @@ def test_tables_of_a_namespace_follow_only_its_gateways():
     both = [waiting(), waiting("ewr")]
     files = [file(), file(gateway="ewr")]
     assert behind(both, marks, files, namespaces=own, tables=tables).keys() == {"table/east.flights/ewr"}
-    moved = behind(both, marks, files, namespaces=own, tables=tables, moved=frozenset({"ewr"}))
+    moved = behind(both, marks, files, namespaces=own, tables=tables, misplaced=frozenset({"ewr"}))
     assert moved == {}
 
 
