@@ -267,11 +267,11 @@ def followed_columns() -> dg.TableSchema:
 
 def state_columns(schema: TableSchema) -> dg.TableSchema:
     """Return the columns of a state table: the system columns, then the typed ones."""
-    own = [dg.TableColumn(*column) for column in _STATE]
+    system_columns = [dg.TableColumn(*column) for column in _STATE]
     typed = [
         dg.TableColumn(column.name, SPARK_TYPES[column.type], _description(schema, column)) for column in schema.columns
     ]
-    return dg.TableSchema([*own, *typed])
+    return dg.TableSchema([*system_columns, *typed])
 
 
 def history_lineage() -> dg.MarkdownMetadataValue:

@@ -185,7 +185,7 @@ def _checkpoint_differences(scope: CheckScope) -> Sequence[msgspec.Struct]:
         for each in newest
         if each is not None
         for difference in checkpoint_differences(
-            scope.spark, each, scope.run_state.names_of(each.gateway), seed=scope.seed, whole=not scope.is_flush
+            scope.spark, each, scope.run_state.names_of(each.gateway), seed=scope.seed, all_rows=not scope.is_flush
         )
     ]
 

@@ -127,13 +127,13 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
 
     @dg.graph(name=ERASE)
     def steps() -> None:
-        redacted = history()
+        redacted = history()  # the results only order the steps: each runs after those that it is called with
         moved = [step(redacted) for step in tiers]
         polled = [step(redacted) for step in connectors]
-        done = [step(redacted) for step in (*tables, *flows, *migrations, *hot)]
-        done += [step([redacted, *moved]) for step in cold]
-        done += [step(polled) for step in landing_snapshots]
-        return report([redacted, *moved, *polled, *done])  # type: ignore[no-any-return]
+        erased = [step(redacted) for step in (*tables, *flows, *migrations, *hot)]
+        erased += [step([redacted, *moved]) for step in cold]
+        erased += [step(polled) for step in landing_snapshots]
+        return report([redacted, *moved, *polled, *erased])  # type: ignore[no-any-return]
 
     made = dg.AssetsDefinition.from_graph(steps, keys_by_output_name={"result": ERASURE}, group_name=ERASURE.path[0])
     description = (
@@ -333,8 +333,8 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
     def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import erase_landed
 
-        done = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
-        return {"landed": done.landed, "known": done.known}
+        erased = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
+        return {"landed": erased.landed, "known": erased.known}
 
     # Named by the pool, whose name is unique: Dagster replaces special characters, and two connectors' names may
     # differ only in these.

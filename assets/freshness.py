@@ -52,7 +52,7 @@ def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
 
 
 def days_of_asset(
-    store: FlushStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
+    store: FlushStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed_seconds: int, now_ms: int
 ) -> list[ArrivalDay]:
     """Return the UTC days of arrival that have deltas, each with whether it is late in the asset.
 
@@ -60,11 +60,11 @@ def days_of_asset(
         store: the staging store.
         key: one of `fresh_assets`.
         lags: the parts of the pipeline that lack deltas.
-        allowed: seconds after which an acknowledged delta that is not in the asset is late.
+        allowed_seconds: seconds after which an acknowledged delta that is not in the asset is late.
         now_ms: server wall time in milliseconds since 1970, by the gateways' clock.
     """
-    own = [lag for lag in lags if _is_lag_of(key, lag)]
-    return arrival_days(store, own, now_ms - allowed * 1000)
+    lags_of_asset = [lag for lag in lags if _is_lag_of(key, lag)]
+    return arrival_days(store, lags_of_asset, now_ms - allowed_seconds * 1000)
 
 
 def _is_lag_of(key: dg.AssetKey, lag: Lag) -> bool:
@@ -124,13 +124,13 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
             store, now_ms = staging.store, staging.now_ms()
             tables = merged_tables(snapshot, config.namespaces)
             lags = MarkReader(config).lags(store.backlog(), tables, followers(config, store))
-            days = days_of_asset(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
-            found = evaluation(key, days)
+            days = days_of_asset(store, key, lags, allowed_seconds=config.dagster.late_after_seconds, now_ms=now_ms)
+            result = evaluation(key, days)
         yield dg.AssetCheckResult(
-            passed=found.passed,
-            severity=found.severity,
-            description=found.description,
-            metadata=found.metadata,
+            passed=result.passed,
+            severity=result.severity,
+            description=result.description,
+            metadata=result.metadata,
         )
 
     return fresh

@@ -100,23 +100,25 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
 
 
 def registered(
-    store: GatewayStore, own: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
+    store: GatewayStore, own_namespaces: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
 ) -> SchemaSnapshot:
     """Return a snapshot of what is registered now at all gateways of a staging store.
 
     Args:
         store: the staging store.
-        own: gateway → its own namespace; gateways that are missing share one.
+        own_namespaces: gateway → its own namespace; gateways that are missing share one.
         types: the connector types; None for the installed ones.
     """
     types = types or Connectors()
     joined: dict[str, TableSchema] = {}
-    by_namespace: dict[str, dict[str, TableSchema]] = {name: {} for name in ("", *own.values())} if own else {}
+    by_namespace: dict[str, dict[str, TableSchema]] = (
+        {name: {} for name in ("", *own_namespaces.values())} if own_namespaces else {}
+    )
     gateways: dict[str, tuple[str, ...]] = {}
     polled: list[PolledConnector] = []
     for gateway in sorted(store.gateways()):
         for table, version in sorted(store.gateway_config(gateway).schemas.items()):
-            for schemas in (joined, by_namespace.get(own.get(gateway, ""))):
+            for schemas in (joined, by_namespace.get(own_namespaces.get(gateway, ""))):
                 if schemas is not None:
                     schemas[table] = join(schemas[table], version.schema) if table in schemas else version.schema
             gateways[table] = (*gateways.get(table, ()), gateway)

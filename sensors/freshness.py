@@ -53,7 +53,7 @@ def freshness_sensor(
             behind = lags.read(store, lambda: context.instance)
             for key in fresh_assets(snapshot, config):
                 name = key.to_user_string()
-                days = days_of_asset(store, key, behind, allowed=allowed, now_ms=gateway_now_ms)
+                days = days_of_asset(store, key, behind, allowed_seconds=allowed, now_ms=gateway_now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
                 # -1: never reported, so that the first state differs; 0 would be an asset that was never materialised

@@ -83,8 +83,10 @@ def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -
         ConfigurationError: an adapter cannot erase.
         LakeUnavailableError: Spark cannot be reached.
     """
-    done = [each for counts in on_executors(spark, erasures, ErasedCounts) for each in counts] if erasures else []
-    return ErasedCounts(sum(each.deltas for each in done), sum(each.rows for each in done))
+    counts_of_backends = (
+        [each for counts in on_executors(spark, erasures, ErasedCounts) for each in counts] if erasures else []
+    )
+    return ErasedCounts(sum(each.deltas for each in counts_of_backends), sum(each.rows for each in counts_of_backends))
 
 
 @lake_errors

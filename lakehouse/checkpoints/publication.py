@@ -242,7 +242,7 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
 
 @lake_errors
 def checkpoint_differences(
-    spark: SparkSession, checkpoint: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
+    spark: SparkSession, checkpoint: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, all_rows: bool = False
 ) -> list[CheckpointDifference]:
     """Return the differences between a checkpoint's frames and its snapshots; empty if they are equal.
 
@@ -253,7 +253,7 @@ def checkpoint_differences(
         checkpoint: a published checkpoint.
         names: catalogue and namespaces of the lake's tables.
         seed: chooses the frame and the rows to compare.
-        whole: True to compare every row of every frame.
+        all_rows: True to compare every row of every frame.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -264,7 +264,7 @@ def checkpoint_differences(
             (sf.col("_gateway") == checkpoint.gateway) & ~sf.col("_gone")
         )
         try:
-            if whole:
+            if all_rows:
                 return list(_differences_of_all_rows(spark, checkpoint, table, rows))
             return list(_differences_of_sample(checkpoint, table, rows, random.Random(seed)))  # noqa: S311 no secret
         except Exception as error:

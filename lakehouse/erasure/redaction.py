@@ -166,14 +166,14 @@ def erase_state_table(
     """
     if not spark.catalog.tableExists(names.state(table)):
         return None
-    concerned = deltas_of(requests).select(spark, names.deltas).where(sf.col("table_name") == table)
-    if concerned.isEmpty():
+    covered_deltas = deltas_of(requests).select(spark, names.deltas).where(sf.col("table_name") == table)
+    if covered_deltas.isEmpty():
         return None
-    done = merge_covered_rows(spark, table, requests, names)
-    if done.rows or has_old_snapshots(spark, names.state(table)):  # a run may have crashed after it rewrote the rows
+    report = merge_covered_rows(spark, table, requests, names)
+    if report.rows or has_old_snapshots(spark, names.state(table)):  # a run may have crashed after it rewrote the rows
         drop_old_snapshots(spark, names.state(table), names)
     erase_rejected_values(spark, table, names)
-    return done
+    return report
 
 
 @lake_errors

@@ -83,10 +83,10 @@ def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
     requests = open_requests(store)
     backlog = store.backlog() if requests else []
     due = {
-        gateway: flushed_requests(own, [each for each in backlog if each.gateway == gateway])
-        for gateway, own in requests.items()
+        gateway: flushed_requests(of_gateway, [each for each in backlog if each.gateway == gateway])
+        for gateway, of_gateway in requests.items()
     }
-    return {gateway: own for gateway, own in due.items() if own}
+    return {gateway: of_gateway for gateway, of_gateway in due.items() if of_gateway}
 
 
 def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
@@ -274,8 +274,10 @@ def search_erased(
         name = names.deltas if table is None else names.state(table)
         location = location_of(spark, name)
         searched.append(location)
-        own = [each for each in requests if table is None or each.client_id is not None or each.table == table]
-        found = find_leftovers(spark, location, own, history=table is None)
+        requests_of_table = [
+            each for each in requests if table is None or each.client_id is not None or each.table == table
+        ]
+        found = find_leftovers(spark, location, requests_of_table, history=table is None)
         in_use = {
             data_file_path(row["file_path"])[1]
             for row in spark.table(f"{name}.all_files").select("file_path").collect()

@@ -265,8 +265,8 @@ def _merge_runs(paths: Sequence[Path]) -> Iterator[pa.Table]:
 
 def _sorted(rows: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of several tables, sorted."""
-    whole = pa.concat_tables(rows).combine_chunks()
-    return whole.take(pc.sort_indices(whole, sort_keys=[(name, "ascending") for name in _ORDER]))
+    rows_in_one = pa.concat_tables(rows).combine_chunks()
+    return rows_in_one.take(pc.sort_indices(rows_in_one, sort_keys=[(name, "ascending") for name in _ORDER]))
 
 
 def _temporary_folder() -> str | None:

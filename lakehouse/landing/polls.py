@@ -380,11 +380,11 @@ def poll_connector(
     with ExitStack() as stack:
         polled, landing, delivery, ingest = _open(stack, connection, gateway, name)
         report = landing.poll(ingest, tables)
-        done = ConnectorPoll([], report)
+        result = ConnectorPoll([], report)
         for table, read in zip(polled.tables, report.tables, strict=True):
             if tables is None or table.name in tables:
-                done.tables.append(_deliver(delivery, table, read))
-        return done
+                result.tables.append(_deliver(delivery, table, read))
+        return result
 
 
 def replay_connector(
@@ -404,19 +404,19 @@ def replay_connector(
     """
     with ExitStack() as stack:
         polled, _, delivery, _ = _open(stack, connection, gateway, name)
-        done = ConnectorPoll([])
+        result = ConnectorPoll([])
         for table in polled.tables:
             if tables is not None and table.name not in tables:
                 continue
             each = TablePoll(table.name)
-            done.tables.append(each)
+            result.tables.append(each)
             try:
                 each.delivered = delivery.replay(table, days)
             except (LakeUnavailableError, StagingUnavailableError):
                 raise
             except LakeSyncError as error:
                 each.error = error
-        return done
+        return result
 
 
 def _open(
@@ -443,11 +443,11 @@ def _open(
         raise NotFoundError(f"gateway {gateway!r} has no connector {name!r} that is polled: register it with `ingest`")
     types = Connectors.configured(config)
     opened = types.open(gateway, stored)
-    kind = types.find(stored.type)
-    assert kind is not None
-    source = stack.enter_context(closing(kind.open_source(opened)))
+    connector_type = types.find(stored.type)
+    assert connector_type is not None
+    source = stack.enter_context(closing(connector_type.open_source(opened)))
     ingest = IngestSettings.of(stored.ingest)
-    polled = PolledSource(opened, kind.open_source, source.tables)
+    polled = PolledSource(opened, connector_type.open_source, source.tables)
     landing = LakeLanding(spark, polled, now_ms, names)
     delivery = Delivery(
         landing,
@@ -467,11 +467,11 @@ def _deliver(delivery: Delivery, table: Table, read: TableReport) -> TablePoll:
     Raises:
         LakeUnavailableError, StagingUnavailableError: Spark or the gateway cannot be reached, so no table could go on.
     """
-    done = TablePoll(table.name, read, error=read.error)
+    result = TablePoll(table.name, read, error=read.error)
     try:
-        done.delivered = delivery.deliver(table)
+        result.delivered = delivery.deliver(table)
     except (LakeUnavailableError, StagingUnavailableError):
         raise
     except LakeSyncError as error:
-        done.error = done.error or error
-    return done
+        result.error = result.error or error
+    return result

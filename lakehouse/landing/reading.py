@@ -132,9 +132,9 @@ class LandedTables:
         ]
         if not page_ranges:
             return None
-        first, last = min(low for low, _ in page_ranges), max(high for _, high in page_ranges)
+        first, last = min(first_page for first_page, _ in page_ranges), max(last_page for _, last_page in page_ranges)
         landed = LandedTable(table, self._identity(table), tuple(files), known=(), since=NO_PAGE)
-        wanted = reduce(or_, (sf.col("page").between(low, high) for low, high in page_ranges))
+        wanted = reduce(or_, (sf.col("page").between(first_page, last_page) for first_page, last_page in page_ranges))
         return self._undelivered(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
     @lake_errors
@@ -245,8 +245,8 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
     def rows(bucket: int) -> Iterator[pa.RecordBatch]:
         for found in known.rows(bucket):
             for batch in found.to_batches():
-                same = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
-                yield pa.record_batch([*same, *batch.columns], names=_KNOWN_NAMES)
+                constant_columns = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
+                yield pa.record_batch([*constant_columns, *batch.columns], names=_KNOWN_NAMES)
 
     written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
     batch = ("known", *constants, str(known.last_page))

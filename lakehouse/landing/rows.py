@@ -164,14 +164,14 @@ class LandedRows:
 
     def table(self) -> pa.Table:
         """Return the collected rows in the columns `LANDED_COLUMNS`."""
-        same = [
+        constant_columns = [
             pa.array([value] * self.count, field.type) for value, field in zip(self.constants, _ARROW, strict=False)
         ]
-        own = [
+        other_columns = [
             pa.array(values, field.type)
             for values, field in zip(self._columns, list(_ARROW)[len(self.constants) :], strict=True)
         ]
-        return pa.Table.from_arrays([*same, *own], schema=_ARROW)
+        return pa.Table.from_arrays([*constant_columns, *other_columns], schema=_ARROW)
 
     def take(self) -> pa.RecordBatch:
         """Return the collected rows and start again without rows. Hlcs continue."""
@@ -266,8 +266,8 @@ class LandedTable(NamedTuple):
             if not file.has_claims:
                 continue
             for rows in _file_rows(file.path, ["table_name", "name"], None):
-                own = rows.filter(pc.equal(rows["table_name"], self.table))
-                found |= set(pc.unique(own["name"].drop_null()).to_pylist())
+                rows_of_table = rows.filter(pc.equal(rows["table_name"], self.table))
+                found |= set(pc.unique(rows_of_table["name"].drop_null()).to_pylist())
         return tuple(sorted(found))
 
     def pages(self, after: int, through: int, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
@@ -282,9 +282,9 @@ class LandedTable(NamedTuple):
             if file.last_page <= after or file.first_page > through:
                 continue
             for rows in _file_rows(file.path, _LANDED, row_ids):
-                within = pc.and_(pc.greater(rows["page"], after), pc.less_equal(rows["page"], through))
-                own = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
-                yield rows.filter(pc.and_(within, own))
+                is_in_range = pc.and_(pc.greater(rows["page"], after), pc.less_equal(rows["page"], through))
+                is_of_table = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
+                yield rows.filter(pc.and_(is_in_range, is_of_table))
 
     def known_rows(self, bucket: int | None = None, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
         """Yield the rows of `known`, in the columns `KNOWN_ROWS`.

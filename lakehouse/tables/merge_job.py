@@ -88,9 +88,9 @@ class _Chunk(NamedTuple):
 
     def table(self) -> pa.Table:
         """Return the decompressed rows."""
-        whole = pa.decompress(self.rows, self.size, _CODEC)
+        decompressed = pa.decompress(self.rows, self.size, _CODEC)
         schema = DELTAS if self.is_deltas else STORED
-        return pa.Table.from_batches([pa.ipc.read_record_batch(whole, schema)])
+        return pa.Table.from_batches([pa.ipc.read_record_batch(decompressed, schema)])
 
 
 class Division(NamedTuple):

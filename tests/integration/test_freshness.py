@@ -54,7 +54,7 @@ class House:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={"valid_through": moment}))
 
     def late(self, key, lags=()):
-        days = days_of_asset(self.engine.store, key, lags, allowed=LATE, now_ms=self.now)
+        days = days_of_asset(self.engine.store, key, lags, allowed_seconds=LATE, now_ms=self.now)
         return [day.day for day in days if day.late]
 
 
