@@ -34,7 +34,7 @@ from gateway.sync_service import result_of, serve_pull, serve_push
 from lakesync.auth.keys import Key
 from lakesync.engine.subscriptions import Subscriber, Subscription, SubscriptionState
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
-from lakesync.model.types import SyncPull, SyncResponse
+from lakesync.model.types import DEFAULT_MAX_DELTAS, SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_answer
 
@@ -238,7 +238,7 @@ class LiveConnection:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if cursor is not None and self.subscriber is None:
-                state = SubscriptionState(cursor, protobuf.DEFAULT_MAX_DELTAS, has_more=True, has_not_pulled=True)
+                state = SubscriptionState(cursor, DEFAULT_MAX_DELTAS, has_more=True, has_not_pulled=True)
                 self.subscriber = Subscriber(self.client_name, claims, state)
                 self._notify_ready()
             return

@@ -19,7 +19,7 @@ _passed: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """Kill this process like `kill -9` if the environment names this place."""
+    """Kill this process like `kill -9` if the environment names this place, and it is reached often enough."""
     wanted, _, count = os.environ.get(VARIABLE, "").partition(":")
     if wanted != name:
         return

@@ -26,7 +26,8 @@ MAX_DEPTH = 100
 
 _TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
 _CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
-"""JSON texts that are canonical as they are, so that `jcs_raw` need not parse them."""
+"""JSON texts that are canonical as they are, so that `jcs_raw` need not parse them. Integers have at most 15 digits,
+because doubles represent these exactly."""
 _HEX_CHARS = 64
 """The length of a SHA-256 in hex digits."""
 _HEX_ID = re.compile(r"[0-9a-f]{64}")
@@ -185,7 +186,7 @@ def extract_delta(
 
 
 def id_digest(delta_id: str) -> bytes:
-    """Return 8 bytes of a delta id, which the ledger of staging sums up.
+    """Return 8 bytes of a delta id, which the staging store's ledger (number and sum of ids by day) sums up.
 
     They are the id's first 16 hex digits or, for an id that is not 64 hex digits, the first 8 bytes of its SHA-256.
     """
@@ -217,7 +218,7 @@ def id_digests(delta_ids: Sequence[str]) -> bytes:
             hashes = bytes.fromhex(joined)
     if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # some id is not 64 hex digits (`fromhex` skips spaces)
         return b"".join(map(id_digest, delta_ids))
-    return b"".join(struct.unpack("8s24x" * len(delta_ids), hashes))
+    return b"".join(struct.unpack("8s24x" * len(delta_ids), hashes))  # the first 8 of each 32 bytes
 
 
 def id_number(delta_id: str) -> int:
@@ -325,6 +326,7 @@ def _number(value: float) -> str:
     mantissa, _, exponent = repr(abs(double)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     fraction = "" if fraction == "0" else fraction
+    # `digits` are the significant digits; the decimal point stands after the first `point` of them
     digits = (whole + fraction).lstrip("0")
     point = len(whole) + int(exponent or "0") - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")

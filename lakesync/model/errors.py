@@ -3,7 +3,7 @@
     LakeSyncError
     ├── TerminalError                     a repeat of the same request cannot succeed
     │   ├── ConfigurationError            CONFIGURATION_ERROR
-    │   ├── RejectedError                 never raised itself; of a push, it may name the rejected deltas
+    │   ├── RejectedError                 base class; for a push, it may list the rejected deltas
     │   │   ├── ValidationError           VALIDATION_ERROR
     │   │   │   ├── PayloadTooLargeError  VALIDATION_ERROR (413 over HTTP)
     │   │   │   └── DuplicateError        VALIDATION_ERROR (409 over HTTP)
@@ -15,7 +15,7 @@
     │   ├── NotFoundError                 NOT_FOUND
     │   ├── ResyncRequiredError           RESYNC_REQUIRED
     │   ├── StagingVersionError           STAGING_VERSION
-    │   ├── IntegrityError                INTEGRITY_ERROR (what must be equal is not)
+    │   ├── IntegrityError                INTEGRITY_ERROR (two things that must be equal differ)
     │   └── CensusError                   CENSUS_REFUSED (a census of a source would delete more than it may)
     └── TransientError                    may succeed later; `retry_after` in seconds where it is known
         ├── RateLimitedError              RATE_LIMITED

@@ -123,7 +123,9 @@ class WallClock:
         self._file = offset_file
         self._offset = 0
         self._version: tuple[int, int] | None = None
+        """Modification time and inode of the file when it was last read; None before that."""
         self._checked = float("-inf")
+        """The monotonic time of the last check."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970-01-01 UTC, with the offset."""

@@ -6,9 +6,10 @@ the delta that wrote it. Of all values that a column was ever given, it has the 
 with equal stamps, which only a faulty client writes, `_order` decides. The *tombstone* is the greatest stamp of a
 DELETE: it deletes every column whose stamp is smaller or equal.
 
-Both are maxima, so the state depends only on the set of deltas, not on their order or repetition. It is a map of
-last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs" (2011). `docs/spec.md` has
-this law as M1 to M5. Server and client merge rows with this code; the lake's Arrow kernel follows the same law.
+A column's value and the tombstone are maxima, so the state depends only on the set of deltas, not on their order or
+repetition. It is a map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs"
+(2011). `docs/spec.md` has this law as M1 to M5. Server and client merge rows with this code; the lake's Arrow kernel
+follows the same law.
 """
 
 from __future__ import annotations
@@ -269,7 +270,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
                 self.cells[name] = Cell(origin, column.value.copy(), at)
 
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Give a delta the columns that it wins.
+        """Merge the columns of an INSERT or UPDATE: those that it wins get its values.
 
         Args:
             delta: the delta; it is above the tombstone.
@@ -343,7 +344,7 @@ def decode_state(data: bytes) -> RowState:
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(StoredState).decode
 _layouts: dict[tuple[str, ...], tuple[str, ...]] = {}
-"""The cache of `intern_names`: each tuple by itself."""
+"""The cache of `intern_names`: each tuple is the key and the value."""
 
 
 def intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -390,5 +391,5 @@ def _part(origin: Origin, columns: dict[str, Raw]) -> LiveDelta:
 
 
 def _identity(each: Origin | LiveDelta) -> tuple[int, str, str, int]:
-    """Return what identifies a delta among those of a row, and gives them their order."""
+    """Return what identifies a delta among those of a row; it is also their sort key."""
     return (each.hlc, each.client_id, each.delta_id, each.width)

@@ -26,12 +26,14 @@ RESERVED_COLUMNS = frozenset(
         *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
     }
 )
-"""Names that no column may have: columns that the lake's state tables add, and Iceberg's metadata columns."""
+"""Names that no column may have: columns that the lake's state tables (Iceberg tables with the current rows) add, and
+Iceberg's metadata columns."""
 
 RESERVED_TABLES = frozenset(
     f"lakesync_{name}" for name in ("deltas", "marks", "dead_letters", "incoming", "rows", "keys", "letters")
 )
-"""Tables that LakeSync adds to destinations: a synced table with such a name would be mixed with them."""
+"""Tables that LakeSync adds to destinations (databases that copy the lake). A synced table with such a name would be
+mixed with them."""
 
 _LAKESYNC_PREFIX = "_lakesync"
 """Prefix of the tables and columns that the client adds to the app's database."""
@@ -46,7 +48,7 @@ _FITTING: dict[str, frozenset[int]] = {
     "boolean": frozenset(b"tfn"),
     "null": frozenset(b"n"),
 }
-"""The first bytes of JSON values that fit each type."""
+"""The first bytes of JSON values that fit each type; `n` begins null, which fits every type."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +61,10 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What a column points to, in the form that the reference (the TypeScript system) uses. It is stored as text."""
+    """The column that another column points to, as an object: the form of the TypeScript implementation.
+
+    `parse_schema` converts it to `table.column`, the form of `Column.references`.
+    """
 
     table: str
     column: str
@@ -136,9 +141,9 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
     Raises:
         SchemaError: it changes anything else; the message names the column.
     """
-    added = {column.name: column for column in new.columns}
+    remaining = {column.name: column for column in new.columns}
     for column in old.columns:
-        replacement = added.pop(column.name, None)
+        replacement = remaining.pop(column.name, None)
         if replacement is None:
             raise SchemaError(f"column {column.name!r} of table {old.table!r} is missing: a column cannot be removed")
         if replacement.type != column.type:
@@ -156,7 +161,7 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
                 f"{field} of table {old.table!r} is {before!r} and cannot become {after!r}{hint}: "
                 "a registered schema only grows columns"
             )
-    return msgspec.structs.replace(new, columns=(*old.columns, *added.values()))
+    return msgspec.structs.replace(new, columns=(*old.columns, *remaining.values()))
 
 
 def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:

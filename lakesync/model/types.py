@@ -24,6 +24,9 @@ RowKey = tuple[str, str]
 Claims = dict[str, str | list[str]]
 """A token's claims that are strings or lists of strings, with `sub`."""
 
+DEFAULT_MAX_DELTAS = 100
+"""`SyncPull.max_deltas` of a pull that names no limit."""
+
 
 class ColumnValue(msgspec.Struct, frozen=True, gc=False):
     """A column's name and its value, as the JSON text that was received."""
@@ -47,7 +50,7 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class OfRow:
-    """The base class of `RowDelta` and of its encoded form on a page: what is computed from their fields."""
+    """The base class of `RowDelta` and `wire.encoded.PageDelta`: the properties that are computed from their fields."""
 
     __slots__ = ()
     table: str
@@ -97,7 +100,7 @@ class SyncPull(msgspec.Struct, frozen=True, rename="camel"):
     client_id: str
     since_hlc: int
     """The client's cursor: the `server_hlc` of the last response, never a timestamp of the client. 0 at first."""
-    max_deltas: int = 100
+    max_deltas: int = DEFAULT_MAX_DELTAS
     """The number of deltas at which the page is full; it may have a few more, because it never splits a row."""
     source: str | None = None
     """The name of a source (a database beside the gateway's own feed) to pull from; None for the gateway's feed."""
@@ -132,7 +135,7 @@ class PushResult(msgspec.Struct, frozen=True, rename="camel"):
     accepted: int
     """The number of accepted deltas, those that were accepted before included."""
     deltas: tuple[RowDelta, ...] = ()
-    """Part of the wire's message; the gateway sends none."""
+    """A field of the protocol's message; this gateway leaves it empty."""
 
 
 class Action(msgspec.Struct, frozen=True, rename="camel"):

@@ -103,7 +103,7 @@ def check_address(name: str, value: str) -> str | None:
 
 
 def check_keys_url(name: str, value: str) -> str | None:
-    """Return what is wrong with the URL of the keys by which an issuer's tokens are verified; None if it is valid.
+    """Return what is wrong with the URL of the public keys that verify a login provider's tokens; None if it is valid.
 
     Keys that are fetched without TLS can be replaced on the way. So `http://` is allowed only for this machine, private
     addresses, and names without a full stop, such as a container's.

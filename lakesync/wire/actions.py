@@ -14,17 +14,22 @@ from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.malformed import hlc_problem
-from lakesync.wire.protobuf import check_range, parse
+from lakesync.wire.malformed import check_range, hlc_problem
+from lakesync.wire.protobuf import parse
 
 
 class _UntypedHlc(msgspec.Struct):
-    """An action's hlc (the client's timestamp) as it is written, because `_decode_push` accepts more than decimals."""
+    """The hlc (the client's timestamp) of an action as the request has it.
+
+    It is checked because `_decode_push` also accepts texts such as `1e3`.
+    """
 
     hlc: Any
 
 
 class _Envelope(msgspec.Struct):
+    """An action request, with nothing but the hlcs."""
+
     actions: list[_UntypedHlc]
 
 
@@ -71,7 +76,7 @@ def encode_response_json(response: ActionResponse) -> bytes:
 
 
 def encode_push(push: ActionPush) -> bytes:
-    """Encode an ActionPush message."""
+    """Encode an action request as the protobuf message `ActionPush`."""
     return pb.ActionPush(
         client_id=push.client_id,
         actions=[
@@ -90,7 +95,7 @@ def encode_push(push: ActionPush) -> bytes:
 
 
 def decode_push(data: bytes) -> ActionPush:
-    """Decode an ActionPush message.
+    """Decode an action request from the protobuf message `ActionPush`.
 
     Raises:
         ValidationError: `data` has another form.
@@ -114,14 +119,14 @@ def decode_push(data: bytes) -> ActionPush:
 
 
 def encode_response(response: ActionResponse) -> bytes:
-    """Encode an ActionResponse message."""
+    """Encode the response to an action request as the protobuf message `ActionResponse`."""
     return pb.ActionResponse(
         results=[_outcome(result) for result in response.results], server_hlc=response.server_hlc
     ).SerializeToString()
 
 
 def decode_response(data: bytes) -> ActionResponse:
-    """Decode an ActionResponse message.
+    """Decode the response to an action request from the protobuf message `ActionResponse`.
 
     Raises:
         ValidationError: `data` has another form.
@@ -157,7 +162,7 @@ def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
 
 
 def _raw(data: bytes) -> msgspec.Raw:
-    """Return a field's JSON without space around it; an empty object if the field is empty."""
+    """Return the JSON in a protobuf field, without space around it; an empty object if the field is empty."""
     return msgspec.Raw(data.strip(b" \t\r\n") or b"{}")
 
 

@@ -32,19 +32,19 @@ def load_bounded(name: str, properties: Mapping[str, str]) -> Catalog:
     Raises:
         Exception: any error of pyiceberg or of the catalogue's driver.
     """
-    found = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
-    uri = str(found.get("uri", ""))
-    if uri.startswith(("http://", "https://")) and found.get("type", "rest") == "rest":
-        return BoundedRestCatalog(name, **found)
+    merged = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    uri = str(merged.get("uri", ""))
+    if uri.startswith(("http://", "https://")) and merged.get("type", "rest") == "rest":
+        return BoundedRestCatalog(name, **merged)
     if uri.startswith("postgresql"):
-        found["uri"] = with_limits(uri)
-    return load_catalog(name, **found)
+        merged["uri"] = with_limits(uri)
+    return load_catalog(name, **merged)
 
 
 class BoundedRestCatalog(RestCatalog):
     """A REST catalogue whose requests have a timeout."""
 
     def _config_headers(self, session: Session) -> None:
-        """Prepare a new session, before any request with it, such as that for a token."""
+        """Give a new session the timeout; pyiceberg calls this before the first request, also one for a token."""
         mount(session, BoundedAdapter())
         super()._config_headers(session)

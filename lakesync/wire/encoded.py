@@ -29,9 +29,9 @@ from lakesync.wire.malformed import DECODE_ERRORS
 NO_STAMP: Stamp = (0, "")
 """A stamp that is less than every stamp of a delta."""
 Cells = tuple[ColumnValue, ...]
-"""The columns of one delta."""
+"""The columns of one delta, each with its value."""
 
-_AT_ONCE = 100
+_DELTAS_AT_ONCE = 100
 """How many deltas' columns are decoded together: few enough to stay in the processor's cache."""
 _SAMPLE_INTERVAL = 20
 """`about_bytes` measures one of so many deltas."""
@@ -52,11 +52,11 @@ class EncodedDeltas(Sequence[RowDelta]):
         self._decoded: list[RowDelta] | None = None
 
     def enclosed(self, start: bytes, end: bytes) -> bytes:
-        """Return the JSON array's content between two texts. Each part is copied once: pages are large.
+        """Return all parts, separated by commas, between two texts. Each part is copied only once: pages are large.
 
         Args:
-            start: the text before the first delta.
-            end: the text after the last one.
+            start: the text before the first delta, for example `[`.
+            end: the text after the last one, for example `]`.
         """
         separated = [text for part in self.parts for text in (part, b",")]
         return b"".join([start, *separated[:-1], end])
@@ -152,7 +152,9 @@ def row_deltas(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
         state: the row's merged state.
         live: `state.live`, if the caller has it already.
     """
-    groups = stamp_groups(state.live if live is None else live) or [Group(state.inserted or NO_STAMP, {}, None)]
+    groups = stamp_groups(state.live if live is None else live)
+    if not groups:  # no column is left, so the row is visible because of its INSERT alone
+        groups = [Group(state.inserted or NO_STAMP, {}, None)]
     return [delta_of("UPDATE" if index else "INSERT", table, row_id, group) for index, group in enumerate(groups)]
 
 
@@ -198,6 +200,8 @@ class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class _Page(msgspec.Struct, rename="camel", gc=False):
+    """A `SyncResponse` whose deltas are `PageDelta`s."""
+
     deltas: tuple[PageDelta, ...]
     server_hlc: int
     has_more: bool = False
@@ -209,7 +213,7 @@ _decode_many = msgspec.json.Decoder(list[Cells]).decode
 
 
 def decode_page(body: bytes) -> SyncResponse:
-    """Decode the response to a pull, with `PageDelta`s. Columns and values are not checked.
+    """Decode the response to a pull. Its deltas are `PageDelta`s; their columns and values are not checked.
 
     Raises:
         ValidationError: the body is not a page.
@@ -225,7 +229,7 @@ def decode_page(body: bytes) -> SyncResponse:
 
 
 def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
-    """Yield the columns of deltas, in lists for several deltas at a time.
+    """Yield the columns of deltas: lists with one item for each of several deltas, in order.
 
     Args:
         deltas: deltas of a page; either all or none of them are `PageDelta`s.
@@ -238,8 +242,8 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
     if not texts:
         yield [delta.columns for delta in deltas]
         return
-    for start in range(0, len(texts), _AT_ONCE):
-        chunk = texts[start : start + _AT_ONCE]
+    for start in range(0, len(texts), _DELTAS_AT_ONCE):
+        chunk = texts[start : start + _DELTAS_AT_ONCE]
         try:
             decoded = _decode_many(b"[" + b",".join(chunk) + b"]")
         except DECODE_ERRORS as error:

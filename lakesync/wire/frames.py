@@ -1,8 +1,8 @@
-"""The framing of messages: tags of WebSocket frames, and length prefixes of checkpoint streams and files.
+"""The framing of protobuf messages: a tag in each WebSocket frame, a length prefix in checkpoint streams and files.
 
-The messages inside are protobuf (`wire.protobuf`). A *checkpoint* is a snapshot of all rows, from which new clients
-start. The data pipeline writes its frames to files, with `s3()` if they are on S3; the gateway reads them with
-`FramePlace`, and the client the stream that the gateway sends.
+`wire.protobuf` encodes the messages. A *checkpoint* is a snapshot of all rows, from which new clients start. The data
+pipeline writes the frames of a checkpoint to files, with `s3()` if they are on S3. The gateway opens the files with
+`FramePlace` and sends them as one stream, which the client reads with `read_checkpoint`.
 """
 
 from __future__ import annotations

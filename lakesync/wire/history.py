@@ -78,7 +78,8 @@ def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
     joined = pa.py_buffer(b"".join(values))
+    # no copy of each value: the buffers are the null bitmap (no nulls), the offsets, and the texts
     texts = pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined])
-    other = pc.invert(pc.match_substring_regex(texts, _CANONICAL))
-    canonical = [jcs_raw(text) for text in texts.filter(other).cast(pa.binary()).to_pylist()]
-    return pc.replace_with_mask(texts, other, pa.array(canonical, pa.string())) if canonical else texts
+    not_canonical = pc.invert(pc.match_substring_regex(texts, _CANONICAL))
+    canonical = [jcs_raw(text) for text in texts.filter(not_canonical).cast(pa.binary()).to_pylist()]
+    return pc.replace_with_mask(texts, not_canonical, pa.array(canonical, pa.string())) if canonical else texts

@@ -34,7 +34,7 @@ class BoundedAdapter(HTTPAdapter):
             requests.Timeout: the server was silent for too long.
             requests.RequestException: as in `requests`.
         """
-        if not args and options.get("timeout") is None:
+        if not args and options.get("timeout") is None:  # positional arguments may contain the timeout
             options["timeout"] = (CONNECT_SECONDS, RESPONSE_SECONDS)
         return super().send(request, *args, **options)
 

@@ -15,14 +15,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakesync.model.errors import ValidationError
-from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
-from lakesync.model.validation import check_hlc
-from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_values, push_error
+from lakesync.model.types import (
+    DEFAULT_MAX_DELTAS,
+    ColumnValue,
+    Op,
+    PushResult,
+    RowDelta,
+    SyncPage,
+    SyncPull,
+    SyncPush,
+    SyncResponse,
+)
+from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_range, check_values, push_error
 
 T = TypeVar("T")
 
-DEFAULT_MAX_DELTAS = 100
-"""Deltas at which a page is full, if a pull does not name a limit."""
 _DECIMAL = re.compile("0|[1-9][0-9]{0,18}")
 
 
@@ -57,6 +64,8 @@ class _PushRequest(msgspec.Struct, rename="camel", gc=False):
 
 
 class _PullRequest(msgspec.Struct, rename="camel"):
+    """A pull as it is sent: `since` and `limit` are other names of `sinceHlc` and `maxDeltas`."""
+
     client_id: str
     since_hlc: int | float | str | msgspec.UnsetType = msgspec.UNSET
     since: int | float | str | msgspec.UnsetType = msgspec.UNSET
@@ -89,7 +98,7 @@ def decode_push(body: bytes) -> SyncPush:
     except DECODE_ERRORS as error:
         raise _unreadable("push", error) from None
     check_hlc_texts(body, push)
-    _check_range("lastSeenHlc", push.last_seen_hlc)
+    check_range("lastSeenHlc", push.last_seen_hlc)
     check_values(push.deltas)
     return push
 
@@ -109,7 +118,7 @@ def decode_pull(body: bytes) -> SyncPull:
 
 
 def parse_pull(query: Mapping[str, str]) -> SyncPull:
-    """Decode a pull request from the parameters of a GET, with the same names.
+    """Decode a pull request from the query parameters of a GET, which have the names that `decode_pull` lists.
 
     Raises:
         ValidationError: a parameter is missing or not a number.
@@ -141,7 +150,7 @@ def decode_response(body: bytes) -> SyncResponse:
         ValidationError: the body is not a page.
     """
     response = _read("response", _decode_response, body)
-    _check_range("serverHlc", response.server_hlc)
+    check_range("serverHlc", response.server_hlc)
     check_values(response.deltas)
     return response
 
@@ -158,7 +167,7 @@ def decode_push_result(body: bytes) -> PushResult:
         ValidationError: the body has another form.
     """
     result = _read("push result", _decode_result, body)
-    _check_range("serverHlc", result.server_hlc)
+    check_range("serverHlc", result.server_hlc)
     check_values(result.deltas)
     return result
 
@@ -193,6 +202,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
+    """Decode a body; a ValidationError begins with `what`, the name of the message."""
     try:
         return decode(body)
     except msgspec.ValidationError as error:
@@ -202,6 +212,7 @@ def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
 
 
 def _unreadable(what: str, error: Exception) -> ValidationError:
+    """Return the error for a body that is not JSON, or is nested too deeply."""
     if isinstance(error, RecursionError):
         return ValidationError(f"{what}: the JSON is nested too deeply: flatten it")
     return ValidationError(f"{what}: {error}")
@@ -234,6 +245,7 @@ def _whole(name: str, given: float) -> int:
 
 
 def _cursor(given: float | str | msgspec.UnsetType) -> int:
+    """Return the cursor of a pull; 0 if the request has none."""
     if given is msgspec.UNSET:
         return 0
     return _hlc("sinceHlc", given, "send the serverHlc of the last response, 0 at first")
@@ -255,14 +267,8 @@ def _hlc(name: str, given: float | str, remedy: str) -> int:
             raise ValidationError(f"{name} is {given[:40]!r}: {remedy}")
         given = int(given)
     value = _whole(name, given)
-    _check_range(name, value)
+    check_range(name, value)
     return value
-
-
-def _check_range(name: str, value: int) -> None:
-    message = check_hlc(name, value)
-    if message is not None:
-        raise ValidationError(message)
 
 
 def _to_wire(delta: RowDelta) -> _Delta:

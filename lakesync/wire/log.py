@@ -2,8 +2,8 @@
 
 The *log* of the staging store has one row for each push (a client's request with *deltas*, changes of rows). Stores
 write and replay log rows; flush tasks read their bodies to copy them to the lake. The ids stay when a body is deleted
-after that, so that a repeated push is recognised. Each id is stored as two hashes of 8 bytes: the *digest*, which the
-ledger sums up, and the *identity*, by which the delta is recognised (`model.delta`).
+after that, so that a repeated push is recognised. Each id is stored as two hashes of 8 bytes (see `model.delta`): the
+*identity*, by which the delta is recognised; and the *digest*, which the store's ledger of accepted deltas sums up.
 """
 
 from __future__ import annotations
@@ -145,16 +145,19 @@ def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
         ValidationError: the length is invalid.
     """
     count, has_identities = _layout(ids)
-    start, prefix = (count * (_HLC_BYTES + _DIGEST_BYTES), b"") if has_identities else (count * _HLC_BYTES, _OLD)
+    if has_identities:
+        start, prefix = count * (_HLC_BYTES + _DIGEST_BYTES), b""
+    else:  # the digests take the place of identities
+        start, prefix = count * _HLC_BYTES, _OLD
     offsets = range(start, start + count * _DIGEST_BYTES, _DIGEST_BYTES)
     identities = [prefix + ids[offset : offset + _DIGEST_BYTES] for offset in offsets]
     return list(zip(struct.unpack_from(f"<{count}q", ids), identities, strict=True))
 
 
 def old_identity(delta_id: str) -> bytes:
-    """Return the identity that `unpack_ids` gives a delta id that was packed without identities.
+    """Return what `unpack_ids` returns in place of the identity of a delta id that was packed before version 1.
 
-    Of such an id only the digest is stored.
+    Only the digest of such an id is stored.
     """
     return _OLD + id_digest(delta_id)
 
@@ -165,6 +168,7 @@ def _layout(ids: bytes) -> tuple[int, bool]:
     Raises:
         ValidationError: the length is invalid.
     """
+    # all other parts have 8 bytes, so one byte more is the version, and only ids with a version have identities
     has_identities = len(ids) % _DIGEST_BYTES == len(_IDS_VERSION)
     width = _HLC_BYTES + (2 if has_identities else 1) * _DIGEST_BYTES
     count, rest = divmod(len(ids) - has_identities * len(_IDS_VERSION), width)

@@ -17,20 +17,27 @@ import msgspec
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.types import RowDelta, SyncPush
+from lakesync.model.validation import check_hlc
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that decoders raise for text that is not JSON, or is nested too deeply."""
 
 
 class _Envelope(msgspec.Struct, rename="camel"):
+    """A push, with its deltas as JSON."""
+
     deltas: list[msgspec.Raw]
 
 
 class _WithId(msgspec.Struct, rename="camel"):
+    """A delta, with nothing but its id."""
+
     delta_id: str
 
 
 class _WithHlcs(msgspec.Struct, rename="camel"):
+    """A delta or a push, with nothing but its hlc or cursor, as it is written; None if it has none."""
+
     hlc: Any = None
     last_seen_hlc: Any = None
 
@@ -41,11 +48,11 @@ _decode_id = msgspec.json.Decoder(_WithId).decode
 _decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
 
 _DECIMAL = re.compile("0|[1-9][0-9]*")
-_EXACT_BELOW = 1 << 56
-"""From here on, doubles are multiples of `_DOUBLE_STEP`. So an hlc that is no such multiple was written as a
-decimal."""
+_LARGE = 1 << 56
+"""From here on, all doubles are multiples of `_DOUBLE_STEP`. So a larger hlc that is no such multiple was not rounded
+to a double: it was written as a decimal."""
 _DOUBLE_STEP = 16
-"""The difference of two doubles next to each other, from `_EXACT_BELOW` on."""
+"""The least difference of two doubles above `_LARGE`."""
 
 
 def hlc_problem(name: str, given: object) -> str | None:
@@ -60,6 +67,21 @@ def hlc_problem(name: str, given: object) -> str | None:
     if not isinstance(given, str) or _DECIMAL.fullmatch(given):
         return None
     return f"{name} is {given[:40]!r}: send the clock's 64 bits as a plain decimal"
+
+
+def check_range(name: str, value: int) -> None:
+    """Check that an hlc is in range.
+
+    Args:
+        name: the field's name, for the message.
+        value: the hlc.
+
+    Raises:
+        ValidationError: it is out of range.
+    """
+    problem = check_hlc(name, value)
+    if problem is not None:
+        raise ValidationError(problem)
 
 
 def check_hlc_texts(body: bytes, push: SyncPush) -> None:
@@ -114,7 +136,7 @@ def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
         return False
     if body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0 and (cursor or b'"lastSeenHlc"' in body):
         return False
-    has_small = min(hlcs, default=_EXACT_BELOW) < _EXACT_BELOW
+    has_small = min(hlcs, default=_LARGE) < _LARGE
     position = 0
     for hlc in hlcs if has_small else [hlc for hlc in hlcs if not hlc % _DOUBLE_STEP]:
         position = body.find(b'"hlc":"%d"' % hlc, position)
@@ -124,7 +146,11 @@ def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
 
 
 def malformed_deltas(body: bytes) -> list[Rejection]:
-    """Return every malformed delta of a push; an empty list if the problem is elsewhere."""
+    """Return a rejection for every malformed delta of a push; an empty list if the problem is elsewhere.
+
+    Args:
+        body: the push as JSON.
+    """
     try:
         deltas = _decode_envelope(body).deltas
     except (msgspec.MsgspecError, *DECODE_ERRORS):
@@ -158,7 +184,7 @@ def _delta_id(raw: msgspec.Raw) -> str:
 
 _SCALARS = frozenset({str, bool, int, float, type(None)})
 _SAFELY_FINITE = 1e300
-"""Numbers up to here are certainly doubles."""
+"""Numbers up to here certainly fit a double."""
 _decode_any = msgspec.json.Decoder().decode
 
 

@@ -22,15 +22,20 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
 from lakesync.model.errors import ValidationError
-from lakesync.model.types import ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
-from lakesync.model.validation import check_hlc
+from lakesync.model.types import (
+    DEFAULT_MAX_DELTAS,
+    ColumnValue,
+    Op,
+    RowDelta,
+    SyncPage,
+    SyncPull,
+    SyncPush,
+    SyncResponse,
+)
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.malformed import check_values
+from lakesync.wire.malformed import check_range, check_values
 
 M = TypeVar("M", bound=Message)
-
-DEFAULT_MAX_DELTAS = 100
-"""Deltas at which a page is full, if a pull does not name a limit."""
 
 _OPS: dict[pb.DeltaOp, Op] = {pb.DELTA_OP_INSERT: "INSERT", pb.DELTA_OP_UPDATE: "UPDATE", pb.DELTA_OP_DELETE: "DELETE"}
 _NUMBERS = {op: number for number, op in _OPS.items()}
@@ -38,12 +43,12 @@ _SPACE = b" \t\r\n"
 
 
 def encode_delta(delta: RowDelta) -> bytes:
-    """Encode a RowDelta message."""
+    """Encode a delta as the message RowDelta."""
     return _message(delta).SerializeToString()
 
 
 def decode_delta(data: bytes) -> RowDelta:
-    """Decode a RowDelta message.
+    """Decode a delta from the message RowDelta.
 
     Raises:
         ValidationError: `data` has another form.
@@ -93,7 +98,8 @@ def decode_pull(data: bytes) -> SyncPull:
     check_range("sinceHlc", message.since_hlc)
     source = message.source if message.HasField("source") else None
     own = message.own_hlc if message.HasField("own_hlc") else None
-    check_range("ownHlc", own or 0)
+    if own is not None:
+        check_range("ownHlc", own)
     return SyncPull(message.client_id, message.since_hlc, message.max_deltas or DEFAULT_MAX_DELTAS, source, own)
 
 
@@ -141,22 +147,8 @@ def parse(message: M, data: bytes) -> M:
     return message
 
 
-def check_range(name: str, value: int) -> None:
-    """Check that an hlc is in range.
-
-    Args:
-        name: the field's name, for the message.
-        value: the hlc.
-
-    Raises:
-        ValidationError: it is out of range.
-    """
-    fault = check_hlc(name, value)
-    if fault is not None:
-        raise ValidationError(fault)
-
-
 def _message(delta: RowDelta) -> pb.RowDelta:
+    """Convert a delta to a RowDelta message."""
     return pb.RowDelta(
         op=_NUMBERS[delta.op],
         table=delta.table,
@@ -251,7 +243,7 @@ def decode_by_field(deltas: Sequence[bytes]) -> DeltaFields | None:
         *(merged.op[:], merged.table[:], merged.row_id[:], merged.client_id[:], merged.hlc[:]),
         *(cells.column[:], cells.value[:]),
     )
-    counts = {len(field) for field in fields[:5]} | {fields.names.count("")}
+    counts = {len(field) for field in fields[:5]} | {fields.names.count("")}  # of `ops` to `hlcs`, and of all columns
     if counts != {len(deltas)} or len(fields.names) != len(fields.values):
         return None
     return fields

@@ -1,7 +1,8 @@
-"""Database URLs for SQLAlchemy whose connections do not wait for ever for a Postgres that sends nothing.
+"""Limits in database URLs for SQLAlchemy, so that a connection fails if Postgres sends nothing for too long.
 
-pyiceberg opens a catalogue in a database by a URL only. So the limits are parts of the URL: connection settings, and a
-plugin of SQLAlchemy by which the engine opens its connections as `lakesync.wire.postgres.BoundedConnection`.
+`wire.compat_pyiceberg` calls `with_limits`. pyiceberg opens a catalogue in a database by a URL only. So the limits are
+parts of the URL: connection settings, and a plugin of SQLAlchemy by which the engine opens its connections as
+`lakesync.wire.postgres.BoundedConnection`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def with_limits(uri: str) -> str:
 
 
 def _connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> Any:
-    """Open a connection."""
+    """Open a connection; SQLAlchemy calls it with the arguments for psycopg's `connect`."""
     from lakesync.wire.postgres import BoundedConnection
 
     return BoundedConnection.connect(*arguments, **parameters)
