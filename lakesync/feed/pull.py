@@ -255,7 +255,7 @@ class _PageBuilder:
         text, deltas, last = feed_range.text, feed_range.deltas, feed_range.last
         room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:  # send a part of the range, whole rows only
-            text, deltas, entries = feed_range.first(self._limit - self.count, room)
+            text, deltas, entries = feed_range.prefix(self._limit - self.count, room)
             last = self._view.entries_after(buckets, cursor, entries)[-1].changed  # that of the last row of this part
         if deltas:
             self._send(text, deltas)

@@ -5,9 +5,9 @@ timestamp of a commit (a hybrid logical clock). The pipeline requests a *cut poi
 deltas up to it, and makes the checkpoint there.
 
 The cut point of one store is its newest arrival of any kind, which may be above that of the newest push: a change of
-the sync rules moves rows at arrivals of its own. Below these, the feed would send the rows again to a client that
-starts from the checkpoint. If tables are in several stores (shards), each store counts its own arrivals. So all shards
-first advance to one arrival.
+the sync rules moves rows at arrivals of its own. If the cut point were below them, the feed would send these rows again
+to a client that starts from the checkpoint. If tables are in several stores (shards), each store counts its own
+arrivals. So all shards first advance to one arrival.
 
 `PipelineStore.cut_point` is the entry: `SqliteStore` and `PostgresStore` inherit it from `CutPointStore`, and
 `ShardedStore` calls `common_cut_point`.
@@ -110,7 +110,12 @@ def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
 
 
 def _joined(gateway: str, points: Mapping[str, CutPoint]) -> CutPoint:
-    """Join the cut points of all shards, which are at the same arrival. The default shard's is the first."""
+    """Join the cut points of all shards, which are at the same arrival.
+
+    Args:
+        gateway: the gateway's id.
+        points: the cut point of each shard, by shard name, the default shard first.
+    """
     default = next(iter(points.values()))
     indexed = all(point.rules_version is not None for point in points.values())
     return CutPoint(

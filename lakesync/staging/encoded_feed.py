@@ -69,14 +69,12 @@ class FeedRange(NamedTuple):
         """The rows, as a part of a JSON array."""
         return self.joined.replace(SEPARATOR, b",")
 
-    def first(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
-        """Return the shortest prefix of the entries that has `wanted` deltas or `most_bytes` bytes, or all entries.
-
-        A page ends there, because it is full.
+    def prefix(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
+        """Return the shortest prefix of the entries with which a page is full; all entries if it is not full with them.
 
         Args:
-            wanted: the number of deltas.
-            most_bytes: the number of encoded bytes.
+            wanted: the number of deltas with which the page is full.
+            most_bytes: the number of encoded bytes with which it is full.
 
         Returns:
             The prefix's rows as a part of a JSON array, its number of deltas, and its number of entries.

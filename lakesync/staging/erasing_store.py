@@ -173,7 +173,7 @@ class ErasingStore(ABC):
         return self.submit(gateway, merge).result()
 
     def _merge(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
-        """Merge deltas into existing rows, each changed row at a new arrival; deltas of unknown rows are skipped."""
+        """Merge deltas from the lake into existing rows, each changed row at a new arrival."""
         rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
         won: dict[RowKey, set[str]] = {}
         for delta in deltas:
@@ -243,14 +243,14 @@ class ErasingStore(ABC):
 
     def _execute(self, erasure: Erasure) -> Erasure:
         """Run every step of an erasure, record that it is done, and return it."""
-        deltas = self._redact(erasure)
+        redacted = self._redact(erasure)
         crash_point("erasure.redacted")
         if erasure.client_id is None:
-            rows = self.submit(
+            row_count = self.submit(
                 erasure.gateway, lambda commit: self._delete_rows(commit, erasure, [erasure.row])
             ).result()
         else:
-            rows = self._remove_columns_of(erasure, erasure.client_id)
+            row_count = self._remove_columns_of(erasure, erasure.client_id)
         crash_point("erasure.applied")
         self._purge()
         crash_point("erasure.purged")
@@ -259,8 +259,8 @@ class ErasingStore(ABC):
             done = msgspec.structs.replace(
                 erasure,
                 arrival=commit.arrival,
-                deltas=erasure.deltas + deltas,
-                row_count=erasure.row_count + rows,
+                deltas=erasure.deltas + redacted,
+                row_count=erasure.row_count + row_count,
                 done_ms=self._now_ms(),
             )
             commit.put_erasure(done)
@@ -276,7 +276,7 @@ class ErasingStore(ABC):
                 return False
             return erasure.client_id == delta.client_id or erasure.row == delta.key
 
-        after: int | None = 0
+        after: int | None = 0  # the log row after which to continue; None at the end of the log
         redacted = 0
         while after is not None:
             start = after
@@ -306,7 +306,7 @@ class ErasingStore(ABC):
 
     def _remove_columns_of(self, erasure: Erasure, client_id: str) -> int:
         """Remove a client's columns from all rows, and its record; return the number of rows that had any."""
-        after: RowKey | None = None
+        after: RowKey | None = None  # the row after which to continue; None at first, and at the end
         changed, more = 0, True
         while more:
             start = after

@@ -52,7 +52,7 @@ def tally_of(ids: bytes) -> Tally:
         ids: the packed ids of one log row, as the store returns them.
     """
     digests = packed_digests(ids)
-    count = len(digests) // 8
+    count = len(digests) // 8  # a digest has 8 bytes
     return Tally(count, sum(struct.unpack(f">{count}Q", digests)) % _MODULUS)
 
 
@@ -78,6 +78,7 @@ def last_arrival_of_day(arrival: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _day(number: int) -> str:
+    """Return a day as `YYYY-MM-DD`, given the number of days since 1970-01-01."""
     return datetime.fromtimestamp(number * _DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
 
 
@@ -96,7 +97,7 @@ def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
 
 def total(days: Iterable[Tally]) -> Tally:
     """Return the sum of all days."""
-    whole = EMPTY_TALLY
+    tally = EMPTY_TALLY
     for day in days:
-        whole = whole.plus(*day)
-    return whole
+        tally = tally.plus(*day)
+    return tally

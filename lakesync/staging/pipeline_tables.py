@@ -1,7 +1,7 @@
 """The tables of the data pipeline, with the same SQL in both stores: batches, the ledger, checkpoints, marks.
 
-The stores on SQLite and Postgres implement `PipelineTables` and call it inside their transactions.
-`staging.store.pipeline` says what each method promises and defines the terms. The *log* has one row for each push. A
+The stores on SQLite and Postgres call `PipelineTables` inside their transactions. `staging.store.pipeline` says what
+each method promises and defines the terms. The *log* has one row for each push. A
 *flush* copies a batch of log rows to the lake, reads the lake back, and confirms the batch to the store. A gateway's
 *head* has its counters, such as the number of its last log row.
 """
@@ -35,7 +35,10 @@ _NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER
 
 
 class PipelineTables(ABC):
-    """The pipeline's methods in one transaction over the database that contains the log."""
+    """The pipeline's methods in one transaction over the database that contains the log.
+
+    `postgres.store._Transaction` and `sqlite.pipeline.Pipeline` implement the abstract methods.
+    """
 
     @abstractmethod
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -69,12 +72,12 @@ class PipelineTables(ABC):
         """Return the backlog of the gateway with this head."""
         shard = (head.gateway, head.shard, head.epoch)
         oldest = self._query(f"SELECT committed_ms {_LOG} = ?", *shard, head.flushed_seq + 1)
-        newest = self._query(
+        last_batch = self._query(
             "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
             *shard,
             head.flushed_seq,
         )
-        flushed_ms, flushed_snapshot = newest[0] if newest else (None, None)
+        flushed_ms, flushed_snapshot = last_batch[0] if last_batch else (None, None)
         checkpoint = self._query(
             "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?", head.gateway, head.epoch
         )

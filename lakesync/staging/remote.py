@@ -183,7 +183,7 @@ def error_of(response: requests.Response) -> LakeSyncError:
 
 
 def _classes() -> dict[str, type[LakeSyncError]]:
-    """Return the error class of each error code.
+    """Return the error class of each error code; `error_of` creates errors from it.
 
     Of several classes with one code, it is the one nearest to `LakeSyncError`, which has the code's general meaning.
     """

@@ -217,7 +217,7 @@ class ShardedPipeline:
         self.stores[self.shards.names[index]].confirm_erasure(gateway, shard_seq)
 
     def _split_seq(self, gateway: str, seq: int) -> tuple[int, int]:
-        """Return the index of an erasure's shard, and the erasure's number there.
+        """Return the index of an erasure's shard in `ShardMap.names`, and the erasure's number in that shard.
 
         Raises:
             NotFoundError: the number has no shard.
@@ -276,7 +276,7 @@ def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint
 
 
 def _sum(one: LedgerDay, other: LedgerDay) -> LedgerDay:
-    """Return the sum of two shards' ledgers of one day."""
+    """Return the sum of the ledger of one day in two shards; id sums are modulo 2**64."""
     return LedgerDay(
         one.gateway,
         one.day,
@@ -444,4 +444,7 @@ def _tables(store: TransactionStore, gateway: str) -> Iterator[str]:
         if not rows:
             return
         yield rows[0].table
-        after = (rows[0].table + " ", "")  # after all rows of the table, before tables with longer names
+        after = (
+            rows[0].table + " ",
+            "",
+        )  # after all rows of the table: names have no space, which sorts before letters

@@ -3,8 +3,8 @@
 They contain erasures (permanent deletions), actions (commands of clients) and attempts at them, and connectors
 (external systems). They also contain the position of a re-index, broadcast cursors of sharded gateways, the spelling of
 names in the lake, and the jobs that follow a flush without a pipeline. The views and commits of both stores inherit
-from `SideQueries` and `SideStatements`. `staging.store.operations` and `staging.store.push` say what each method
-promises.
+from `SideQueries` and `SideStatements`; their `_query` adds the gateway's id as the first value of each statement.
+`staging.store.operations` and `staging.store.push` say what each method promises.
 
 An erased delta keeps its place in the log: hlc (the client's timestamp), client, table, row, and its id, which is a
 hash. Otherwise a device could push the delta again, and the log would differ from the lake in number and ids. Its
@@ -58,6 +58,7 @@ _PUT_NAME = (  # the statements in this module take the gateway as their first v
     "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (namespace, folded) DO NOTHING"
 )
+# `? <> ''` takes the gateway, which this query does not need: spellings belong to a namespace
 _GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespace = ? AND folded IN "
 _MAX_NAMES = 500
 """The most names in one statement."""
@@ -361,7 +362,7 @@ _ENTRIES = (
 )
 _NEWEST = "SELECT seq FROM action_log WHERE gateway = ? ORDER BY seq DESC LIMIT 1"
 _NO_BOUND = (1 << 63) - 1
-"""Above every `seq`."""
+"""In place of a `seq` below which to read: it is above every one."""
 
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
@@ -435,11 +436,11 @@ class SideStatements(
         """
         newest = self._query(_NEWEST)
         seq: int = newest[0][0] + 1 if newest else 1
-        counted = msgspec.structs.replace(entry, seq=seq)
+        numbered = msgspec.structs.replace(entry, seq=seq)
         self._query(
             "INSERT INTO action_log (gateway, seq, at_ms, client_id, action_id, connector, action_type, attempt, code,"
             " ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *msgspec.structs.astuple(counted),
+            *msgspec.structs.astuple(numbered),
         )
         self._query("DELETE FROM action_log WHERE gateway = ? AND seq <= ?", seq - keep)
         return seq

@@ -149,13 +149,13 @@ def replacement_stores(
         ConfigurationError: a store exists and `replace` is false, or a URL names a store in memory.
         StagingUnavailableError: another process owns a store in use, or a store cannot be reached.
     """
-    main, first = next(iter(urls.items()))
-    inside = {name: url for name, url in urls.items() if url.startswith(f"{first.rstrip('/')}/")}
+    main, main_url = next(iter(urls.items()))  # the default shard
+    inside = {name: url for name, url in urls.items() if url.startswith(f"{main_url.rstrip('/')}/")}
     with ExitStack() as opened:
-        stores = {main: opened.enter_context(_replacement_store(main, first, wall, replayer, replace=replace))}
+        stores = {main: opened.enter_context(_replacement_store(main, main_url, wall, replayer, replace=replace))}
         for name, url in urls.items():
             if name in inside:
-                folder = url.removeprefix(f"{first.rstrip('/')}/")
+                folder = url.removeprefix(f"{main_url.rstrip('/')}/")
                 stores[name] = opened.enter_context(_nested_store(stores[main], folder, name, replayer))
             elif name != main:
                 stores[name] = opened.enter_context(_replacement_store(name, url, wall, replayer, replace=replace))

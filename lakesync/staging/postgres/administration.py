@@ -27,12 +27,14 @@ _SIZE_SQL = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
     " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'lakesync' AND c.relkind = 'r'"
 )
+"""SQL: the size of the store's tables, in bytes."""
 T = TypeVar("T")
 
 _USERS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'lakesync %'"
     " AND pid <> pg_backend_pid()"
 )
+"""SQL: the number of other connections that use the store; each has `lakesync …` as its application name."""
 
 
 def status(url: str) -> Status:
@@ -90,7 +92,12 @@ def _version(connection: Connection) -> int:
 
 @contextmanager
 def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
-    """Yield a connection and the URL without its password; a driver's error becomes StagingUnavailableError."""
+    """Yield a connection and the URL without its password; a driver's error becomes StagingUnavailableError.
+
+    Args:
+        url: the database's address, in libpq's form.
+        what: the operation, as a noun, for the message.
+    """
     address = without_password(url)
     try:
         with BoundedConnection.connect(**parameters(url)) as connection:
@@ -100,7 +107,7 @@ def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
 
 
 class _ReplacementSchema:
-    """A new store in an uncommitted transaction."""
+    """A new store in an uncommitted transaction; it implements `restored_log.ReplacementStore`."""
 
     def __init__(self, connection: Connection, wall: Callable[[], int], shard: str) -> None:
         self._connection = connection

@@ -198,7 +198,7 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
         self._journal.put_config(config)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
+        """Return pairs of hlc and identity of the client's accepted deltas with `low <= hlc <= high`."""
         return self._journal.known_ids(client_id, low, high)
 
     def highest_hlc(self, client_id: str) -> int:
@@ -251,7 +251,9 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""
-        found = self._connection.execute(_SCAN, (self.gateway, *(after or ("", "")), limit)).fetchall()
+        found = self._connection.execute(
+            _SCAN, (self.gateway, *(after or ("", "")), limit)
+        ).fetchall()  # no key is empty
         return [decode_row(body) for (body,) in found]
 
     def _write_rows(self, rows: Collection[StoredRow]) -> None:

@@ -25,7 +25,7 @@ _POOL_SECONDS = 10.0
 """Seconds that a transaction waits for a connection of the pool before it fails."""
 APPLICATION = "lakesync staging"
 """The `application_name` of the store's connections; that of the listening one begins with `lakesync`, too.
-`replacement` counts connections by it before it replaces a store."""
+`administration` counts connections by it before it replaces a store."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
 """Number of the Postgres advisory lock under which migrations run; nothing else may use it."""
 
@@ -56,6 +56,7 @@ class Database:
         """
         try:
             self._given = psycopg.conninfo.conninfo_to_dict(url)
+            """The connection parameters that the URL itself has, for `jdbc`."""
             self.info = {**parameters(url), "application_name": APPLICATION}
             """Connection parameters, with libpq's names."""
         except psycopg.ProgrammingError:  # its text may contain a part of the password

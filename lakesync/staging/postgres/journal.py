@@ -1,6 +1,6 @@
 """The statements of a commit on the log and beside it: the gateway's head, log rows, client records, configuration.
 
-`PostgresCommit` writes through a `Journal`; `store` and `groups` load and save heads. A *head* has a gateway's
+`PostgresCommit` writes through a `Journal`; `store` and `administration` load and save heads. A *head* has a gateway's
 counters and configuration. The *log* has one row for each push. The *ledger* counts the accepted deltas of each UTC
 day, so that staging and the lake can be compared.
 """
@@ -202,7 +202,7 @@ class Journal:
         return (found[0], found[1]) if found else (-1, 0)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return the client's accepted deltas with `low <= hlc <= high`, as pairs of hlc and id digest.
+        """Return the client's accepted deltas with `low <= hlc <= high`, as pairs of hlc and identity.
 
         The hlcs of one push differ by at most `widest`, so this reads one bounded range of the index.
 

@@ -211,12 +211,12 @@ class StoredRow(msgspec.Struct, gc=False):
         """
         writers = self.writers
         known = writers.pop(client_id, None)
-        place = DELETED if deleted else known.inserted if known is not None else 0  # the new `Writer.inserted`
-        if inserted and place >= DELETED:  # not astray before, so the copy is what the INSERT created
-            place = at
-        elif place == DELETED and not deleted:
-            place = -at  # astray: after its own DELETE, the client may have created a row from this write alone
-        writers[client_id] = Writer(place, at)  # last, as writers are ordered by their latest deltas
+        copy = DELETED if deleted else known.inserted if known is not None else 0  # the new `Writer.inserted`
+        if inserted and copy >= DELETED:  # not astray before, so the copy is what the INSERT created
+            copy = at
+        elif copy == DELETED and not deleted:
+            copy = -at  # astray: after its own DELETE, the client may have created a row from this write alone
+        writers[client_id] = Writer(copy, at)  # last, as writers are ordered by their latest deltas
         if len(writers) > WRITERS_KEPT:
             removed = writers.pop(next(iter(writers)))
             self.writers_floor = max(self.writers_floor, removed.latest)
@@ -310,16 +310,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         # `since` is 0 in entries under a client's own key, which no row joins or leaves
         return self.left_before if self.inside or not self.since else self.changed
 
-    def may_be_inside_at(self, place: int) -> bool:
-        """Return whether the row may have been inside the bucket at an arrival, which the caller passes as `place`.
+    def may_be_inside_at(self, arrival: int) -> bool:
+        """Return whether the row may have been inside the bucket at an arrival.
 
         A row may stay in a bucket several times. The entry has the times of the last stay, the end of the stay before,
         and the start of the first one. Between these two, the row may have left and joined any number of times, so the
         result is true there.
         """
-        if self.since <= place:
-            return self.inside or self.left > place
-        return 0 < self.first <= place < self.left_before
+        if self.since <= arrival:
+            return self.inside or self.left > arrival
+        return 0 < self.first <= arrival < self.left_before
 
     def may_be_inside_between(self, low: int, high: int) -> bool:
         """Return whether the row may have been inside the bucket at any arrival above `low` and up to `high`.

@@ -88,20 +88,22 @@ _COLUMNS = 7
 """Number of columns of table `entry`."""
 _PUT = f"ON CONFLICT (bucket, number) DO UPDATE SET {ENTRY_UPSERT}"
 """SQL: how an inserted change is combined with the stored entry of the same row and bucket key."""
-# Every entry has a row. LEFT JOIN keeps SQLite from reading `row_state` first.
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
+"""SQL: the columns of a feed entry, as `_entry` takes them."""
+# Every entry has a row. LEFT JOIN keeps SQLite from reading `row_state` first.
 _IN_FEED = (
     "FROM entry e LEFT JOIN row_state r ON r.number = e.number"
     " WHERE e.bucket = ? AND e.changed > ? AND e.changed <= ? ORDER BY e.changed, e.number LIMIT ?"
 )
+"""SQL: the entries of one bucket key that changed in a range of arrivals, in the order of the feed."""
 _AFTER = f"SELECT {_ENTRY} {_IN_FEED}"
 _FULL_ROWS = f"SELECT {_ENTRY}, r.spelled, r.deltas, r.writers, r.writers_floor {_IN_FEED}"
+"""SQL: the same entries with their rows, as fields of `FullRow`; `spelled` is `FullRow.encoded`."""
 _OF = (
     f"SELECT {_ENTRY} FROM entry e LEFT JOIN row_state r ON r.number = e.number"
     " WHERE e.bucket = ? AND e.number IN ({})"
 )
-
-
+"""SQL: the entries of some rows under one bucket key."""
 _IN_NUMBER_RANGE = (
     "SELECT number, first, since, left_at, changed, inside FROM entry"
     " WHERE bucket = ? AND number BETWEEN ? AND ? LIMIT ?"

@@ -100,7 +100,7 @@ class _Group:
         """Whether the current job has a savepoint in the file."""
         self.changed_gateways: set[str] = set()
         """The gateways whose heads changed."""
-        self.forget_waiting()
+        self.forget_waiting()  # sets the other fields
 
     def forget_waiting(self) -> None:
         """Drop the writes that wait in memory, apart from heads: they were written to the file, or are rolled back."""
@@ -343,12 +343,12 @@ class Journal(JournalFile):
             gateway: the gateway's id.
             client_id: the client's id.
         """
-        place = (gateway, client_id)
-        known = self._group.clients.get(place) or self._clients.get(place)
+        client = (gateway, client_id)
+        known = self._group.clients.get(client) or self._clients.get(client)
         if known is None:
             known = self.stored_client(gateway, client_id)
             if known is not None:
-                _cache(self._clients, {place: known})
+                _cache(self._clients, {client: known})
         return known
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
@@ -367,13 +367,13 @@ class Journal(JournalFile):
             The client's highest accepted hlc, -1 for none; and the greatest difference of hlcs within one of its
             pushes. A push with a delta at some hlc has its highest hlc at most this far above.
         """
-        place = (gateway, client_id)
-        known = self._group.writers.get(place) or self._writers.get(place)
+        client = (gateway, client_id)
+        known = self._group.writers.get(client) or self._writers.get(client)
         if known is None:
             known = self.stored_writer(gateway, client_id)
             if known is None:
                 return (-1, 0)
-            _cache(self._writers, {place: known})
+            _cache(self._writers, {client: known})
         return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
@@ -386,7 +386,7 @@ class Journal(JournalFile):
             high: the highest hlc.
 
         Returns:
-            Pairs of hlc and id digest.
+            Pairs of hlc and identity (`model.delta.id_identity`).
         """
         _, widest = self.writer(gateway, client_id)
         packed = self.stored_ids(gateway, client_id, low, high, widest)
@@ -407,7 +407,7 @@ class Journal(JournalFile):
         writer = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
         self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
-        group.undo.add(lambda: group.entries and group.entries.pop())
+        group.undo.add(lambda: group.entries and group.entries.pop())  # none if they were written to the file since
         group.undo.update(group.writers, {(gateway, client_id): writer})
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))
         return entry

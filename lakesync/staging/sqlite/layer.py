@@ -64,14 +64,14 @@ class Layer:
         """
         if rows:
             added = {row.key: row for row in rows}
-            held = self.rows.setdefault(gateway, added)
+            stored = self.rows.setdefault(gateway, added)
             before = 0
-            if held is not added:
-                before = len(held)
-                held.update(added)
+            if stored is not added:
+                before = len(stored)
+                stored.update(added)
             if gateway in self._unlisted:
                 self._unlisted[gateway].update(added)
-            self.count += len(held) - before
+            self.count += len(stored) - before
         if moves:
             add_moves(self._moves[gateway], moves)
         newest = newest_of(rows, moves)
@@ -85,21 +85,21 @@ class Layer:
         for gateway, rows in later.rows.items():
             if gateway in self._unlisted or gateway in later._unlisted:
                 self._unlisted_rows(gateway).update(later._unlisted_rows(gateway))
-            held = self.rows[gateway]
-            before = len(held)
-            held.update(rows)
-            self.count += len(held) - before
+            stored = self.rows[gateway]
+            before = len(stored)
+            stored.update(rows)
+            self.count += len(stored) - before
         for gateway, moves in later._moves.items():
             add_sums(self._moves[gateway], moves)
         self._advance(later.newest)
         return self
 
     def _advance(self, newest: dict[tuple[str, str], int]) -> None:
-        """Raise the arrivals in `newest` to those given, if these are later."""
-        held = self.newest
-        for place, at in newest.items():
-            if at > held.get(place, 0):
-                held[place] = at
+        """Raise the arrivals in `self.newest` to those given, by gateway and bucket key, if these are later."""
+        stored = self.newest
+        for bucket, arrival in newest.items():
+            if arrival > stored.get(bucket, 0):
+                stored[bucket] = arrival
 
     def _unlisted_rows(self, gateway: str) -> dict[RowKey, StoredRow]:
         """Return a gateway's part of `_unlisted`; create it, with all of the gateway's rows, if it is absent."""

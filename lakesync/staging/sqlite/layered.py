@@ -183,9 +183,12 @@ class LayeredFile(StateFile):
         try:
             for gateway, changes in layer.take_all_entries().items():
                 numbers = (known or {}).get(gateway, {})
-                others = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # in order of arrival
-                if others:
-                    numbers = {**numbers, **self._rows.make_numbers(gateway, others, partial(self._keys_of, gateway))}
+                unnumbered = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # in order of arrival
+                if unnumbered:
+                    numbers = {
+                        **numbers,
+                        **self._rows.make_numbers(gateway, unnumbered, partial(self._keys_of, gateway)),
+                    }
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
         except sqlite3.Error:
             self._restarted = False
@@ -197,7 +200,7 @@ class LayeredFile(StateFile):
             pass
 
     def _written(self, layer: Layer) -> Iterator[None]:
-        """Write a layer; yield after each part of it.
+        """Write a layer to the file part by part: a generator that writes the next part at each step.
 
         New rows get their numbers bucket key by bucket key, and within each in order of arrival. A pull reads rows in
         that order, so it reads few pages of the file.

@@ -133,26 +133,26 @@ class RowCache:
 
     def get(self, gateway: str, key: RowKey) -> CachedRow | None:
         """Return a cached row; None if it is not cached."""
-        place = (gateway, *key)
-        found = self._young.get(place)
+        cache_key = (gateway, *key)
+        found = self._young.get(cache_key)
         if found is None:
-            found = self._old.pop(place, None)
+            found = self._old.pop(cache_key, None)
             if found is None:
                 return None
-            self._add(place, found)
+            self._add(cache_key, found)
         return found
 
     def put(self, gateway: str, cached: CachedRow) -> None:
         """Cache a row."""
-        place = (gateway, cached.row.table, cached.row.row_id)
-        self._old.pop(place, None)
-        self._add(place, cached)
+        cache_key = (gateway, cached.row.table, cached.row.row_id)
+        self._old.pop(cache_key, None)
+        self._add(cache_key, cached)
 
-    def _add(self, place: tuple[str, str, str], cached: CachedRow) -> None:
+    def _add(self, cache_key: tuple[str, str, str], cached: CachedRow) -> None:
         """Add a row to the young generation, which becomes the old one first if it is full."""
         if self._young_bytes > self._max_young_bytes:
             self._old, self._young, self._young_bytes = self._young, {}, 0
-        self._young[place] = cached
+        self._young[cache_key] = cached
         self._young_bytes += cached.size
 
 
@@ -169,7 +169,7 @@ _UPDATE_ROW_STATE = (
 )
 _UPDATE_ROW_BODY = "ON CONFLICT (number) DO UPDATE SET body = excluded.body"
 _READ_COLUMNS = "body, born, iif(born IS NULL, NULL, spelled) FROM row_state LEFT JOIN row_body USING (number)"
-"""SQL: the arguments of `_read`: what is needed to decode a row in either of its two forms."""
+"""SQL: the arguments of `_read`, in order: the columns that are needed to decode a row in either of its two forms."""
 _GET = f"SELECT row_id, number, {_READ_COLUMNS} WHERE gateway = ? AND table_name = ? AND row_id IN ({{}})"
 """SQL: some rows of a table."""
 _SCAN = (
@@ -214,12 +214,12 @@ class RowFile:
                 missing.setdefault(key[0], []).append(key[1])
         for table, row_ids in missing.items():
             absent = dict.fromkeys(row_ids)
-            for row_id, number, *kept in bulk.search(self._sql, _GET, (gateway, table), row_ids):
+            for row_id, number, *stored in bulk.search(self._sql, _GET, (gateway, table), row_ids):
                 absent.pop(row_id, None)
-                row = _read(*kept)
+                row = _read(*stored)
                 if row is not None:
                     self._cache.put(
-                        gateway, CachedRow(row, number, sum(len(part) for part in kept if part is not None))
+                        gateway, CachedRow(row, number, sum(len(part) for part in stored if part is not None))
                     )
                     found[row.key] = row
             self._note_absent([(gateway, (table, row_id)) for row_id in absent])
@@ -240,7 +240,7 @@ class RowFile:
             limit: the most rows to return.
         """
         rows = self._sql.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
-        return [row for kept in rows if (row := _read(*kept)) is not None]
+        return [row for stored in rows if (row := _read(*stored)) is not None]
 
     def put(self, gateway: str, rows: Sequence[StoredRow]) -> list[int]:
         """Write rows to the file.
@@ -255,21 +255,21 @@ class RowFile:
         places = [(gateway, row.key) for row in rows]
         known = self.numbers(gateway, [place[1] for place in places if place not in self._absent])
         numbers: list[int] = []
-        sent: list[object] = []
-        kept = []
+        row_states: list[object] = []  # values of table `row_state`, row after row
+        bodies = []
         for row in rows:
             number, live, insert_place = known.get(row.key), row.fold().state.live, None
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
-                insert_place = _encode((row.arrival, row.keys)) if _is_its_insert(row, live) else None
+                insert_place = _encode((row.arrival, row.keys)) if _is_one_insert(row, live) else None
             numbers.append(number)
-            sent += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), insert_place)
+            row_states += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), insert_place)
             if insert_place is None:
                 body = encode_row(row, live)
-                kept.append((number, body))
+                bodies.append((number, body))
                 self._cache.put(gateway, CachedRow(row, number, len(body)))
-        bulk.insert_flat(self._sql, _ROW_STATE, _ROW_STATE_COLUMNS, sent, _UPDATE_ROW_STATE)
-        bulk.insert(self._sql, "row_body", kept, _UPDATE_ROW_BODY)
+        bulk.insert_flat(self._sql, _ROW_STATE, _ROW_STATE_COLUMNS, row_states, _UPDATE_ROW_STATE)
+        bulk.insert(self._sql, "row_body", bodies, _UPDATE_ROW_BODY)
         self._absent.difference_update(places)
         return numbers
 
@@ -310,7 +310,7 @@ class RowFile:
         return found
 
 
-def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
+def _is_one_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
     """Return whether a row consists of one INSERT, so that the INSERT and its arrival contain everything.
 
     Args:

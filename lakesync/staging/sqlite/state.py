@@ -125,7 +125,7 @@ class State(LayeredFile):
         """
         found = set(self._buckets.names(gateway, prefix))
         for newest in self._newest():
-            found |= {name for where, name in newest if where == gateway and name.startswith(prefix)}
+            found |= {name for of_gateway, name in newest if of_gateway == gateway and name.startswith(prefix)}
         return sorted(found)
 
     def _newest(self) -> list[dict[tuple[str, str], int]]:

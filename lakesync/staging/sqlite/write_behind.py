@@ -1,9 +1,9 @@
 """Write-behind: decides when rows and entries in memory are written to `state.db`, and how much at a time.
 
-The store's owner thread calls it between transactions, and `GroupCommit` also while it pending for the disk. Committed
-rows are in memory first; after a crash they are rebuilt from the log in `log.db`. The *frozen layer* is the part of
-them that is being written to the file. No commit changes it, so that it can be written in small parts, between which
-pushes are served. A *head* has a gateway's counters, among them the number of its last log row.
+The store's owner thread calls it between transactions, and `GroupCommit` also while a commit waits for the disk.
+Committed rows are in memory first; after a crash they are rebuilt from the log in `log.db`. The *frozen layer* is the
+part of them that is being written to the file. No commit changes it, so that it can be written in small parts, between
+which pushes are served. A *head* has a gateway's counters, among them the number of its last log row.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class WriteBehind:
         Returns:
             False while the frozen layer has more; True if it is written, or after an error, which is only logged.
         """
-        return self._try(self._write_part) is not False
+        return self._try(self._write_part) is not False  # None after an error
 
     @property
     def can_write_during_commit(self) -> bool:
@@ -162,7 +162,7 @@ class WriteBehind:
         return self._state.frozen and self._state.intact and not self._state.has_savepoints
 
     def write_during_commit(self, commit_ended: Callable[[], bool]) -> None:
-        """Write parts of the frozen layer while a commit of `log.db` pending for the disk. Errors are only logged.
+        """Write parts of the frozen layer while a commit of `log.db` waits for the disk. Errors are only logged.
 
         The parts are committed to `state.db` later, by `try_write_part` or `write`.
 

@@ -33,7 +33,8 @@ class GatewayView(Protocol):
     def epoch(self) -> int:
         """The epoch of the gateway in this store.
 
-        A restore or a rebuild increases it, so that records and checkpoints from before are recognised.
+        It is the time when the gateway was created there. A restore or a rebuild increases it, so that records and
+        checkpoints from before are recognised.
         """
 
     @property

@@ -70,12 +70,12 @@ def test_a_range_is_cut_at_its_limits_of_deltas_and_bytes(store, book):
     spelled = {row.row_id: row.encoded for row in rows}
     assert [row.row_id for row in rows] == ["r4", "r1", "r2", "r3"]
     assert list(map(ord, stretch.counts)) == [1, 2, 2, 0]
-    assert stretch.first(1, 1 << 20) == (spelled["r4"], 1, 1)
-    assert stretch.first(2, 1 << 20) == stretch.first(3, 1 << 20) == (spelled["r4"] + b"," + spelled["r1"], 3, 2)
-    assert stretch.first(5, 1 << 20) == (stretch.text, 5, 3)
-    assert stretch.first(9, 1 << 20) == (stretch.text, 5, 4)
-    assert stretch.first(9, 1) == (spelled["r4"], 1, 1)
-    assert stretch.first(9, len(spelled["r4"]) + 1) == stretch.first(2, 1 << 20)
+    assert stretch.prefix(1, 1 << 20) == (spelled["r4"], 1, 1)
+    assert stretch.prefix(2, 1 << 20) == stretch.prefix(3, 1 << 20) == (spelled["r4"] + b"," + spelled["r1"], 3, 2)
+    assert stretch.prefix(5, 1 << 20) == (stretch.text, 5, 3)
+    assert stretch.prefix(9, 1 << 20) == (stretch.text, 5, 4)
+    assert stretch.prefix(9, 1) == (spelled["r4"], 1, 1)
+    assert stretch.prefix(9, len(spelled["r4"]) + 1) == stretch.prefix(2, 1 << 20)
 
 
 def test_a_deleted_row_is_empty_in_a_range_for_a_reader_that_never_had_it(store, book):
