@@ -37,7 +37,7 @@ from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
 from gateway.sync_service import result_of
-from lakesync.engine.explanation import Explanation, moment
+from lakesync.engine.explanation import Explanation, iso_time
 from lakesync.engine.rejections import RejectedDelta
 from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError
 from lakesync.model.schema import is_identifier
@@ -233,7 +233,7 @@ def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator
     if not found.row.exists:
         return
     if status is not None and status.unsent_since_ms is not None:
-        yield f"the oldest unsent change by others that it may see is from {moment(status.unsent_since_ms)}"
+        yield f"the oldest unsent change by others that it may see is from {iso_time(status.unsent_since_ms)}"
     if status is None:
         yield "this process of the gateway has not seen the client since it started"
     elif status.repeats:
@@ -246,7 +246,7 @@ def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator
     elif status.pulled_ms is None:
         yield "it has pushed, and not pulled, since this process started: it is offline, in mode pushOnly, or failing"
     else:
-        yield f"it last pulled at {moment(status.pulled_ms)}" + (", and more waits for it" * status.has_more)
+        yield f"it last pulled at {iso_time(status.pulled_ms)}" + (", and more waits for it" * status.has_more)
 
 
 def _parse_claims(text: str | None) -> Claims | None:

@@ -151,7 +151,7 @@ def _parse_key_set(content: bytes) -> list[Key]:
         if entry.get("alg", algorithm) not in ({"EdDSA", "Ed25519"} if algorithm == "EdDSA" else {algorithm}):
             continue
         kid = entry.get("kid")
-        public = {name: value for name, value in entry.items() if name != "d"}
+        public = {name: value for name, value in entry.items() if name != "d"}  # `d` is the private part
         try:
             keys.append(Key.of_public(kid if isinstance(kid, str) else None, jwt.PyJWK(public, algorithm).key))
         except (jwt.PyJWTError, KeysUnavailableError, ValueError, TypeError, KeyError) as error:

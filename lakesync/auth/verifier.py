@@ -132,7 +132,7 @@ class TokenVerifier:
             await asyncio.sleep(REFRESH_SECONDS)
 
     def load_keys(self, token: str) -> list[str]:
-        """Fetch the keys of a token's issuer now, in this thread.
+        """Fetch the keys of a token's issuer now, in this thread; `lakesync token inspect` calls it before `findings`.
 
         Returns:
             The reasons of fetches that failed.

@@ -1,6 +1,7 @@
 """The sections of `lakesync.toml` that declare backends, combine them and move data between them.
 
-A backend stores deltas: it is an adapter, which is one database or object store, or it is composed of other backends.
+A backend stores *deltas* (changes of rows): it is an adapter, which is one database or object store, or it is composed
+of other backends.
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the lake's own history: flows and migrations may read it, and a
 flow may write to it. `Config` contains the sections, and calls the checks that concern several of them.

@@ -134,6 +134,7 @@ def line_of(text: str, name: Sequence[str]) -> int | None:
     Returns:
         The line number, counted from 1; None if the text sets nothing of the section.
     """
+    # a line counts if its name contains the setting, or is inside it; of several, the one that names the most parts
     longest, line = 0, None
     for number, path in _assignments(text):
         shared = min(len(path), len(name))

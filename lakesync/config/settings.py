@@ -154,6 +154,7 @@ class Config(BaseSettings):
         fill("lake", "warehouse", f"file://{folder / 'warehouse'}")
         fill("lake", "checkpoints", str(folder / "checkpoints"))
         fill("dagster", "home", folder / "dagster")
+        # a tenth of the free disk, but at least 1 MiB and at most 1 GiB
         fill("limits", "max_backpressure_bytes", max(1 << 20, min(1 << 30, _free_disk(folder) // 10)))
         return data
 
@@ -251,7 +252,7 @@ class Config(BaseSettings):
 
         `load` in the child returns an equal configuration.
         """
-        variables = {"LAKESYNC_CONFIG": ""}
+        variables = {"LAKESYNC_CONFIG": ""}  # the child reads no file
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, ShardConfig):
@@ -317,7 +318,8 @@ def load(overrides: Mapping[str, Any] | None = None) -> Config:
 
 def _explain_variable(message: str) -> str:
     """Explain the error of pydantic-settings for a variable of a section, list or table that is not JSON."""
-    start = f"LAKESYNC_{message.partition(chr(34))[2].partition(chr(34))[0].upper()}"
+    field = message.partition('"')[2].partition('"')[0]  # the message has the field's name in quotes
+    start = f"LAKESYNC_{field.upper()}"
     names = " or ".join(name for name in sorted(os.environ) if name == start or name.startswith(f"{start}_"))
     hint = "; the gateway that commands call is LAKESYNC_REMOTE_GATEWAY" if start == "LAKESYNC_GATEWAY" else ""
     return (

@@ -3,7 +3,8 @@
 Rows are stored with *bucket keys*, and a client's claims give it bucket keys: it may see the rows with one of its keys.
 Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
 After a change of the rules, a *re-index* gives all rows their new keys, in short commits. Every `SyncGateway` has one
-`Reindexer`. It starts it after a change, when the gateway is opened, and when a pull finds a re-index that is not done.
+`Reindexer` for this, and starts it after a change, when the gateway is opened, and when a pull finds a re-index that is
+not done.
 """
 
 from __future__ import annotations
@@ -89,12 +90,12 @@ def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]
 
     def sees(row: StoredRow) -> bool:
         keys = keys_of(row, index)
-        return bool(keys) and not index.client_keys(claims, lambda prefix: _starting(keys, prefix)).isdisjoint(keys)
+        return bool(keys) and not index.client_keys(claims, lambda prefix: _with_prefix(keys, prefix)).isdisjoint(keys)
 
     return sees
 
 
-def _starting(keys: Iterable[str], prefix: str) -> list[str]:
+def _with_prefix(keys: Iterable[str], prefix: str) -> list[str]:
     """Return the keys with a prefix: the stored keys of one row take the place of all keys in the store."""
     return [key for key in keys if key.startswith(prefix)]
 

@@ -96,7 +96,7 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
                 for delta in push.deltas
             ],
         )
-    malformed = [*find_malformed(push.deltas), *_ambiguous(push.deltas)]
+    malformed = [*find_malformed(push.deltas), *_conflicting_ids(push.deltas)]
     foreign = {delta.client_id for delta in push.deltas} - {sender}
     newest = max([delta.hlc for delta in push.deltas], default=0)
     if malformed or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
@@ -242,9 +242,9 @@ def check_scope(
             after.setdefault(delta.key, RowState()).merge(delta)
         versions += after.items()
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
-    in_use = sorted({bucket for _, keys in keyed for bucket in keys})
+    in_use = sorted({bucket for _, row_keys in keyed for bucket in row_keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
-    outside.update(key for key, keys in keyed if keys.isdisjoint(allowed))
+    outside.update(key for key, row_keys in keyed if row_keys.isdisjoint(allowed))
     if outside:
         rejected = [
             Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in unchecked if each.key in outside
@@ -301,11 +301,11 @@ def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: 
     return ForbiddenError(summary, rejected) if foreign else ClockDriftError(summary + _CLOCK, rejected)
 
 
-def _ambiguous(deltas: Sequence[RowDelta]) -> list[Rejection]:
+def _conflicting_ids(deltas: Sequence[RowDelta]) -> list[Rejection]:
     """Return a rejection for each id that two different deltas of the push have."""
     if len({delta.delta_id for delta in deltas}) == len(deltas):
         return []
-    first: dict[str, RowDelta] = {}
+    first: dict[str, RowDelta] = {}  # the first delta with each id
     twice = {delta.delta_id for delta in deltas if first.setdefault(delta.delta_id, delta) != delta}
     message = "two deltas of the push have this id and differ: give each its own id"
     return [Rejection(each, ValidationError.code, message) for each in first if each in twice]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.explanation import ClaimsSource
-from lakesync.engine.source_positions import resolve
+from lakesync.engine.source_positions import feed_cursor
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
 from lakesync.feed.client_state import unknown_client, with_possible_broadcasts
 from lakesync.feed.positions import NEVER_PULLED, Access, Position, for_full_pull, locate, restart_position
@@ -32,9 +32,10 @@ class TrackedCursor(NamedTuple):
     confirmed: int | None = None
     """The cursor of the client's latest pull, which shows that it has everything up to it; None uses the record's."""
     knows_resync: bool = False
-    """Whether the client accepts an INSERT of a row that it has."""
+    """Whether the client understands the error RESYNC_REQUIRED; then it accepts an INSERT of a row that it has."""
     keeps_cursor: bool = False
-    """Whether the client will repeat its pull with `cursor`, so that it does not have what it was sent later."""
+    """Whether the client has pulled from `cursor` more than once, so that it did not store the pages it was sent after
+    it."""
     state: SubscriptionState | None = None
     """The client's WebSocket subscription; None if it is not connected."""
     claims: Claims | None = None
@@ -109,7 +110,8 @@ def position_at(
         tracked: what this process knows of the client.
     """
     with_sent = known if known is None else with_possible_broadcasts(known, view.arrival)
-    position = locate(with_sent, resolve(known, cursor), view.arrival, access)
+    # `feed_cursor`: the client's cursor may be that of a page of a source (a database beside the gateway's feed)
+    position = locate(with_sent, feed_cursor(known, cursor), view.arrival, access)
     if position is None:
         known = known or unknown_client(client_id, view.epoch, access.keys)
         position = restart_position(known, view.arrival, access)

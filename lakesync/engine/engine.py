@@ -70,7 +70,8 @@ class Engine:
                 These gateways exist from the start.
             outlet: the adapter that gateways flush to; None if the data pipeline flushes, or nothing does.
             sources: adapters that clients of every gateway can pull from, by source name.
-            namespaces: which gateways share state tables in the lake, and so the spelling of names; None if all do.
+            namespaces: which gateways share a namespace of the lake, and with it its tables of current rows and the
+                spelling of table and column names; None if all gateways share one.
         """
         self.store = store
         self._wall = wall
@@ -79,7 +80,7 @@ class Engine:
         self.connectors = connectors or Connectors()
         """The connector types, and the keys that encrypt their secrets."""
         self._write_scopes = dict(write_scopes or {})
-        # the queue of table updates is in the staging store, unless the outlet has one of its own
+        # the queue of updates of destination tables is in the staging store, unless the outlet has one of its own
         self._outlet = outlet.with_queue_in(store) if outlet is not None else None
         self._sources = dict(sources or {})
         self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
@@ -100,7 +101,9 @@ class Engine:
         for gateway_id in self._write_scopes:
             self.store.ensure_gateway(gateway_id)
         for gateway_id in self.store.gateways():
-            gateway = self._gateways.setdefault(gateway_id, self._make(gateway_id))
+            gateway = self._gateways.setdefault(gateway_id, self._create_gateway(gateway_id))
+            # what an earlier process may have left: secrets under the previous key, an unfinished re-index, schemas
+            # whose names are not stored, and shards without a change of configuration that a crash interrupted
             gateway.reseal_connectors()
             gateway.continue_reindex()
             gateway.add_names()
@@ -136,7 +139,7 @@ class Engine:
                 if not self._auto_create and gateway_id not in self.store.gateways():
                     raise NotFoundError(f"no gateway {gateway_id!r}: declare it, or set auto_create")
                 self.store.ensure_gateway(gateway_id)
-                self._gateways[gateway_id] = self._make(gateway_id)
+                self._gateways[gateway_id] = self._create_gateway(gateway_id)
             return self._gateways[gateway_id]
 
     @property
@@ -186,9 +189,9 @@ class Engine:
     def _rules_of(self, commit: RowCommit) -> RulesCache:
         """Return the rules cache of the commit's gateway; a replay comes before `open` has created the gateways."""
         known = self._gateways.get(commit.gateway)
-        return (known or self._gateways.setdefault(commit.gateway, self._make(commit.gateway))).rules
+        return (known or self._gateways.setdefault(commit.gateway, self._create_gateway(commit.gateway))).rules
 
-    def _make(self, gateway_id: str) -> SyncGateway:
+    def _create_gateway(self, gateway_id: str) -> SyncGateway:
         """Create a gateway with its write scope, the shared parts of the engine, and the sources."""
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)

@@ -1,7 +1,7 @@
 """The result of `engine.explain`: why a client has a row or lacks it, as values and as sentences.
 
 `engine.explain` fills these structs and calls `reasons_of` for the sentences. The admin route returns the whole as
-JSON; the console and `lakesync explain` show it. The route and `engine.rejections` use `moment` for times.
+JSON; the console and `lakesync explain` show it. The route and `engine.rejections` use `iso_time` for times.
 """
 
 from __future__ import annotations
@@ -197,10 +197,10 @@ def _row(explanation: Explanation, named: str) -> Iterator[str]:
     if not row.visible and explanation.verdict != "deleted":
         yield _deleted(explanation, named)
     if explanation.erased_ms is not None and row.tombstone_client_id != ERASER:
-        yield f"the data of {named} was erased permanently at {moment(explanation.erased_ms)}"
+        yield f"the data of {named} was erased permanently at {iso_time(explanation.erased_ms)}"
     if row.client_wrote_ms is None:
         return
-    wrote = f"the client wrote to it itself, last at {moment(row.client_wrote_ms)}"
+    wrote = f"the client wrote to it itself, last at {iso_time(row.client_wrote_ms)}"
     if row.visible and all(column.client_id != client_id for column in row.columns):
         yield f"{wrote}: newer values have replaced all of that"
     elif row.visible and explanation.verdict == "delivered":
@@ -217,11 +217,11 @@ def _deleted(explanation: Explanation, named: str) -> str:
         return f"{named} is not visible to anyone: no INSERT of it was accepted, and no column of it has a value"
     if row.tombstone_client_id == ERASER:
         return (
-            f"{named} was erased permanently at {moment(wall_of(row.tombstone_hlc))}: deltas with a timestamp "
+            f"{named} was erased permanently at {iso_time(wall_of(row.tombstone_hlc))}: deltas with a timestamp "
             "up to that are accepted without their values"
         )
     return (
-        f"{named} is deleted, by client {row.tombstone_client_id!r} at {moment(wall_of(row.tombstone_hlc))} "
+        f"{named} is deleted, by client {row.tombstone_client_id!r} at {iso_time(wall_of(row.tombstone_hlc))} "
         "of its clock: deltas with a timestamp up to that have no effect"
     )
 
@@ -265,12 +265,12 @@ def _client(client: ExplainedClient) -> Iterator[str]:
     if client.followed_elsewhere:
         yield "it has or had a WebSocket to another process, which may have sent it more than is known here"
     if client.last_seen_ms:
-        yield f"the client last pulled or pushed at {moment(client.last_seen_ms)}"
+        yield f"the client last pulled or pushed at {iso_time(client.last_seen_ms)}"
     if client.claims_from == "record":
         yield "its claims are those of its last pull, as far as the rules read them; pass claims to try others"
 
 
-def moment(ms: int) -> str:
+def iso_time(ms: int) -> str:
     """Return a wall time as ISO 8601 text in UTC, with milliseconds.
 
     Args:

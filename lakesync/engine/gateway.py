@@ -209,8 +209,8 @@ class SyncGateway(ActionGateway, AdapterGateway):
             confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
                 that the server sends without a request, from the cursor of the last page on the same connection. From
                 then on, the client may get broadcasts that are not recorded.
-            live: whether the page is sent on a connection that also gets broadcasts. Rows that such a client is sent
-                on other connections count as possibly received.
+            live: whether the page is sent on the connection on which the client also gets broadcasts. If not, the
+                process with that connection is notified that the client may have the page's rows.
             has_not_pulled: whether the cursor comes from `submit_resume`. The client may then have other rows than its
                 record says.
 
@@ -229,7 +229,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
         page = self.submit_page(
             pull, claims, knows_resync=knows_resync, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
         )
-        return _then(page, lambda made: _done(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
+        return _then(page, lambda made: _completed(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
 
     def submit_page(
         self,
@@ -245,7 +245,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
         check_pull(pull, claims)
         if pull.source is not None:
             pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
-            return _then(pulled, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
+            return _then(pulled, lambda page: _completed(SyncPage(page.deltas, page.server_hlc, page.has_more)))
         live = live or not confirmed
         return self._page(PullRequest(pull, claims, knows_resync, confirmed, self._wall(), live, has_not_pulled))
 
@@ -461,11 +461,11 @@ class SyncGateway(ActionGateway, AdapterGateway):
         """Continue the re-index after a change of rules, if it is not done. Returns after two commits at most."""
         if self._store.read(self.gateway_id, self.rules.is_reindexed).result():
             return
-        done = self._reindexer.submit().result()
-        if not done.done:
-            done = self._reindexer.submit(done).result()
-        if not done.done:
-            self._reindexer.start(done)
+        progress = self._reindexer.submit().result()
+        if not progress.done:
+            progress = self._reindexer.submit(progress).result()
+        if not progress.done:
+            self._reindexer.start(progress)
 
     @property
     def declared_write_scope(self) -> WriteScope:
@@ -541,17 +541,19 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
     def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
-        if reading.access.sees_by_values is not None:  # a re-index is running: it stops on an error, so start it again
+        if (
+            reading.access.sees_by_values is not None
+        ):  # a re-index is not finished: start it, in case an error stopped it
             self._reindexer.start()
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
-            return _done(reading.with_cursor(cursor))
+            return _completed(reading.with_cursor(cursor))
         return self._store.submit(
             self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
         )
 
 
-def _done(value: T) -> Future[T]:
+def _completed(value: T) -> Future[T]:
     """Return a completed future."""
     future: Future[T] = Future()
     future.set_result(value)

@@ -138,7 +138,7 @@ def _lacking(
     for entry in view.entries_of(lacking, sorted({*position.old_keys, *position.new_keys, *position.sent})):
         entries[entry.key].append(entry)
     return [
-        (_since(rows[key], entries[key], lacks, position), key)
+        (_oldest_lacking_arrival(rows[key], entries[key], lacks, position), key)
         for key, lacks in lacking.items()
         if lacks[-1].op != "DELETE" or not _deleted_itself(rows[key], entries[key], client_id)
     ]
@@ -150,7 +150,9 @@ def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) ->
     return writer is not None and writer.inserted == DELETED and all(entry.left <= writer.latest for entry in entries)
 
 
-def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], position: Position) -> int:
+def _oldest_lacking_arrival(
+    row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], position: Position
+) -> int:
     """Return the arrival of the oldest change of a row that the client lacks.
 
     Args:
@@ -167,5 +169,7 @@ def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], 
     changed = [touched[name] for name in columns if touched.get(name, 0) > position.base]
     joined = [entry.since for entry in entries if entry.inside and entry.since > position.base]
     lacks_row = lacks[0].op != "UPDATE"  # otherwise the client has the row, and lacks some columns
+    # a missing row counts from when it joined a bucket, missing columns from their change; if that is unknown, from the
+    # other of the two
     arrivals = joined or changed if lacks_row else changed or joined
     return min(arrivals, default=row.arrival)

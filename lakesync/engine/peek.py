@@ -50,6 +50,7 @@ class _PeekCursor(NamedTuple):
     """The newest arrival when the pages began; None after the last page."""
 
     def text(self) -> str:
+        """Return the cursor as `_CURSOR` describes it."""
         rest = "" if self.until is None else f"-{self.base - NO_BASE}-{self.until}"
         return f"{self.rules_version}-{self.after}{rest}"
 
@@ -116,9 +117,9 @@ def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
     """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
     sent = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after, cursor.after),))
     return Position(
-        cursor.after,
-        cursor.base,
-        until,
+        read_up_to=cursor.after,
+        base=cursor.base,
+        newest_at_start=until,
         resync=False,
         base_scope=0,
         old_keys=access.keys,

@@ -140,9 +140,8 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
         record = replace(record or unknown_client(pull.client_id, view.epoch, access.keys), may_hold_unknown_rows=True)
         position = restart_position(record, view.arrival, access)
     if request.knows_resync:
-        position = for_full_pull(
-            position
-        )  # such a client drops, at the end of all pages, the rows that it was not sent
+        # at the end of a full pull, such a client removes the rows that it was not sent
+        position = for_full_pull(position)
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
     if may_hold_unknown_rows and not request.knows_resync:  # a client that knows it accepts an INSERT of a row it has
         position = position._replace(may_hold_unknown_rows=True)
@@ -174,7 +173,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         return None
     if record is None:
         return 0 if reading.newest == 0 else None  # an empty gateway: a client that was sent nothing needs no record
-    if _with_sources(record, request, reading) != record:
+    if _reset_sources_on_restart(record, request, reading) != record:
         return None
     scope = record.scopes[-1] if record.scopes else None
     if scope is None or scope.first_cursor < 0 or not reading.access.same_as(scope):
@@ -217,8 +216,8 @@ def remember_page(
     """
     client_id = request.pull.client_id
     latest = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
-    # `others`: the client may also have a connection with other claims, whose process must know of this page's claims
-    others = latest is not None and has_other_access(latest, reading.access)
+    # The client may also have a connection with other claims. Its process must know of the claims of this page.
+    has_other_connection = latest is not None and has_other_access(latest, reading.access)
     if latest is not None and (
         _sent_state(latest) != _sent_state(reading.record)
         or (ends_scope(latest, reading.access) and commit.arrival > reading.newest)
@@ -245,9 +244,9 @@ def remember_page(
         record, cursor = _after_page(record, request, reading)
     else:
         record, cursor = _after_empty_page(record, request, reading)
-    if reading.page.deltas or others:
+    if reading.page.deltas or has_other_connection:
         announce_other_connection(commit, record, live=request.live)
-    commit.put_client(_with_sources(record, request, reading))
+    commit.put_client(_reset_sources_on_restart(record, request, reading))
     return reading.with_cursor(cursor)
 
 
@@ -279,7 +278,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
         record = with_scope(record, reading.access, reading.newest)
         # what cursor 0 means until the client sends another one; `pages_sent` -1: the client may have more than that
         record = with_page(
-            record, replace(_page(record, 0, position, position.read_up_to, position.rescan), pages_sent=-1)
+            record, replace(_page_for_cursor(record, 0, position, position.read_up_to, position.rescan), pages_sent=-1)
         )
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
@@ -340,7 +339,7 @@ def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, acce
     commit.put_client(record)
 
 
-def _with_sources(record: ClientRecord, request: PullRequest, reading: Reading) -> ClientRecord:
+def _reset_sources_on_restart(record: ClientRecord, request: PullRequest, reading: Reading) -> ClientRecord:
     """Return the record without its positions in sources if the client starts again, otherwise as it is.
 
     A source is a database from which clients pull beside the gateway's feed. A client that starts again may have lost
@@ -386,10 +385,9 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
         record = replace(
             record, confirmed_cursor=0 if position.base == NO_BASE and position.read_up_to == 0 else reading.since
         )
-        if (
-            record.confirmed_cursor == 0
-        ):  # the client starts from cursor 0; store what 0 means until it sends another cursor
-            start = _page(record, 0, position, position.read_up_to, position.rescan)
+        if record.confirmed_cursor == 0:
+            # the client starts from cursor 0; store what 0 means until it sends another cursor
+            start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
             record = with_page(record, replace(start, pages_sent=-1))
     if reading.complete:
         record, cursor = with_complete_cursor(record, reading.newest)
@@ -398,7 +396,8 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
         record, page.read_up_to, above=reading.since if reading.since > page.read_up_to else 0
     )
     return with_page(
-        replace(record, last_sent_cursor=cursor), _page(record, cursor, position, page.read_up_to, page.rescan)
+        replace(record, last_sent_cursor=cursor),
+        _page_for_cursor(record, cursor, position, page.read_up_to, page.rescan),
     ), cursor
 
 
@@ -418,7 +417,7 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     if not reading.complete:
         record = replace(record, confirmed_cursor=since if request.confirmed else record.confirmed_cursor)
         return with_page(
-            record, _page(record, since, reading.position, reading.page.read_up_to, reading.page.rescan)
+            record, _page_for_cursor(record, since, reading.position, reading.page.read_up_to, reading.page.rescan)
         ), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
@@ -431,7 +430,7 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     return record, cursor
 
 
-def _page(
+def _page_for_cursor(
     record: ClientRecord, cursor: int, position: Position, after: int, rescan: tuple[tuple[int, int], ...]
 ) -> Page:
     """Return what a cursor means: the feed was read from the position `position` up to `after`, except for `rescan`.

@@ -119,8 +119,9 @@ def commit_push(
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
     known_cursor = _proven_cursor(record, request.known_cursor, access, commit.arrival)
     proven = _with_proven_cursor(record, known_cursor)
+    # without a cursor that the request proves, the client may have been sent broadcasts that are not recorded
     with_sent = proven if known_cursor is not None else with_possible_broadcasts(proven, commit.arrival)
-    before = _certain_cursor(commit, with_sent, access)
+    certain = _certain_cursor(commit, with_sent, access)
     sender_is_current = False  # whether the client need not be sent anything about the rows that it pushes
     sender = Sender(push.client_id, access.keys, reindexed=access.sees_by_values is None)
     if new.deltas:
@@ -143,14 +144,16 @@ def commit_push(
         sender_is_current = sender_is_current and not must_send
     is_stored = proven is record  # whether the stored record has the client's cursor already
     record = replace(record, has_pushed=True)
-    cursor = before.cursor
-    if before.is_complete and new.deltas and sender_is_current:  # it lacks nothing, so its cursor moves to its own push
+    cursor = certain.cursor
+    if (
+        certain.is_complete and new.deltas and sender_is_current
+    ):  # it lacks nothing, so its cursor moves to its own push
         # a cursor that is only proven by this request is not stored: the response may be lost
         confirmed_cursor = arrival if is_stored else record.confirmed_cursor
         record = replace(record, confirmed_cursor=confirmed_cursor, last_sent_cursor=arrival)
         cursor = arrival
-    elif before.doubted is not None:  # its next pulls return again what it may not have received
-        record, cursor = with_cursor_in_doubt(record, before.doubted, commit.arrival, max_sent(with_sent.scopes))
+    elif certain.doubted is not None:  # its next pulls return again what it may not have received
+        record, cursor = with_cursor_in_doubt(record, certain.doubted, commit.arrival, max_sent(with_sent.scopes))
     if new.deltas or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
         if has_other_access(record, access):
             announce_other_connection(commit, record, live=False)
@@ -190,7 +193,7 @@ class _NewDeltas(NamedTuple):
     """Their rows before the push; rows that do not exist yet are absent."""
 
 
-_NOTHING = _NewDeltas([], PushRows({}, (), 0), {})
+_NO_NEW_DELTAS = _NewDeltas([], PushRows({}, (), 0), {})
 
 
 def _check_new(
@@ -207,7 +210,7 @@ def _check_new(
     not_repeated = _not_repeated(commit, request)
     new = commit.filter_erased(not_repeated)  # the same list if nothing is erased; else with other objects for those
     if not new:
-        return _NOTHING
+        return _NO_NEW_DELTAS
     to_check: Sequence[RowDelta] = []
     if not request.already_accepted:  # accepted deltas stay accepted, whatever rules are active since
         pairs = zip(new, not_repeated, strict=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lakesync.engine.explanation import moment
+from lakesync.engine.explanation import iso_time
 from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, shortened
 from lakesync.model.hlc import start_of
 from lakesync.model.schema import is_identifier
@@ -41,7 +41,7 @@ class RejectedDelta(msgspec.Struct, frozen=True, rename="camel"):
     def sentence(self) -> str:
         """The rejection as a sentence for an operator who asked about the row."""
         return (
-            f"a push of {self.client_id!r} that changed it was rejected at {moment(self.at_ms)}: "
+            f"a push of {self.client_id!r} that changed it was rejected at {iso_time(self.at_ms)}: "
             f"{self.code}: {self.message}"
         )
 

@@ -69,7 +69,7 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
     return SourcePosition(source)
 
 
-def resolve(record: ClientRecord | None, since: int) -> int:
+def feed_cursor(record: ClientRecord | None, since: int) -> int:
     """Return the cursor of the gateway's feed that a client's cursor stands for; the cursor itself, if it is no mark.
 
     A number that was sent as a cursor of the feed, too, is taken for that.
@@ -124,7 +124,7 @@ def page_start(
         newest: returns the newest position of the source, None if it is empty; called if rules or claims are new.
     """
     position = _in_access_period(position_in(record, source), rules, claims, newest)
-    cursor = resolve(record, since)
+    cursor = feed_cursor(record, since)
     if cursor < MIN_CURSOR:
         return PageStart(position, cursor, position.pass_position)
     position = with_confirmation(record, position, since)
@@ -160,9 +160,8 @@ def after_page(
     if start.cursor < MIN_CURSOR:
         return replace(position, pass_position=page_end if has_more else None), start.cursor
     if not tables:  # an empty page needs no mark: if the response is lost, the client misses nothing
-        if (
-            start.after == position.confirmed
-        ):  # the client has all pages before this one, so it has everything up to here
+        # if the page began at the confirmed position, the client has everything up to the page's end
+        if start.after == position.confirmed:
             return replace(position, confirmed=page_end, pending=None, pass_position=None), since
         return replace(position, pending=None, pass_position=page_end if has_more else None), since
     attempts = position.pending.attempts + 1 if position.pending is not None else 1

@@ -58,7 +58,7 @@ class SourcePage(NamedTuple):
     deltas: list[RowDelta]
     end: Position | None
     """The position in the source at which the page ends; None if the source is empty."""
-    more: bool
+    has_more: bool
     """Whether the source may have more after it."""
 
     @property
@@ -82,21 +82,21 @@ def read_source(
         AdapterError: the source cannot be read.
     """
     deltas: list[RowDelta] = []
-    at, more, chunks = after, True, 0
-    while more and len(deltas) < limit and chunks < _MAX_CHUNKS:
-        chunk = adapter.query_deltas_since(DeltaQuery(after=at, limit=_CHUNK))
+    reached, has_more, chunks = after, True, 0
+    while has_more and len(deltas) < limit and chunks < _MAX_CHUNKS:
+        chunk = adapter.query_deltas_since(DeltaQuery(after=reached, limit=_CHUNK))
         chunks += 1
-        more = chunk.end is not None
+        has_more = chunk.end is not None
         if not chunk.deltas:
             break
         last = position_of(chunk.deltas[-1], "arrival")
         for latest, history in _rows(adapter, chunk.deltas, last):
             if len(deltas) >= limit:
-                return SourcePage(deltas, at, more=True)
+                return SourcePage(deltas, reached, has_more=True)
             deltas += _deltas_for(history, access_periods)
-            at = latest
-        at = last
-    return SourcePage(deltas, at, more)
+            reached = latest
+        reached = last
+    return SourcePage(deltas, reached, has_more)
 
 
 class _History(NamedTuple):
@@ -115,7 +115,7 @@ def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position
     for table, group in groupby(sorted({stored.delta.key for stored in chunk}), key=lambda key: key[0]):
         histories: dict[str, list[StoredDelta]] = {}
         query = DeltaQuery(tables=(table,), rows=tuple(row_id for _, row_id in group))
-        for stored in _all(adapter, query):
+        for stored in _all_pages(adapter, query):
             histories.setdefault(stored.delta.row_id, []).append(stored)
         for row_id, deltas in histories.items():
             latest = position_of(deltas[-1], "arrival")
@@ -124,7 +124,7 @@ def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position
     return sorted(rows, key=lambda each: each[0])
 
 
-def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
+def _all_pages(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
     """Yield the deltas of all pages of a query."""
     while True:
         page = adapter.query_deltas_since(query)
@@ -244,7 +244,7 @@ class Sources:
         """
         with self._lock:
             if self._adapters.pop(name, None) is None:
-                raise self._unknown(name)
+                raise self._unknown_source(name)
 
     def names(self) -> list[str]:
         """Return the names of the sources, sorted."""
@@ -272,7 +272,7 @@ class Sources:
         with self._lock:
             adapter = self._adapters.get(source)
             if adapter is None:
-                raise self._unknown(source)
+                raise self._unknown_source(source)
             if self._is_closed:
                 raise StagingUnavailableError(f"gateway {self._gateway_id!r} is closed: open it again")
             if self._pool is None:
@@ -299,7 +299,7 @@ class Sources:
         record = current_record(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
             return pulling.read_page(view, request, self._rules)
-        since = positions.resolve(record, pull.since_hlc)
+        since = positions.feed_cursor(record, pull.since_hlc)
         own = replace(pull, since_hlc=since, source=None)
         reading = pulling.read_page(view, request._replace(pull=own), self._rules)
         if not reading.position.resync:  # a client that starts again loses its positions in the commit of its page
@@ -335,9 +335,11 @@ class Sources:
         rules = config.rules or all_rows_rules()
         start = positions.page_start(record, source, pull.since_hlc, rules, claims_read, adapter.newest_position)
         page = read_source(adapter, start.after, start.position.access_periods, pull.max_deltas)
-        known, cursor = positions.after_page(start, record, pull.since_hlc, page.end, page.tables, has_more=page.more)
+        position, cursor = positions.after_page(
+            start, record, pull.since_hlc, page.end, page.tables, has_more=page.has_more
+        )
         before = positions.position_in(record, source)
-        if record is None or known != before:  # the position changed, and is stored before the response is sent
+        if record is None or position != before:  # the position changed, and is stored before the response is sent
             now = self._wall()
             stored_cursor = self._store.submit(
                 self._gateway_id, lambda commit: _store_position(commit, before, start, pull, page, now, live=live)
@@ -345,7 +347,7 @@ class Sources:
             if stored_cursor is None:
                 return None
             cursor = stored_cursor
-        return SyncResponse(tuple(page.deltas), cursor, page.more)
+        return SyncResponse(tuple(page.deltas), cursor, page.has_more)
 
     def _update_positions(self, pull: SyncPull, record: ClientRecord) -> None:
         """Store what the cursor of a pull from the gateway's own feed confirms about sources.
@@ -367,7 +369,7 @@ class Sources:
 
         self._store.submit(self._gateway_id, confirm).add_done_callback(_log_failure)
 
-    def _unknown(self, name: str) -> NotFoundError:
+    def _unknown_source(self, name: str) -> NotFoundError:
         """Return the error for a name that no source has; call it with the lock held."""
         known = ", ".join(sorted(self._adapters)) or "none"
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
@@ -403,10 +405,12 @@ def _store_position(
     record = current_record(commit.client(pull.client_id), commit.epoch)
     if positions.position_in(record, start.position.source) != before:
         return None
-    known, cursor = positions.after_page(start, record, pull.since_hlc, page.end, page.tables, has_more=page.more)
+    position, cursor = positions.after_page(
+        start, record, pull.since_hlc, page.end, page.tables, has_more=page.has_more
+    )
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
     confirmed = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
-    commit.put_client(positions.with_position(confirmed, known))
+    commit.put_client(positions.with_position(confirmed, position))
     if page.deltas:
         announce_other_connection(commit, record, live=live)
     return cursor

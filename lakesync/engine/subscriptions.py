@@ -56,7 +56,7 @@ class Subscription(NamedTuple):
     one. `rules.keys.prefixes_of` returns the prefixes of a key."""
 
 
-_NOTHING = Subscription()
+_NO_BUCKETS = Subscription()
 """No bucket keys."""
 
 
@@ -77,7 +77,7 @@ class SubscriptionState:
     """Whether these clients were sent pages with other claims since, on other connections; see `ScanResult`."""
     access: Access | None = None
     """What they could see when they got the cursor; None until `subscribe` computes it."""
-    subscription: Subscription = _NOTHING
+    subscription: Subscription = _NO_BUCKETS
     """All bucket keys that concerned them since they subscribed. Earlier keys stay, because a row that they have may
     leave a bucket that they saw then."""
     knows_resync: bool = False
@@ -92,7 +92,7 @@ class SubscriptionState:
         """Return a value that is equal for states whose subscribers get the same broadcasts."""
         access = self.access
         if access is None:
-            return (self.cursor, self.limit, self.has_more, None, self.subscription, *self._kind)
+            return (self.cursor, self.limit, self.has_more, None, self.subscription, *self._flags)
         # Bucket keys contain the claims that they allow, so equal keys suffice. Claims must be compared for keys that
         # may come into use, and during a re-index, when rows are decided by claims instead of keys.
         claims = (
@@ -101,10 +101,10 @@ class SubscriptionState:
             else b""
         )
         keys = (access.rules_version, access.keys, claims)
-        return (self.cursor, self.limit, self.has_more, keys, self.subscription, *self._kind)
+        return (self.cursor, self.limit, self.has_more, keys, self.subscription, *self._flags)
 
     @property
-    def _kind(self) -> tuple[bool, ...]:
+    def _flags(self) -> tuple[bool, ...]:
         """The flags, which `value` contains."""
         return (self.may_hold_unknown_rows, self.knows_resync, self.has_not_pulled, self.has_other_claims)
 
@@ -335,9 +335,9 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
     # stores only its latest writers. So the period from the cursor until now counts as one in which they saw the keys.
     visible = (SentPeriod(state.cursor, 0, newest),)
     return Position(
-        state.cursor,
-        state.cursor,
-        newest,
+        read_up_to=state.cursor,
+        base=state.cursor,
+        newest_at_start=newest,
         resync=False,
         base_scope=0,
         old_keys=keys,
@@ -376,7 +376,7 @@ def _scan_group(
     with_own_changes = group.with_own_changes.union(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
-    # clients that other processes sent pages under other claims, without a delivered notice
+    # clients to which other processes may have sent pages under other claims, and whose notice has not arrived here yet
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
     with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims

@@ -87,7 +87,7 @@ class ShardedGateway(SyncGateway):
         self._vectors = Vectors(gateway_id, store.default_store, wall)
 
     @property
-    def _main(self) -> ShardGateway:
+    def _default_shard(self) -> ShardGateway:
         """The gateway of the default shard."""
         return self._parts[self._shards.default]
 
@@ -190,7 +190,7 @@ class ShardedGateway(SyncGateway):
         """
         parsed = parse_schema(schema)
         self._parts[self._shards.of(parsed.table)].check_names(parsed)
-        version = self._main.register_schema(parsed)
+        version = self._default_shard.register_schema(parsed)
         self._align_schemas()
         return version
 
@@ -198,7 +198,7 @@ class ShardedGateway(SyncGateway):
         """Like `SyncGateway.retire_schema`, in every shard. A repeat completes a call that failed in another shard."""
         retired = self.config().retired.get(table)
         if retired is None or not any(table in part.config().schemas for part in self._others()):
-            retired = self._main.retire_schema(table)
+            retired = self._default_shard.retire_schema(table)
         self._align_schemas()
         return retired
 
@@ -209,7 +209,7 @@ class ShardedGateway(SyncGateway):
 
     def set_rules(self, rules: SyncRules) -> int:
         """Like `SyncGateway.set_rules`, in every shard."""
-        version = self._main.set_rules(rules)
+        version = self._default_shard.set_rules(rules)
         for part in self._others():
             part.set_rules(rules)
         return version
@@ -340,18 +340,18 @@ def explain(
 def _in_shards(
     names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, TrackedCursor]]
 ) -> Steps[list[dict[str, TrackedCursor]]]:
-    """Return the position of each client in each of the named shards, by shard name.
+    """Return what this process knows of each client's cursor in each of the named shards, by shard name.
 
     Args:
         names: the shards' names.
         vectors: resolves client cursors.
-        clients: client id, and position with cursors of the sharded gateway.
+        clients: client id, and what this process knows of the client, with cursors of the sharded gateway.
     """
     # by shard name; None for a cursor that is 0, None or unknown
-    sent: list[dict[str, int] | None] = yield vectors.submit_parts(
+    sent: list[dict[str, int] | None] = yield vectors.submit_vectors(
         [(client, tracked.cursor) for client, tracked in clients]
     )
-    confirmed: list[dict[str, int] | None] = yield vectors.submit_parts(
+    confirmed: list[dict[str, int] | None] = yield vectors.submit_vectors(
         [(client, tracked.confirmed) for client, tracked in clients]
     )
     return [
@@ -363,11 +363,11 @@ def _in_shards(
 def _cursor_in_shard(
     name: str, tracked: TrackedCursor, sent: dict[str, int] | None, confirmed: dict[str, int] | None
 ) -> TrackedCursor:
-    """Return a client's position in one shard.
+    """Return what this process knows of a client's cursor in one shard.
 
     Args:
         name: the shard's name.
-        tracked: the client's position, with cursors of the sharded gateway.
+        tracked: the same for the sharded gateway.
         sent: the cursor in each shard that `tracked.cursor` stands for; None if it has no such cursors.
         confirmed: the same for `tracked.confirmed`.
     """

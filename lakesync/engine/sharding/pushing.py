@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 
 from lakesync.engine.pushing import CheckedPush
-from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, begin, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, mark_running, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
@@ -78,7 +78,7 @@ def push(
         )
         result = yield from of_shard(name, pushing)
         if not cursors:
-            begin(outcome)
+            mark_running(outcome)
         cursors[name] = result.server_hlc
         crash_point("sharding.after_part")
     empty = SyncPush(client_id, ())

@@ -54,7 +54,7 @@ def of_shard(name: str, future: Future[T]) -> Steps[T]:
     return result
 
 
-def begin(outcome: Future[Any]) -> bool:
+def mark_running(outcome: Future[Any]) -> bool:
     """Mark a future as running, so that it can no longer be cancelled; return False if it was cancelled."""
     return not outcome.cancelled() and (outcome.running() or outcome.set_running_or_notify_cancel())
 
@@ -65,7 +65,8 @@ def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
     Args:
         steps: the generator.
         outcome: the future to complete with the result; None creates one. It can be cancelled until a step calls
-            `begin`. The pending future is then cancelled too, and its `CancelledError` is thrown into the generator.
+            `mark_running`. The pending future is then cancelled too, and its `CancelledError` is thrown into the
+            generator.
 
     Returns:
         The future of what the generator returns or raises.
@@ -78,10 +79,10 @@ def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
         try:
             pending = step()
         except StopIteration as end:
-            if begin(target):
+            if mark_running(target):
                 target.set_result(end.value)
         except BaseException as error:
-            if begin(target):
+            if mark_running(target):
                 target.set_exception(error)
         else:
             pending.add_done_callback(resume)

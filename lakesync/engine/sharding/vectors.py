@@ -132,7 +132,7 @@ class Vectors:
 
         return self._store.submit(self._gateway_id, create)
 
-    def submit_parts(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
+    def submit_vectors(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
         """Return the vectors that clients' cursors stand for; nothing is stored.
 
         Args:
@@ -296,7 +296,7 @@ def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
         cursor: the cursor, as the client sent it.
     """
     record = current_record(view.client(client_id), view.epoch)
-    feed_cursor = sources.resolve(record, cursor)
+    feed_cursor = sources.feed_cursor(record, cursor)
     vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)
     may_be_broadcast = vector is None and feed_cursor % ARRIVAL_STEP == BROADCAST_OFFSET
     parts = view.shared_cursor(feed_cursor) if may_be_broadcast else None
