@@ -281,7 +281,8 @@ def apply(
 def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, known_cursor: int) -> bool:
     """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
-    Such a client must be sent a DELETE of a row that it may not see, or that was deleted since.
+    Such a client must be sent a DELETE of a row that it may not see. The same holds for a row of which a DELETE by
+    another client covers one of the deltas: the client has the columns of that delta again.
 
     Args:
         commit: the open transaction that stores the push.
@@ -293,12 +294,16 @@ def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender
         Whether there is such a row, so that the client must be sent a DELETE.
     """
     allowed = frozenset(sender.keys)
-    latest = {delta.key: delta for delta in deltas}
-    stamps = {key: delta.stamp for key, delta in latest.items() if delta.op != "DELETE"}
+    oldest: dict[RowKey, Stamp] = {}  # the least stamp of each row's deltas since the client deleted the row itself
+    for delta in deltas:
+        if delta.op == "DELETE":
+            oldest.pop(delta.key, None)
+        else:
+            oldest[delta.key] = min(oldest.get(delta.key, delta.stamp), delta.stamp)
     hidden_or_deleted = [
         row
-        for row in commit.rows(stamps.keys()).values()
-        if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and stamps[row.key] <= row.state.tombstone)
+        for row in commit.rows(oldest.keys()).values()
+        if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and oldest[row.key] <= row.state.tombstone)
     ]
     # a client that retries the same push again and again causes one move of each row, not one for each retry
     unmarked = [row for row in hidden_or_deleted if not _is_astray(row, sender.client_id, known_cursor)]
