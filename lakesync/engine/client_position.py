@@ -113,7 +113,7 @@ def position_at(
     # `feed_cursor`: the client's cursor may be that of a page of a source (a database beside the gateway's feed)
     position = locate(with_sent, feed_cursor(known, cursor), view.arrival, access)
     if position is None:
-        known = known or unknown_client(client_id, view.epoch, access.keys)
+        known = known or unknown_client(client_id, view.epoch, access.keys, view.arrival)
         position = restart_position(known, view.arrival, access)
     if tracked.knows_resync:
         return for_full_pull(position)

@@ -137,7 +137,8 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
                 f"the cursor {pull.since_hlc} is not one of this gateway's: "
                 "pull again from 0, keeping what was not pushed yet"
             )
-        record = replace(record or unknown_client(pull.client_id, view.epoch, access.keys), may_hold_unknown_rows=True)
+        record = record or unknown_client(pull.client_id, view.epoch, access.keys, view.arrival)
+        record = replace(record, may_hold_unknown_rows=True)
         position = restart_position(record, view.arrival, access)
     if request.knows_resync:
         # at the end of a full pull, such a client removes the rows that it was not sent

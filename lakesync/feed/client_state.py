@@ -162,17 +162,19 @@ def cursors_belong_to(record: ClientRecord, access: Access) -> bool:
     return scope is not None and scope.first_cursor >= 0 and access.same_as(scope)
 
 
-def unknown_client(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
+def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: int = _NO_END) -> ClientRecord:
     """Return a record for a client that was seen before, while nothing is stored about it in this epoch.
 
-    It may have any row that was ever under the keys, and rows that the gateway never knew.
+    It may have any row that was under the keys by then, and rows that the gateway never knew.
 
     Args:
         client_id: the client's id.
         epoch: the store's epoch.
         keys: the bucket keys under which it may have been sent rows.
+        sent_up_to: the newest arrival, if the client is seen for the first time in this epoch: later rows are recorded
+            when they are sent. By default it is unknown until when it was sent rows under the keys.
     """
-    past = tuple(PastKey(key, 0, _NO_END) for key in sorted(keys))
+    past = tuple(PastKey(key, 0, sent_up_to, sent_up_to) for key in sorted(keys))
     return ClientRecord(client_id, epoch, 0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 

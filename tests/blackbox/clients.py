@@ -50,7 +50,7 @@ class Client:
         self.last_hlc = 0
         self._fought: set[Key] = set()
         self.strange = False
-        """It sent a cursor that was never handed out, so the gateway cannot know which rows it could ever see."""
+        """It sent a cursor that was never handed out, so the gateway cannot know which rows it has."""
 
     @property
     def rows(self) -> dict[Key, Values]:

@@ -123,6 +123,11 @@ class Ledger:
                 new.append(each)
         return new
 
+    @property
+    def keys(self) -> set[Key]:
+        """Every row that was ever written."""
+        return set(self._of_row)
+
     def row(self, key: Key) -> Values | None:
         """A row as it is now."""
         if key not in self._rows:

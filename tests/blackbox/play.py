@@ -278,6 +278,7 @@ class Game(Exchange):
         client.cursor = odd
         request = {**client.pull_fields(), "maxDeltas": limit}
         client.asked_since_wiped = client.strange = True
+        client.ever_visible |= self.ledger.keys  # of these rows the gateway cannot know which it could see
         page = self._page(client, self._ask(client, request), request)
         if page is not None and (not page["deltas"] or not client.take(page)):
             client.cursor = before

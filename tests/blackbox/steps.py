@@ -129,6 +129,19 @@ def _written(random: Random, who: int, world: World, key: tuple[str, str] | None
     return [*(edit(random, who, world, key) for _ in range(random.choice([1, 1, 2, 4]))), ("push", who, "whole")]
 
 
+def _cursor_of_nobody(random: Random, who: int, world: World) -> list[Step]:
+    """A cursor that was never handed out, then other claims, and rows that only the first claims show."""
+    first, then = some_claims(random, world), some_claims(random, world)
+    steps: list[Step] = [("device", who, random.choice(world.devices))] if random.random() < 0.8 else []
+    steps += random.choice([[], _written(random, who + 1, world)])
+    steps += [("claims", who, first), *steps_of(random, "odd pull", who, world), ("claims", who, then)]
+    steps += [("pull", who, random.choice(world.limits), random.choice(FATES)) for _ in range(random.choice([1, 1, 2]))]
+    rows = [random.choice([*world.keys, _new_row(random)]) for _ in range(random.choice([1, 2, 4]))]
+    steps += [_set(random, who + 1, "INSERT", key, team=random.choice(first["team"] or ["a"])) for key in rows]
+    steps += [("push", who + 1, "whole"), *random.choice([[], [("wipe", who)], [("reload", who)]])]
+    return [*steps, ("pull", who, random.choice(world.limits), "whole")]
+
+
 def _started_again(random: Random, who: int, world: World) -> list[Step]:
     """Small pages of a client that starts again from 0, with its own and others' pushes between them."""
     steps: list[Step] = [("push", who, "whole"), ("pull", who, 1000, "whole"), *_written(random, who, world)]
@@ -379,6 +392,7 @@ _SCENARIOS: dict[str, Callable[[Random, int, World], list[Step]]] = {
     "between pages": _between_pages,
     "in doubt": _in_doubt,
     "start again": _started_again,
+    "cursor of nobody": _cursor_of_nobody,
     "return": _returned,
     "overwritten": _overwritten,
     "three scopes": _three_scopes,

@@ -453,6 +453,16 @@ CASES = {
         *TOKENS_IN_TURNS, edit(0, "INSERT", "notes/r2", team="c"), push(0),
         *NINE, edit(1, "UPDATE", "tasks/r1", team="c"), push(1),
     ),
+    "a row comes into a bucket that a client saw when it sent a cursor of nobody": case(
+        "stock stock", 1,
+        claims(0, team=["a", "c"]), ("odd pull", 0, "ahead", 1000), claims(0), pull(0),
+        edit(1, "INSERT", "notes/r1", team="c"), push(1), pull(0),
+    ),
+    "a restored client repeats a change that a DELETE covers, and a newer one": case(
+        "stock named", 1,
+        edit(0, "DELETE", "notes/r1"), edit(1, "UPDATE", "notes/r1", -25, team="b", x=2), push(0),
+        edit(1, "UPDATE", "notes/r1", 50, team="b"), pull(1), ("backup", 1), push(1), ("restore", 1),
+    ),
 }  # fmt: skip
 
 CASES_OF_PROCESSES = {
