@@ -291,7 +291,7 @@ def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender
         known_cursor: the newest cursor that the client certainly has.
 
     Returns:
-        Whether there is such a row, so that the client must be sent a DELETE.
+        Whether there is such a row, so that the client must be sent something.
     """
     allowed = frozenset(sender.keys)
     oldest: dict[RowKey, Stamp] = {}  # the least stamp of each row's deltas since the client deleted the row itself
@@ -300,15 +300,15 @@ def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender
             oldest.pop(delta.key, None)
         else:
             oldest[delta.key] = min(oldest.get(delta.key, delta.stamp), delta.stamp)
-    hidden_or_deleted = [
+    outdated = [
         row
         for row in commit.rows(oldest.keys()).values()
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and oldest[row.key] <= row.state.tombstone)
     ]
     # a client that retries the same push again and again causes one move of each row, not one for each retry
-    unmarked = [row for row in hidden_or_deleted if not _is_astray(row, sender.client_id, known_cursor)]
+    unmarked = [row for row in outdated if not _is_astray(row, sender.client_id, known_cursor)]
     mark_astray(commit, unmarked, sender.client_id)
-    return bool(hidden_or_deleted)
+    return bool(outdated)
 
 
 def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) -> None:
