@@ -111,7 +111,7 @@ class _RowEffect:
             self.copy_differs |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
 
     def _record_lost_columns(self, state: RowState, delta: RowDelta, lost: Iterable[str], row_arrival: int) -> None:
-        """Record the columns that a delta lost, to a tombstone or to another client's value.
+        """Record the columns that a delta lost, to a tombstone or to another value.
 
         Args:
             state: the row's state after the merge.
@@ -121,12 +121,14 @@ class _RowEffect:
         """
         for column in lost:
             cell = state.cells.get(column)
-            if cell is None:  # a tombstone covers the value, which the sender has in its copy
-                self.copy_differs = True
-            elif cell.origin.client_id != delta.client_id:
+            if cell is not None and cell.origin.client_id != delta.client_id:
                 # the value counts as changed now, so that the sender is sent it
                 state.touch((column,), row_arrival)
                 self.lost_to_others = True
+            else:
+                # A tombstone covers the value, or the sender's own earlier write is newer because its clock went back.
+                # The sender's copy has the value.
+                self.copy_differs = True
 
 
 def by_row(deltas: Sequence[RowDelta]) -> PushRows:

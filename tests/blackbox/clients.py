@@ -47,6 +47,8 @@ class Client:
         self.pushes: list[dict[str, Any]] = []
         """Requests that were made; the network may repeat them."""
         self.clock: dict[Key, int] = {}
+        self.stamps: set[tuple[Key, int]] = set()
+        """Every row and hlc of its edits: no two edits of a row have one stamp, even if its clock goes back."""
         self.last_hlc = 0
         self._fought: set[Key] = set()
         self.strange = False

@@ -138,6 +138,10 @@ class Game(Exchange):
                     self._cut(client)
                     self.now += 100
                     client.restore(self._backups[client.name])
+            case "clock":
+                if not isinstance(client, NamedClient):  # such a client stores its clock
+                    client.skew += detail[0]
+                    client.last_hlc, client.clock = 0, {}
             case "old pull":
                 for request in client.pulls[-detail[0] :][:1]:
                     self._page(client, self._ask(client, request), request)
@@ -175,6 +179,9 @@ class Game(Exchange):
         if op == "DELETE":
             values = {}
         hlc = max((self.now + client.skew) << 16, client.last_hlc, client.clock.get(key, -1) + 1)
+        while (key, hlc) in client.stamps:
+            hlc += 1
+        client.stamps.add((key, hlc))
         client.last_hlc = client.clock[key] = hlc
         delta: Delta = {
             "op": op,

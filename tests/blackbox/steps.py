@@ -51,6 +51,8 @@ def steps_of(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [(kind, who, some_claims(random, world), random.choice(world.limits))]
         case "rules":
             return [(kind, who, random.choice(world.rules))]
+        case "clock":
+            return [(kind, who, random.choice([-1000, -50, -5, 50]))]
         case "old pull" | "old push":
             return [(kind, who, random.randint(1, 4))]
         case "odd pull":

@@ -463,6 +463,11 @@ CASES = {
         edit(0, "DELETE", "notes/r1"), edit(1, "UPDATE", "notes/r1", -25, team="b", x=2), push(0),
         edit(1, "UPDATE", "notes/r1", 50, team="b"), pull(1), ("backup", 1), push(1), ("restore", 1),
     ),
+    "a client whose clock went back updates a row that it wrote before": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "notes/r1", team="a", x=1), push(0), pull(0), ("clock", 0, -50),
+        edit(0, "UPDATE", "notes/r1", x=2), push(0),
+    ),
 }  # fmt: skip
 
 CASES_OF_PROCESSES = {
