@@ -1,7 +1,8 @@
 """The sections of `lakesync.toml` that declare backends, combine them and move data between them.
 
 A backend stores *deltas* (changes of rows): it is an adapter, which is one database or object store, or it is composed
-of other backends.
+of other backends. A *mark* is the position up to which a backend has received deltas.
+
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the lake's own history: flows and migrations may read it, and a
 flow may write to it. `Config` contains the sections, and calls the checks that concern several of them.
@@ -146,7 +147,10 @@ class Backends(NamedTuple):
     migrations: Mapping[str, DeclaredMigration]
 
     def parts(self, name: str) -> list[tuple[str, str]]:
-        """Return `(setting, name)` of each backend that a backend is composed of; none for an adapter."""
+        """Return `(setting that names it, its name)` for each backend that a backend is composed of directly.
+
+        An adapter has no parts.
+        """
         if name in self.routes:
             routes = self.routes[name]
             by_table = [(f"routes.{name}.tables.{table}", part) for table, part in routes.tables.items()]
@@ -221,7 +225,7 @@ def _check_step_names(backends: Backends) -> None:
 
 
 def _names_in_settings(backends: Backends) -> Iterator[tuple[str, str, bool]]:
-    """Yield each setting that names a backend, the name, and whether `lake` is allowed there."""
+    """Yield `(setting, backend's name in it, whether it may be "lake")` for each setting that names a backend."""
     for name in (*backends.routes, *backends.fan_out, *backends.tiers):
         for setting, part in backends.parts(name):
             yield setting, part, False
@@ -314,7 +318,7 @@ def _row_writers(backends: Backends) -> Iterator[_RowWriter]:
         if not declared.rows:
             continue
         where = declared.where if isinstance(declared, DeclaredFlow) else ()
-        tables = frozenset(declared.tables) or None
+        tables = frozenset(declared.tables) or None  # without names, all tables
         for rows in _row_tables(backends, _RowTables(declared.to, tables, frozenset(), ())):
             if not backends.adapters[rows.adapter].startswith(_OBJECT_STORES):
                 yield _RowWriter(setting, frozenset(where), rows)
@@ -355,7 +359,7 @@ def _shared_table(first: _RowTables, second: _RowTables) -> str | None:
     """Return a table that both maintain, as part of a sentence; None if they share none."""
     if first.tables is None:
         first, second = second, first
-    if first.tables is None:
+    if first.tables is None:  # so are those of the second
         return "every table"
     shared = first.tables - second.excluded if second.tables is None else first.tables & second.tables
     return f"the table {min(shared)!r}" if shared else None

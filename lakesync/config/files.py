@@ -183,7 +183,7 @@ def _resolve(name: str, value: object, path: Path) -> object:
         path: the file; a reference to another file is relative to its folder.
 
     Raises:
-        ConfigurationError: the reference cannot be resolved, or the value is neither.
+        ConfigurationError: the reference cannot be resolved, or the value is neither a reference nor such a URL.
     """
     if name.endswith("uri") and str(value).startswith("file:///"):
         return value  # a location, not a reference to a file
@@ -195,7 +195,7 @@ def _resolve(name: str, value: object, path: Path) -> object:
 
 
 def _assignments(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the full name of each line that starts a table or assigns a value."""
+    """Yield `(line number, parts of the full name)` for each line that starts a table or assigns a value."""
     table: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         if match := _TABLE.fullmatch(line.rstrip("\r")):
@@ -206,7 +206,7 @@ def _assignments(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _key_parts(key: str) -> list[str]:
-    """Split a dotted TOML key, without quotes."""
+    """Split a dotted TOML key, and remove its quotes. `tomllib` parses it as a table for each part but the last."""
     try:
         nested: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:

@@ -1,7 +1,7 @@
 """Generates docs/configuration.md from the pydantic models of the settings.
 
-`python -m lakesync.config.reference` writes the page; a test compares it. A setting's description is the docstring
-below its field. A section's introduction is the docstring of its model.
+`python -m lakesync.config.reference` writes the page; a test checks that it is up to date. A setting's description is
+the docstring below its field. A section's introduction is the docstring of its model.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
 """The JSON Schema keyword that marks a setting as secret: it is never returned or logged, and encrypted when stored."""
 
 SERVER_FILE = "server-file"
-"""The JSON Schema `format` of a setting that names a file on the server. It is allowed only where references
-`file:PATH` are, because a client could read any file with it."""
+"""The JSON Schema `format` of a setting that names a file on the server. A client could read any file with it, so it is
+accepted only for files that the server also allows as references `file:PATH`."""
 
 
 class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,7 +70,7 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def urls(self) -> frozenset[str]:
-        """The settings that are HTTP URLs, whose hosts the server must allow."""
+        """The settings that are HTTP URLs. The server accepts only those whose hosts its configuration allows."""
         fields: dict[str, Any] = self.config_schema.get("properties", {})
         return frozenset(name for name, schema in fields.items() if schema.get("format") == "uri")
 
@@ -93,7 +93,7 @@ class ActionContext(NamedTuple):
 
 
 class ActionHandler(Protocol):
-    """Executes the actions of one connector. Its methods may be called by several threads.
+    """Executes the actions of one connector. Several threads may call its methods at the same time.
 
     An action may be tried again after a crash. So a handler passes `action.action_id` on as the external system's
     idempotency key or, if `context.attempt` is above 1, first checks whether the action was done.

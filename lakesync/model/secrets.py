@@ -1,8 +1,9 @@
 """Secrets: hides them in URIs and messages, reads those given as references, and creates private files for them.
 
-A reference is `env:NAME`, a variable, or `file:PATH`, a file. Configuration, adapters, connectors and assets call
-`without_password` and `read_reference`. The staging store on SQLite, and the commands that write to the data folder of
-`lakesync up`, create their files and folders here, because they contain customers' data or secrets.
+A *reference* in a setting names where the secret is: `env:NAME`, a variable, or `file:PATH`, a file. Configuration,
+adapters, connectors and assets call `without_password` and `read_reference`. The staging store on SQLite, and the
+commands that write to the data folder of `lakesync up`, create their files and folders here, because they contain
+customers' data or secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OPTION = re.compile(r"(?<=[?&])([^=&#]*)=([^&]*)")
 """A query option of a URI: name and value."""
 UMASK = stat.S_IRWXG | stat.S_IRWXO
 """The permissions of the group and of all other users. Every process that writes to the data folder sets them as its
-umask, so that files of libraries are private too."""
+umask, so that files that libraries create are private too."""
 
 
 def without_password(text: str) -> str:
@@ -44,7 +45,7 @@ def _masked(option: re.Match[str]) -> str:
 
 
 REFERENCE_PREFIXES = ("env:", "file:")
-"""The prefixes by which a reference is distinguished from a plain value."""
+"""The prefixes of references; a setting without them is a plain value."""
 
 
 def read_reference(what: str, reference: str, folder: Path) -> str:
@@ -74,7 +75,7 @@ def make_private_folder(folder: Path) -> None:
     """Create a folder, or make an existing one private.
 
     Raises:
-        OSError: it cannot be created, or belongs to another user.
+        OSError: the folder cannot be created, or belongs to another user.
     """
     folder.mkdir(0o700, parents=True, exist_ok=True)
     _remove_permissions(folder)

@@ -32,8 +32,8 @@ CLAIM_PREFIX = "jwt:"
 MAX_NAME_CHARS = 64
 """The most characters of a bucket's name."""
 MAX_OTHER_FILTERS = 3
-"""The most filters of a bucket that compare with a claim by another operator than `eq` or `in`. Each makes the bucket's
-keys longer."""
+"""The most filters of a bucket that compare with a claim by another operator than `eq` or `in`. Each makes the keys
+longer by which the gateway indexes the bucket's rows."""
 
 _OPERATORS = get_args(Operator)
 
@@ -179,7 +179,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def matches(rules: SyncRules, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
-    """Return whether a client may see a visible row.
+    """Return whether a client may see a row that is not deleted.
 
     Args:
         rules: the active rules.
@@ -198,7 +198,7 @@ def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
 
     Args:
         op: `eq` and `in` mean that the text is one of the operands, `neq` that it is none of them. The others compare
-            with the first operand only, as the reference (the TypeScript system) does.
+            with the first operand only, like the TypeScript system that this protocol comes from.
         text: the column's value, as `text_of` returns it.
         operands: what to compare with, as `operands_of` returns it.
     """
