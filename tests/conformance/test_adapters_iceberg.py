@@ -90,3 +90,17 @@ def test_iceberg_is_read_only_and_reports_a_missing_table(lake, tmp_path):
     with pytest.raises(AdapterError, match=r"other\.deltas"):
         everything(empty)
     empty.close()
+
+
+def test_iceberg_newest_position_is_found_beside_a_file_without_statistics(lake, tmp_path):
+    adapter, same = lake
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    table = catalog.load_table("lakesync.deltas")
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    oldest = to_arrow(everything(same, DeltaQuery())[:1])
+    table.append(oldest.append_column("day", pa.array([datetime(1970, 1, 1, tzinfo=UTC).date()])))
+    files_without = [each for each in table.inspect.files().to_pylist() if not each["upper_bounds"]]
+    catalog.close()
+    assert len(files_without) == 1
+    assert adapter.newest_position() == same.newest_position()

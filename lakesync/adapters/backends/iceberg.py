@@ -58,7 +58,7 @@ class IcebergDeltas:
             ConfigurationError: pyiceberg is not installed, or rejects the properties.
         """
         with extra("query", "Iceberg needs pyiceberg"):
-            from lakesync.wire.compat_pyiceberg import load_bounded
+            from lakesync.wire.compat_pyiceberg import load_bounded  # with timeouts
         parts = urlsplit(uri)
         try:
             properties = dict(parse_qsl(parts.query))
@@ -103,13 +103,17 @@ class IcebergDeltas:
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self) -> Position | None:
-        """Return the position after the last delta, reading only the files with the greatest arrival."""
+        """Return the last delta's position in arrival order, reading only the files that may contain that delta."""
         table = self._table()
-        segments = list(self._segments(table, DeltaQuery()))
-        latest = max((segment.high for segment in segments), default=0)
-        batches = [self._read(table, segment.source) for segment in segments if segment.high == latest]
-        ends = (last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches if len(batch))
-        return max(ends, default=None)
+        newest: Position | None = None
+        for segment in sorted(self._segments(table, DeltaQuery()), key=lambda segment: segment.high, reverse=True):
+            # `high` is only an upper bound: a file may have no statistics, or its last deltas may be deleted
+            if newest is not None and segment.high < newest.value:
+                break
+            if len(batch := self._read(table, segment.source)):
+                last = last_position(sort_unique(batch, "arrival"), "arrival")
+                newest = last if newest is None else max(newest, last)
+        return newest
 
     def close(self) -> None:
         """Close the catalog."""
@@ -140,9 +144,7 @@ class IcebergDeltas:
             row_filter = ice.And(row_filter, predicate(column, value))
         field = table.schema().find_field(query.order)
         for task in table.scan(row_filter=row_filter).plan_files():
-            segment = Segment(task, *_value_range(task, field.field_id))
-            if segment.overlaps(query):
-                yield segment
+            yield Segment(task, *_value_range(task, field.field_id))
 
     def _read(self, table: Table, task: FileScanTask) -> pa.Table:
         """Return a data file's deltas, from the cache if they were read with as many delete files.

@@ -138,7 +138,7 @@ class ObjectDeltas:
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self) -> Position | None:
-        """Return the position after the last delta, reading only the objects with the greatest arrival."""
+        """Return the last delta's position in arrival order, reading only the objects with the greatest arrival."""
         segments = list(self._segments(DeltaQuery()))
         latest = max((segment.high for segment in segments), default=0)
         batches = [self._read(segment.source) for segment in segments if segment.high == latest]
