@@ -218,7 +218,7 @@ def report_step(config: Config) -> dg.OpDefinition:
             for gateway, requests in due.items()
         ]
         if due:
-            state.forget_positions()
+            state.forget_positions()  # the cut points: the erasure has added deltas with later arrivals
             make_checkpoints(spark, store, state, config, uri)
         left = [each for result in results for each in result.left]
         if left:
@@ -275,7 +275,7 @@ def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.Op
 
 
 def tier_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each pair of tiers, in the pool of its moves.
+    """Create a step for each pair of tiers: a hot backend, and a cold one to which the pipeline moves old deltas.
 
     Args:
         config: the project's configuration, which declares the tiers.
@@ -283,7 +283,7 @@ def tier_steps(config: Config) -> list[dg.OpDefinition]:
     return [
         _backend_step(
             tier_key(name),
-            f"lakesync_tier_{name}",
+            f"lakesync_tier_{name}",  # the pool of these moves
             f"The deltas of both tiers of `{name}` without erased values.",
             partial(backend_erasures, config, (name,)),
         )
@@ -355,6 +355,7 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
             return {"past_forgotten": False}
         erase_landed(run.spark, requests, names)  # also rows of connectors that were removed
         name = landing_name(names) if table == "landing" else known_name(names)
+        # whether old snapshots were deleted
         return {"past_forgotten": drop_old_landings(run.spark, name, names)}
 
     description = f"The table `{table}` without the snapshots that have erased rows."

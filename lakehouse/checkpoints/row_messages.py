@@ -33,7 +33,7 @@ _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
 """Tags of a delta's other fields and of a column's in `lakesync.proto`; `hlc` is a fixed64, the others have lengths."""
 
 _NOTHING = pa.scalar(b"", pa.binary())
-"""An empty field, as protobuf omits default values."""
+"""An empty field, as protobuf omits default values; also the separator of fields, which have none."""
 _PLAIN = r'^[^"\\\x00-\x1f]*$'
 """Text without characters that JSON escapes."""
 
@@ -55,6 +55,7 @@ class _Cells(NamedTuple):
     """Name of the cell's column."""
     hlc: pa.Array
     client: pa.Array
+    """Client of the delta that wrote the cell. Its hlc and client are the *stamp* of the delta and of the cell."""
     delta_id: pa.Array
     width: Ints
     """Number of columns of the delta that wrote the cell."""
@@ -151,7 +152,8 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     begins = np.flatnonzero(~_same_stamp(cells))
     ends = np.append(begins[1:], len(cells.row))
     counts = ends - begins
-    # The first cell of a group is never the same delta as the cell before it. A further one begins another delta.
+    # A group's first cell always differs in its delta from the cell before it. If another cell of the group does too,
+    # several deltas have the group's stamp.
     is_mixed = np.add.reduceat(~_same_delta(cells), begins) > 1 if len(begins) else np.array([], bool)
     is_complete = ~is_mixed & (counts == cells.width[begins])
     first_cells = pa.array(begins)
@@ -169,6 +171,7 @@ def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas
     row = np.concatenate([deltas.row, rows])
     order = np.argsort(row, kind="stable")
     arrow_order = pa.array(order)
+    # A merge never leaves `_inserted` null in such a row; if it were, its stamp would be `NO_STAMP` as in `row_deltas`.
     hlc = pc.fill_null(pc.struct_field(inserted, "hlc"), 0)
     client = pc.fill_null(pc.struct_field(inserted, "client_id"), "")
     return _Deltas(

@@ -1,9 +1,10 @@
 """Computes the deltas that a gateway lacks from what a connector's polls have read, and updates the table `known`.
 
-A connector polls an external system. A poll first appends what it read, page by page, to the Iceberg table `landing`. A
-page is numbered by the hlc of its first row. The table `known` has the version of each row as of some page; the
-differences that later pages make are pushed to the gateway as deltas. Each polled table has a mark (`Mark`): the last
-page whose deltas the gateway has (`delivered`), and the last page that is contained in `known` (`known`).
+A connector polls an external system. A poll first appends what it read, page by page, to the Iceberg table `landing`:
+this append is a landing. A page is numbered by the hlc of its first row. The table `known` has the version of each row
+as of some page; the differences that later pages make are pushed to the gateway as deltas. Each polled table has a mark
+(`Mark`): the last page whose deltas the gateway has (`delivered`), and the last page that is contained in `known`
+(`known`).
 
 `LandedTables` is used by its subclass `LakeLanding` (`lakehouse.landing.polls`), which adds the polls, and by
 `Delivery` (`lakehouse.landing.delivery`), which pushes the deltas.
@@ -84,7 +85,7 @@ class LandedTables:
         self._tables = {table.name: table for table in tables}
         self._marks: dict[str, Mark] = {}
         self._plan()
-        # the last landing's number and `_landing_snapshot` are for the subclass `LakeLanding`, which adds a landing
+        # the last landing's number; the subclass `LakeLanding`, which adds landings, counts on from it
         self._number = max((file.landing for file in self._files), default=0)
         self._newest = max((file.highest_hlc for file in self._files), default=0)
 
@@ -108,7 +109,7 @@ class LandedTables:
         The frame has one partition, so that one task can push all deltas in order.
         """
         files = self._undelivered_files(table)
-        return self._undelivered(
+        return self._deltas_of_pages(
             self._landed(table), self._marks[table].delivered, self._newest, sum(file.rows for file in files)
         )
 
@@ -135,7 +136,7 @@ class LandedTables:
         first, last = min(first_page for first_page, _ in page_ranges), max(last_page for _, last_page in page_ranges)
         landed = LandedTable(table, self._identity(table), tuple(files), known=(), since=NO_PAGE)
         wanted = reduce(or_, (sf.col("page").between(first_page, last_page) for first_page, last_page in page_ranges))
-        return self._undelivered(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
+        return self._deltas_of_pages(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
     @lake_errors
     def record_delivered(self, table: str, page: int) -> None:
@@ -176,7 +177,7 @@ class LandedTables:
             self._marks[table] = record_mark(self._iceberg, table, mark._replace(known=mark.delivered))
             self._plan_known()
 
-    def _undelivered(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:
+    def _deltas_of_pages(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:
         """Return the deltas of the pages after `after` up to `through`, which have about `rows` landed rows."""
         # an even number of tasks, because two cores finish them together
         parts = 1 if rows <= _ONE_TASK_ROWS else 2 * -(-rows // (2 * _ROWS_PER_TASK))

@@ -23,13 +23,13 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 """Settings of every command's click context: help by `-h` too, and lines of at most 100 characters."""
 
 
-class PlainHelp:
-    """Mixin for help as plain text: importing rich, typer's default, takes longer than most commands run."""
+class ExamplesInHelp:
+    """Mixin that writes the examples of a help text on lines of their own. Click would join them to a paragraph."""
 
     epilog: str | None
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 click's signature
-        """Write the text after the options: a heading, then each example on a line of its own.
+        """Write the examples, which follow the options: a heading, then each example on a line of its own.
 
         Args:
             ctx: click's context, which is not used.
@@ -40,19 +40,19 @@ class PlainHelp:
             formatter.write(f"\n{heading}\n" + "".join(f"  {line}\n" for line in lines))
 
 
-class PlainCommand(PlainHelp, TyperCommand):
-    """A command with plain help."""
+class CommandWithExamples(ExamplesInHelp, TyperCommand):
+    """A command whose help may have examples."""
 
 
-class PlainGroup(PlainHelp, TyperGroup):
-    """A group of commands with plain help."""
+class GroupWithExamples(ExamplesInHelp, TyperGroup):
+    """A group of commands whose help may have examples."""
 
 
 class _App(typer.Typer):
-    """A typer app whose commands have plain help."""
+    """A typer app whose commands may have examples in their help."""
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
-        return super().command(name, cls=PlainCommand, **settings)
+        return super().command(name, cls=CommandWithExamples, **settings)
 
 
 def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typer:  # noqa: A002 typer's word
@@ -68,10 +68,10 @@ def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typ
     return _App(
         help=help,
         epilog=epilog,
-        cls=PlainGroup,
+        cls=GroupWithExamples,
         no_args_is_help=True,
         add_completion=False,
-        rich_markup_mode=None,
+        rich_markup_mode=None,  # plain text: importing rich, typer's default, takes longer than most commands run
         pretty_exceptions_enable=False,
         context_settings=CONTEXT,
     )
@@ -121,7 +121,7 @@ class LazyCommand(TyperCommand):
         return command
 
 
-class LazyGroup(PlainGroup):
+class LazyGroup(GroupWithExamples):
     """A group of lazy commands. Expected exceptions of commands become exit codes here."""
 
     entries: dict[str, CommandEntry] = {}  # noqa: RUF012 set by the subclass

@@ -37,7 +37,7 @@ from lakesync.staging.store import StagingStore, TransactionStore
 
 log = structlog.get_logger("flush")
 OnFailure = Callable[[str, int, Exception], None]
-"""Called when a job has failed permanently, with the table, the number of deltas of the flush, and the error."""
+"""Called when a job has failed permanently, with its table, its number of deltas, and the error."""
 
 
 class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,8 +59,7 @@ class Outlet(NamedTuple):
     queue: FlushQueue | None = None
     """Receives a job for each flushed table with a schema, to update its destination table.
 
-    With None, no jobs are queued. `with_queue_in` then adds a queue in the staging store, if the adapter has
-    destination tables.
+    None for no jobs, until `with_queue_in` adds a queue in the staging store for an adapter with destination tables.
     """
 
     @staticmethod

@@ -80,12 +80,12 @@ def begin_load(
     marks = require_marks(adapter)
     text = marks.read_mark(name)
     progress = read_follower_progress(adapter, name, selection)
-    row_columns = columns_of_tables(adapter, schemas)
+    row_columns = columns_of_tables(adapter, schemas)  # the columns that rows written from now on have
     load = Load(
         id=secrets.token_hex(8),
         parts=parts,
         until=dict(until),
-        by_batch=isinstance(adapter, ObjectDeltas),
+        by_batch=isinstance(adapter, ObjectDeltas),  # it stores a batch as one object, which only one part can write
         row_columns=row_columns,
     )
     if isinstance(adapter, Materialisable):
@@ -94,7 +94,7 @@ def begin_load(
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
-    # rows from before the load have the columns in the mark; if there are none, the parts write all rows
+    # Rows from before the load have the columns in the mark. If the follower had no deltas, there are no such rows.
     new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")

@@ -1,11 +1,16 @@
 """Lists, retries and drops the dead letters of a gateway or of an app, for `lakesync.cli.remote.dlq`.
 
-The dead letters of a gateway are in three places. `value`: the lake's table `rejected` has live values that do not fit
-their column. `destination`: the databases of a declared destination record tables that could not be written (suspended
-tables) and values that they reject. `work`: the gateway has updates of destination tables that failed. Those of an app
-(`edit`, `action`) are in the app's own database only, so no gateway is called for them.
+The dead letters of a gateway are in three places, by kind:
+
+- `value`: the lake's table `rejected` has live values that do not fit their column.
+- `destination`: the pipeline writes the databases of declared destinations. They record the tables that it could not
+  write (suspended tables), and the values that they rejected.
+- `work`: a gateway with `[flush] to_uri` updates destination tables itself. It has the updates that failed.
+
+Those of an app (`edit`, `action`) are in the app's own database only, so no gateway is called for them.
 
 A dead letter is a mapping with `id`, `kind`, `table`, `what`, `why` and `remedy`, as `lakesync dlq show` prints it.
+Some also have `rowIds` or `gateway`.
 
 In the path of a request, `{gateway}` is the gateway's id.
 """

@@ -208,11 +208,11 @@ class SyncCoordinator:
         return self._sync(None)
 
     def push_to_gateway(self) -> SyncReport:
-        """Push, without pulling. Raises as `sync_once` does."""
+        """Push, without pulling; also in a `pullOnly` client, like the reference. Raises as `sync_once` does."""
         return self._sync("pushOnly")
 
     def pull_from_gateway(self, source: str | None = None) -> int:
-        """Pull, without pushing. Raises as `sync_once` does.
+        """Pull, without pushing; also in a `pushOnly` client. Raises as `sync_once` does.
 
         Args:
             source: a named source, an adapter that the gateway serves beside its own feed; None for the own feed.
@@ -313,6 +313,7 @@ class SyncCoordinator:
 
     def notify_write(self) -> None:
         """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it."""
+        # A step would wait forever for a transaction that the app has open in this thread.
         if self.replica.store.queue_link is not None and not self.replica.app_blocks_this_thread():
             self.replica.step(lambda _: None)  # every step first records the app's writes as edits
         self.wake()
@@ -337,7 +338,8 @@ class SyncCoordinator:
         """Synchronise once.
 
         Args:
-            mode: restricts this synchronisation to pushing or pulling; None for the client's own mode, with actions.
+            mode: the mode of this synchronisation instead of the client's own, without actions; None for the client's
+                own, with actions.
             source: a named source to pull from; None for the gateway's own feed.
 
         Raises:
@@ -354,7 +356,7 @@ class SyncCoordinator:
                 session.discard_pending_request()
                 self.replica.core.reset_backoff()
                 if mode != "pushOnly":
-                    session.request_pull(source)
+                    session.request_pull(source)  # a `pushOnly` client ignores it
                 session.send_all(result, lambda: session.is_cancelled)
                 if mode is None and not session.is_cancelled:
                     self.actions.clear_delays()

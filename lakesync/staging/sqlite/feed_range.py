@@ -33,11 +33,12 @@ _UNDECIDED_CHARACTER = chr(_UNDECIDED)
 """The same as a character: the statement returns one character for each entry."""
 
 _JOINED = """
-SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
+SELECT max(changed), group_concat(char(to_send), ''),
+    cast(group_concat(iif(to_send, spelled, NULL), x'00') AS BLOB){keys}
 FROM ({entries})"""
-"""SQL: the result of a range, over rows (`changed`, encoded row, `kind`, row key) of the inner query. `kind` is a
-count: the number of deltas to send of an entry's row, or `_UNDECIDED`. The inner query has a LIMIT, because SQLite
-would merge it into the outer one otherwise, and compute `kind` twice."""
+"""SQL: the result of a range, over rows (`changed`, encoded row, `to_send`, row key) of the inner query. `to_send` is
+the number of deltas to send of an entry's row, or `_UNDECIDED`. The inner query has a LIMIT, because SQLite would merge
+it into the outer one otherwise, and compute `to_send` twice."""
 _KEYS = ", json_group_array(json_array(table_name, row_id))"
 """SQL: the row keys of all entries, as a further column."""
 _ROW = "LEFT JOIN row_state r ON r.number = e.number"
@@ -49,7 +50,9 @@ _PART = "e.changed > :since AND e.changed <= :until ORDER BY e.changed, e.number
 
 # Parameters of the statements below:
 #   `:since`, `:until`: the range has the entries with `:since < e.changed <= :until`.
-#   `:base`, `:known_from`, `:writer`: the fields of `Reader`.
+#   `:base`: the arrival at which the reader had exactly what it could see; -1 if it had nothing.
+#   `:known_from`: the arrival from which a row must store all writers, so that it shows whether the reader is one.
+#   `:writer`: the reader's client id, encoded as in `r.writers`.
 #   `:bucket_0` and so on: the numbers of the bucket keys to read; `:own` is the one of `RangeBuckets.own`.
 #   `:limit`: about how many entries to read. Under several bucket keys, each has a `:share` of it.
 # Columns of an entry `e` are the fields of `records.Entry`: `e.since` is the arrival at which the row last joined the
@@ -70,34 +73,35 @@ _NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED})"
 
 _OF_ONE = f"""
 SELECT e.changed, r.spelled,
-    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS kind{{key}}
+    CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS to_send{{key}}
 FROM entry e {_ROW} WHERE e.bucket = :bucket_0 AND {_PART} LIMIT :limit"""
 """SQL: the entries of one bucket key, each of which decides about its row alone."""
 
-_LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
-"""What one entry of a row says; the greatest of a row's entries decides. `_LATER`: the row is sent at a later entry.
-`_HAD`: the reader may have the row, from its base or from an entry up to `:since`, where it has read before. `_INSIDE`:
-the reader may see the row. `_OWN`: a change for the reader alone."""
+_ELSEWHERE, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
+"""What one entry of a row says; the greatest of a row's entries decides. `_ELSEWHERE`: the row is sent at this entry
+instead; of entries with the same `changed`, at the one with the lowest bucket number. `_HAD`: the reader may have the
+row, from its base or from an entry up to `:since`, where it has read before. `_INSIDE`: the reader may see the row.
+`_OWN`: a change for the reader alone."""
 _OF_SEVERAL = f"""
 SELECT p.changed, r.spelled,
     CASE (
         SELECT max(CASE
-            WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_LATER}
+            WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_ELSEWHERE}
             WHEN e.bucket = :own THEN {_OWN}
             WHEN {_MAY_HAVE_HAD} OR e.changed <= :since AND (e.inside OR e.changed > :base) THEN {_HAD}
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
-    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED} END
-    AS kind{{key}}
+    ) WHEN {_ELSEWHERE} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED} END
+    AS to_send{{key}}
 FROM (
     SELECT e.bucket, e.number, e.changed FROM entry e WHERE e.bucket IN ({{buckets}}) AND {_PART}, e.bucket LIMIT -1
 ) p {_ROW.replace("e.", "p.")} LIMIT -1"""
 """SQL: the entries (p) of several bucket keys; all entries (e) of a row under these keys decide about it.
 
-If the greatest says `_LATER`, nothing is sent at this entry. If it says `_INSIDE`, the reader may see the row and never
-had it, so it lacks all of it. If all say 0, the row is outside of all keys, and the reader never had it. The others,
-`_HAD` and `_OWN`, need a decision by `feed.row_presence`."""
+If the greatest says `_ELSEWHERE`, nothing is sent at this entry. If it says `_INSIDE`, the reader may see the row and
+never had it, so it lacks all of it. If all say 0, the row is outside of all keys, and the reader never had it. The
+others, `_HAD` and `_OWN`, need a decision by `feed.row_presence`."""
 _NTH = (
     "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
     " ORDER BY changed LIMIT 1 OFFSET :share)"

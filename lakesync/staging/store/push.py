@@ -39,7 +39,7 @@ class RowCommit(ClientView, Protocol):
         """Return `count` new arrivals, `ARRIVAL_STEP` apart, above all earlier ones, by the server's clock."""
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
-        """Return rows like `rows`, perhaps with deltas that are not merged yet.
+        """Return rows like `FeedView.rows`, perhaps with deltas that are not merged yet.
 
         A push often needs no merged state, so this saves work. Call `StoredRow.fold` before reading a row's state.
         """
@@ -47,8 +47,8 @@ class RowCommit(ClientView, Protocol):
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries.
 
-        A row's entry under each of its bucket keys changes at least to the row's arrival. The store keeps the row
-        objects, so they must not be changed afterwards.
+        For each of a row's bucket keys, the entry's `changed` becomes the row's arrival, unless it is greater already.
+        The store keeps the row objects, so they must not be changed afterwards.
 
         Args:
             rows: the new rows; each row key occurs once.
@@ -58,12 +58,13 @@ class RowCommit(ClientView, Protocol):
     def put_moves(self, moves: Collection[Move]) -> None:
         """Store changes of feed entries; they are applied in this order.
 
-        Each kind of move sets fields of the `Entry`:
+        Each kind of move, which `Move` explains, sets fields of the `Entry`:
 
         - `join`: `since` and `changed` to the arrival, `inside` to true, and `first` to the arrival if it was 0.
         - `stay`: `changed` to the arrival.
-        - `leave`: `changed` to the arrival, and `inside` to false, so that `left` is the arrival.
-        - `own`: `changed` to the arrival, and `first` to the arrival if it was 0; `inside` stays false.
+        - `leave`: `changed` to the arrival, and `inside` to false. Then `Entry.left` is the arrival too.
+        - `own`, under a client's own key: `changed` to the arrival, and `first` to the arrival if it was 0. `inside`
+          stays false.
         """
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
@@ -78,7 +79,7 @@ class RowCommit(ClientView, Protocol):
         """Store the position of a re-index."""
 
     def run_alone(self) -> None:
-        """Require a transaction of its own for the submitted function.
+        """Require a transaction of its own for the function that was submitted to `TransactionStore.submit`.
 
         A store may keep the newest rows in memory, and restore them after a crash by a replay of the log. A function
         that changes rows without a log row has to call this, because a replay could not repeat its changes. The store
@@ -138,7 +139,7 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
         """Return the client's highest accepted hlc; -1 if it has none."""
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a push to the log, with the next `seq`, and its deltas to the ledger.
+        """Add a push to the log, with the next `seq`, and count its deltas in the ledger (see `staging.ledger`).
 
         Args:
             client_id: the id of the client that pushes.
