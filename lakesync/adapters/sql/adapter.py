@@ -120,7 +120,7 @@ class SqlAdapter:
             return queries.read_states(connection, gateway, table, list(row_ids))
 
     def newest_position(self) -> Position | None:
-        """Return the position after the last delta, using the arrival index."""
+        """Return the position of the last delta in arrival order, using the index."""
         with self._connect() as connection:
             return queries.newest_position(connection)
 

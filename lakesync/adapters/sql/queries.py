@@ -176,7 +176,7 @@ def _all_deltas(connection: Connection, query: DeltaQuery) -> pa.Table:
 
 
 def newest_position(connection: Connection) -> Position | None:
-    """Return the position after the last delta in arrival order."""
+    """Return the position of the last delta in arrival order; None for an empty store."""
     last = connection.query(f"SELECT arrival FROM {DELTAS_TABLE} ORDER BY arrival DESC LIMIT 1")
     if not last:
         return None
