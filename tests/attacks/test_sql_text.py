@@ -201,7 +201,7 @@ anything = st.one_of(texts, st.text(st.characters(codec="utf-8"), min_size=1))
 def test_jql_reads_an_escaped_text_unchanged(text):
     written = quote(text)
     assert read_text(f"{written} AND", '"', {**LETTERS, " ": " "}, refused_by_jql) == (text, " AND")
-    tokens = fake_jql._tokens(f"key = {written}")
+    tokens = fake_jql._split(f"key = {written}")
     assert [fake_jql._unquoted(each) for each in tokens[2:]] == [text]
 
 
@@ -209,7 +209,7 @@ def test_jql_reads_an_escaped_text_unchanged(text):
 def test_soql_reads_an_escaped_text_unchanged(text):
     written = soql_text(text)
     assert read_text(f"{written} LIMIT 1", "'", {**LETTERS, "b": "\b", "f": "\f"}, control) == (text, " LIMIT 1")
-    tokens = fake_soql._tokens(f"SELECT Id FROM Account WHERE Name = {written} LIMIT 1")
+    tokens = fake_soql._split(f"SELECT Id FROM Account WHERE Name = {written} LIMIT 1")
     assert fake_soql._value(tokens[-3]) == text
 
 

@@ -157,7 +157,7 @@ def test_a_shard_that_missed_a_retirement_gets_the_schema_that_came_after(gatewa
         gateway.retire_schema("orders")
     stores["shard-orders"].out = missed == "both"
     if missed == "both":
-        gateway._main.register_schema(schema("string"))
+        gateway._default_shard.register_schema(schema("string"))
         stores["shard-orders"].out = False
         gateway.align_shards()
     else:

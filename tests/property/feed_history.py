@@ -35,8 +35,8 @@ FOLDER = Path("/dev") / "shm"
 class PatientEngine(Engine):
     """Brings no rows in line with new rules by itself, so that a history says when."""
 
-    def _make(self, gateway_id: str) -> SyncGateway:
-        gateway = super()._make(gateway_id)
+    def _create_gateway(self, gateway_id: str) -> SyncGateway:
+        gateway = super()._create_gateway(gateway_id)
         gateway.continue_reindex = lambda: None  # type: ignore[method-assign]
         gateway._reindexer.start = lambda _last=None: None  # type: ignore[method-assign]
         return gateway

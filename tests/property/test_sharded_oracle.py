@@ -27,8 +27,8 @@ TABLES = {"r2": "orders", "r3": "products"}
 class _PatientEngine(Engine):
     """Brings no rows in line with new rules by itself, so that a history says when."""
 
-    def _make(self, gateway_id: str) -> SyncGateway:
-        gateway = super()._make(gateway_id)
+    def _create_gateway(self, gateway_id: str) -> SyncGateway:
+        gateway = super()._create_gateway(gateway_id)
         assert isinstance(gateway, ShardedGateway)
         for part in gateway._parts.values():
             part.continue_reindex = lambda: None  # type: ignore[method-assign]
