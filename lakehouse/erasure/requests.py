@@ -196,7 +196,7 @@ def restore_overwritten(
     """
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
-        with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")  # the erased deltas have none any more
+        with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")  # erased deltas have no values
         rows_of_client = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         others = with_contents.join(rows_of_client, ["table_name", "row_id"], "semi")
         wanted = others.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")

@@ -21,12 +21,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sys import intern
 from typing import NamedTuple
 
-from msgspec import Raw
-
 from lakesync.model.merge import RowState, intern_names
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.rules.keys import EVERYTHING, BucketIndex
-from lakesync.staging.records import ARRIVAL_STEP, Move, MoveKind, StoredRow, Writer
+from lakesync.staging.records import ARRIVAL_STEP, Move, MoveKind, StoredRow
 from lakesync.staging.records.rows import COLUMNS_UNMERGED, NARROW
 from lakesync.staging.store.push import RowCommit
 from lakesync.wire.encoded import NO_STAMP
@@ -252,8 +250,7 @@ def apply(
                     row = before.written(delta, names, client_id, row_arrival)
                     after.append(row)
                     if delta.op == "INSERT" and _has_only_updated(before, client_id):
-                        # a negative arrival: the sender's copy is astray
-                        row.writers[client_id] = Writer(-row_arrival, row_arrival)
+                        row.mark_astray(client_id, row_arrival)
                         sender_is_current = False
                         moves.append(move(row, own, row_arrival, "own"))
                     continue
@@ -328,7 +325,7 @@ def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) ->
     for row, row_arrival in zip(rows, commit.next_arrivals(len(rows)), strict=True):
         after = row.copy()
         after.note_writer(client_id, row_arrival)
-        after.writers[client_id] = Writer(-row_arrival, row_arrival)  # a negative arrival: the client's copy is astray
+        after.mark_astray(client_id, row_arrival)
         marked.append(after)
         moves.append(move(after, own_bucket(client_id), row_arrival, "own"))
     commit.put_rows(marked, moves)
@@ -399,7 +396,7 @@ def _merged(
         newest = _newest(before.state)
         astray = astray or any(delta.op == "INSERT" and delta.stamp < newest for delta in changes)
     if astray and effect.last_op != "DELETE":
-        row.writers[client_id] = Writer(-row_arrival, row_arrival)  # a negative arrival: the sender's copy is astray
+        row.mark_astray(client_id, row_arrival)
     if not sees_row:  # a sender that may not see the row must drop its copy, unless it deleted the row
         return row, moves, effect.last_op != "DELETE" or effect.copy_differs
     # a sender that may see the row only since this push needs the columns of others, and its own earlier ones
@@ -466,13 +463,7 @@ def _has_same_keys(before: RowState, after: RowState, index: BucketIndex) -> boo
     """Return whether two states of a row certainly have the same bucket keys: all columns that rules read are equal."""
     if not (before.visible and after.visible):
         return False
-    return not index.columns or all(_value(before, column) == _value(after, column) for column in index.columns)
-
-
-def _value(state: RowState, column: str) -> Raw | None:
-    """Return a column's value in a row's state; None if the row does not have the column."""
-    cell = state.cells.get(column)
-    return None if cell is None else cell.value
+    return not index.columns or all(before.value(column) == after.value(column) for column in index.columns)
 
 
 def _moves(effect: _RowEffect, row: StoredRow, new: tuple[str, ...]) -> list[Move]:

@@ -197,6 +197,11 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         """`Cell.at` by column, where it is tracked."""
         return {name: cell.at for name, cell in self.cells.items() if cell.at}
 
+    def value(self, column: str) -> Raw | None:
+        """Return a live column's value; None if the row does not have the column."""
+        cell = self.cells.get(column)
+        return None if cell is None else cell.value
+
     def values(self) -> dict[str, Raw]:
         """Return each live column's value."""
         return {name: cell.value for name, cell in self.cells.items()}

@@ -71,7 +71,7 @@ PROFILES: list[dict[str, float]] = [
         "backup": 0.5,
     },
     {"edit": 6, "pull": 6, "push": 4, "start again": 3, "claims": 0.5},
-    {"edit": 4, "pull": 3, "push": 3, "cursor of nobody": 4},
+    {"edit": 4, "pull": 3, "push": 3, "unissued cursor": 4},
     {"edit": 6, "pull": 6, "push": 6, "clock": 2, "claims": 0.3, "wipe": 0.2},
     {"edit": 6, "pull": 6, "push": 4, "return": 4, "claims": 1, "rules": 0.3},
     {"edit": 6, "pull": 6, "push": 4, "overwritten": 4, "claims": 0.5},

@@ -131,7 +131,7 @@ def _written(random: Random, who: int, world: World, key: tuple[str, str] | None
     return [*(edit(random, who, world, key) for _ in range(random.choice([1, 1, 2, 4]))), ("push", who, "whole")]
 
 
-def _cursor_of_nobody(random: Random, who: int, world: World) -> list[Step]:
+def _unissued_cursor(random: Random, who: int, world: World) -> list[Step]:
     """A cursor that was never handed out, then other claims, and rows that only the first claims show."""
     first, then = some_claims(random, world), some_claims(random, world)
     steps: list[Step] = [("device", who, random.choice(world.devices))] if random.random() < 0.8 else []
@@ -394,7 +394,7 @@ _SCENARIOS: dict[str, Callable[[Random, int, World], list[Step]]] = {
     "between pages": _between_pages,
     "in doubt": _in_doubt,
     "start again": _started_again,
-    "cursor of nobody": _cursor_of_nobody,
+    "unissued cursor": _unissued_cursor,
     "return": _returned,
     "overwritten": _overwritten,
     "three scopes": _three_scopes,

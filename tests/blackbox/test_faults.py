@@ -453,7 +453,7 @@ CASES = {
         *TOKENS_IN_TURNS, edit(0, "INSERT", "notes/r2", team="c"), push(0),
         *NINE, edit(1, "UPDATE", "tasks/r1", team="c"), push(1),
     ),
-    "a row comes into a bucket that a client saw when it sent a cursor of nobody": case(
+    "a row comes into a bucket that a client saw when it sent a cursor that was never issued": case(
         "stock stock", 1,
         claims(0, team=["a", "c"]), ("odd pull", 0, "ahead", 1000), claims(0), pull(0),
         edit(1, "INSERT", "notes/r1", team="c"), push(1), pull(0),

@@ -368,7 +368,7 @@ def _cursor_in_shard(
     Args:
         name: the shard's name.
         tracked: the same for the sharded gateway.
-        sent: the cursor in each shard that `tracked.cursor` stands for; None if it has no such cursors.
+        sent: the vector of `tracked.cursor`, a cursor in each shard; None if it has no such cursors.
         confirmed: the same for `tracked.confirmed`.
     """
     state = tracked.state

@@ -151,8 +151,7 @@ class StoredRow(msgspec.Struct, gc=False):
             if column in delta.names:
                 return delta.columns[delta.names.index(column)].value
             delta = delta.before
-        cell = self.state.cells.get(column)
-        return None if cell is None else cell.value
+        return self.state.value(column)
 
     def written(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
         """Return the row after a delta that does not change its bucket keys; the delta is merged later, by `fold`.
@@ -222,6 +221,10 @@ class StoredRow(msgspec.Struct, gc=False):
             self.writers_floor = max(self.writers_floor, removed.latest)
             if removed.inserted:  # the removed client's copy may differ from what it was sent; see `emptied`
                 self.emptied = max(self.emptied, removed.latest)
+
+    def mark_astray(self, client_id: str, at: int) -> None:
+        """Record a client as a writer whose copy of the row is astray since its delta at arrival `at`."""
+        self.writers[client_id] = Writer(-at, at)
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
