@@ -123,16 +123,17 @@ class AdapterGateway:
             self._restore(chunk)
             total += len(chunk)
             if from_adapter:
-                # They are in the adapter already (an identity does not depend on the arrival, 0 here). A flush before
-                # this writes them again, which changes nothing: the adapter leaves a delta that it has unchanged.
+                # They are in the adapter already, so `adopt` marks them as flushed without writing them. An identity
+                # does not depend on the arrival, hence 0. A background flush may write them before that, which changes
+                # nothing: the adapter leaves a delta that it has unchanged.
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Commit deltas as pushes of the clients that wrote them, unchecked; a sharded gateway overrides this.
 
-        Known deltas are recognised by their ids and change nothing. Afterwards the gateway has a record of each client,
-        as of one that has pushed. The deltas may be in any order.
+        Known deltas are recognised by their ids and change nothing. Each client gets a record, as if it had pushed the
+        deltas itself. The deltas may be in any order.
 
         Raises:
             StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.

@@ -144,7 +144,10 @@ class Engine:
 
     @property
     def queue(self) -> FlushQueue | None:
-        """The queue of updates of destination tables; None without an outlet, or if it has no such tables."""
+        """The queue of updates of destination tables (tables with the current rows, beside the flushed deltas).
+
+        None without an outlet, or if it has no such tables.
+        """
         return self._outlet.queue if self._outlet is not None else None
 
     @property
@@ -171,11 +174,12 @@ class Engine:
         rules = self._rules_of(commit)
         access = rules.access(commit, entry.claims)
         deltas = decode_body(entry.body)
+        # `sees_by_values` is None unless a re-index (an update of all rows' bucket keys) is unfinished
         sender = Sender(entry.client_id, access.keys, reindexed=access.sees_by_values is None)
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: RowCommit) -> None:
-        """Do nothing: `open` continues a re-index in the background, after the store has called this."""
+        """Do nothing. A store calls this if its rows have bucket keys of older rules; `open` then starts a re-index."""
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
         """Store rows that an erasure changed, with the bucket keys of their new values; a store calls this.

@@ -5,7 +5,7 @@ store*, the database that pushes are committed to; the modules beside this one c
 
 A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
 others. A *cursor* says up to where it has them. *Sync rules* and the *claims* of its token decide which rows it may
-see.
+see. The store has a *record* of each client: what it was sent, and under which rules and claims.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class SyncGateway(ActionGateway, AdapterGateway):
         push`), because its objects need not move from one processor to another.
 
         Args:
-            receive: decodes the push. It may run in any thread, several times or never, so it must change nothing that
-                matters then.
+            receive: decodes the push. It may run in any thread, several times or never, so it must have no side
+                effects.
 
         Raises (in the future):
             Exception: what `receive` raises; nothing was stored.
@@ -376,6 +376,7 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
         def check_and_remember(commit: Commit) -> Checkpoint:
             access = self.rules.access(commit, claims)
+            # `sees_by_values`: a re-index is unfinished, so that bucket keys of rows may be of other rules
             stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
             if checkpoint.epoch != commit.epoch or stale:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
@@ -541,10 +542,8 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
     def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
-        if (
-            reading.access.sees_by_values is not None
-        ):  # a re-index is not finished: start it, in case an error stopped it
-            self._reindexer.start()
+        if reading.access.sees_by_values is not None:
+            self._reindexer.start()  # a re-index is unfinished: start it again, in case an error stopped it
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
             return _completed(reading.with_cursor(cursor))

@@ -158,12 +158,15 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
 def _overlaps(period: AccessPeriod, written_at: Position, replaced_at: Position | None) -> bool:
     """Return whether the client may have been sent a version of a row during a period.
 
+    A period has two positions in the source: `first`, the newest one when it began, and `last`, up to which the client
+    was sent rows.
+
     Args:
         period: the access period.
         written_at: position of the delta that made the version.
         replaced_at: position of the delta that replaced it; None for the current version.
     """
-    if period.last is None or written_at > period.last:
+    if period.last is None or written_at > period.last:  # nothing was sent, or only earlier versions
         return False
     return replaced_at is None or period.first is None or replaced_at > period.first
 

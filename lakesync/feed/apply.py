@@ -3,9 +3,9 @@
 `engine.pushing` calls `apply` and `record_repeats` in the transaction of a push. A store calls `apply` through the
 engine to replay its log. `engine.rebuild`, `feed.reindex` and `feed.pull` use the small functions.
 
-- A *delta* is an INSERT, UPDATE or DELETE of some columns of one row, with the *stamp* (hlc, client id) of its write.
-  The greatest stamp wins each column. The *tombstone* is the stamp of a row's DELETE: columns with smaller or equal
-  stamps are removed.
+- A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. Its *stamp* is the client's timestamp of the
+  write (a hybrid logical clock, *hlc*) and the client id. The greatest stamp wins each column. The *tombstone* is the
+  stamp of a row's DELETE: columns with smaller or equal stamps are removed.
 - An *arrival* is the gateway's own timestamp of a commit. Each row of a push gets an arrival of its own.
 - A *bucket key* names a bucket of the sync rules with the claims that may see it. A row has one *feed entry* for each
   bucket key: when it joined the bucket, left it, and last changed in it. A *move* is a change of an entry.
@@ -181,8 +181,8 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_columns: in
         max_columns: the most columns that a row may have.
     """
     # A cheap upper bound first: most pushes are far below the limit. A row may have deltas that are not merged yet
-    # (`unmerged`). If the latest of them has exactly the columns of this push, the row gets no new column. Equal names
-    # are one tuple object, hence `is`.
+    # (`unmerged`), with at most `COLUMNS_UNMERGED` columns. If the latest of them has exactly the columns of this push,
+    # the row gets no new column. Equal names are one tuple object, hence `is`.
     shared = rows.shared_columns
     growing = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not shared]
     if rows.cells + COLUMNS_UNMERGED + max([len(row.state.cells) for row in growing], default=0) <= max_columns:
@@ -340,6 +340,7 @@ def _is_astray(row: StoredRow, client_id: str, known_cursor: int) -> bool:
         known_cursor: the newest cursor that the client certainly has.
     """
     writer = row.writers.get(client_id)
+    # `StoredRow.mark_astray` stores the negative arrival as `inserted`; a later delta makes `latest` another one
     return writer is not None and writer.inserted == -writer.latest and writer.latest > known_cursor
 
 

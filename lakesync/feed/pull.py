@@ -163,7 +163,8 @@ class _PageBuilder:
         """The only bucket key with entries that concerns the client; None if there are several, or full histories are
         needed."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
-        # not in a resync, for example: the client may then have rows that their entries do not show
+        # Not if the client may have rows that their entries do not show, as in a resync; nor during a re-index, when
+        # bucket keys alone do not decide what it may see (`sees_by_values`).
         can_use_ranges = (
             not (position.resync or position.may_hold_unknown_rows or position.no_retry)
             and access.sees_by_values is None
@@ -322,7 +323,7 @@ class _PageBuilder:
             if key in self._decided:
                 continue
             entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
-            never_wrote = name not in writers and floor <= known_from
+            never_wrote = name not in writers and floor <= known_from  # the row stores all writers since `floor`
             if visible and inside and never_wrote and encoded is not None and certainly_lacks(entry, position):
                 self._decided.add(key)
                 self._send(encoded, deltas)

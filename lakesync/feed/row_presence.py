@@ -178,7 +178,7 @@ def _written_since(row: StoredRow, client_id: str, position: Position) -> int | 
     if writer is None or writer.latest <= position.base:
         return None
     inserted = writer.inserted
-    if inserted < DELETED:  # a negative arrival: the client's copy is astray since then
+    if inserted < DELETED:  # below -1: a negative arrival, since which the client's copy is astray
         return _ASTRAY if -inserted > position.base else 0
     return inserted if inserted == DELETED or inserted > position.base else 0
 

@@ -71,6 +71,8 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
         StagingUnavailableError: a shard cannot be reached.
     """
     client_id, since = request.pull.client_id, request.pull.since_hlc
+    # `requested`: the cursor as it was sent; `feed_cursor`: the one of the gateway's own feed that it means, which
+    # differs if it is the mark of a source's page
     sent: ResolvedCursor = yield vectors.submit_resolve(client_id, since)
     is_unknown = sent.vector is None and sent.feed_cursor != NEVER_PULLED
     if is_unknown and request.knows_resync:

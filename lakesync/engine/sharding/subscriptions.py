@@ -35,7 +35,8 @@ class ShardedSubscriptionState(SubscriptionState):
     def value(self) -> tuple[object, ...]:
         """Return a value that is equal for states whose subscribers get the same broadcasts.
 
-        Subscriptions and the flags are left out, because the values of the states in the shards contain them.
+        The subscription, `knows_resync` and `has_not_pulled` are left out, because the values of the states in the
+        shards contain them.
         """
         parts = self.parts or {}
         return (
@@ -214,7 +215,7 @@ def _joined(state: SubscriptionState, cursor: int, parts: Mapping[str, Subscript
     """Return the state of subscribers, given their new states in the shards.
 
     Args:
-        state: the state before. Its limit and its flags are copied, because they do not change in a scan.
+        state: the state before. All other fields are copied from it, because a scan does not change them.
         cursor: the cursor of the sharded gateway.
         parts: the state in each shard, by shard name.
     """
