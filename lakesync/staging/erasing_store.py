@@ -186,7 +186,7 @@ class ErasingStore(ABC):
             row.arrival = arrival
             row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
         if changed:
-            self._replay(commit).rewrite_rows(commit, changed)
+            self._required_replayer(commit).rewrite_rows(commit, changed)
 
     def _finish_erasures(self) -> None:
         """Complete the erasures that a crash interrupted."""
@@ -301,7 +301,7 @@ class ErasingStore(ABC):
         if remaining:
             deltas = [_deletion(key, erasure.hlc) for key in remaining]
             entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], {})
-            self._replay(commit).replay(commit, entry)
+            self._required_replayer(commit).replay(commit, entry)
         return len(remaining)
 
     def _remove_columns_of(self, erasure: Erasure, client_id: str) -> int:
@@ -343,11 +343,11 @@ class ErasingStore(ABC):
         commit.put_rows({row.key: row for row in (*written, *changed)}.values())
         commit.put_moves(moves)
         if remaining:
-            self._replay(commit).rewrite_rows(commit, remaining)
+            self._required_replayer(commit).rewrite_rows(commit, remaining)
         self._delete_rows(commit, erasure, [row.key for row in changed if not row.state.visible])
         return len(changed)
 
-    def _replay(self, commit: Commit) -> Replayer:
+    def _required_replayer(self, commit: Commit) -> Replayer:
         """Return the store's replayer.
 
         Raises:

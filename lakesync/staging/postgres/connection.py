@@ -1,6 +1,7 @@
 """Connections to the store's database: a pool, session settings, migrations, and the mapping of driver errors.
 
-`PostgresStore` creates one `Database`, which the other modules of this package use.
+`PostgresStore` creates one `Database`, which the other modules of this package use. On a `BoundedConnection`, a
+statement fails if the server sends nothing for `response_seconds`.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class Database:
             configure=_configure,
             check=check_connection,
             timeout=_POOL_SECONDS,
-            # The pool waits twice as long before each new attempt to connect. By default it does so for five minutes,
-            # so a gateway would be away for as long again as its server was. A failed attempt is dropped after this
-            # time; the next transaction then makes a new one.
+            # The pool doubles the pause before each new attempt to connect, by default for five minutes. After a long
+            # outage of the server, the gateway would wait through a pause as long as the outage. With this limit the
+            # pool gives up early, and the next transaction makes a new attempt.
             reconnect_timeout=_POOL_SECONDS,
             name="staging",
         )
@@ -115,7 +116,7 @@ class Database:
                 connection.commit()
             except psycopg.Error as exc:
                 raise StagingUnavailableError(
-                    f"Postgres at {self.address} was lost in COMMIT ({exc}): nobody can tell whether it happened, "
+                    f"Postgres at {self.address} was lost in COMMIT ({exc}): it is unknown whether it happened, "
                     "a repeat is safe"
                 ) from exc
 
@@ -220,5 +221,6 @@ def configure_session(connection: Connection) -> None:
 
 
 def _configure(connection: Connection) -> None:
+    """Set a new connection's session settings, and commit them; the pool calls it."""
     configure_session(connection)
     connection.commit()

@@ -2,7 +2,8 @@
 
 `staging.open_store` creates it for a `postgresql://` URL; the engine opens it. The methods that the data pipeline calls
 are one transaction each; `PipelineTables` has their statements, which the SQLite store shares. `PostgresNotices`
-delivers notices. `staging.store` says what each method promises and defines the terms.
+delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method and
+defines the terms. A gateway's *head* has its counters, such as the number of its last log row.
 
 `Groups` is the group commit of one process: jobs of a gateway that wait at the same time share one transaction. A *job*
 is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs saves
@@ -212,8 +213,10 @@ class Groups:
                 announced.extend(self._notices.announce(connection, notice) for notice in notices)
                 crash_point("staging.before_commit")
         except BaseException:
+            # Normally this process ignores the copies of its own notices that Postgres sends. Now it must accept them:
+            # they are the only sign that the commit happened after all.
             for number in announced:
-                self._notices.accept_copy(number)  # Postgres may send it, if the commit happened after all
+                self._notices.accept_copy(number)
             raise
         crash_point("staging.after_commit")
         return outcomes

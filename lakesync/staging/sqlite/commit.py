@@ -1,7 +1,7 @@
 """The SQLite store's `View` and `Commit`: they combine the log (`Journal`) with the rows and feed entries (`State`).
 
 `SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
-The job, and the feed's functions that it calls, use the methods here. `staging.store` says what each method promises.
+The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SqliteView(HeadView, SideQueries):
         return self._journal.head(self._gateway)
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """Return the stored rows among `keys`."""
+        """Return the stored rows among `keys`, with all of their deltas merged."""
         return {key: row.fold() for key, row in self._state.rows(self.gateway, keys).items()}
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:

@@ -83,6 +83,7 @@ def check_journal(folder: Path) -> None:
     if size_of(journal) or not size_of(state):
         return
     with closing(sqlite3.connect(state)) as connection:
+        # `applied`: the table with the position in the log up to which each gateway's rows are written
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'applied'").fetchone() is None:
             return
         gateways = [name for (name,) in connection.execute("SELECT DISTINCT gateway FROM applied ORDER BY gateway")]
@@ -183,6 +184,6 @@ def check_no_rebuild(folder: Path) -> None:
     replacement = replacement_folder_of(folder)
     if replacement.exists():
         raise StagingUnavailableError(
-            f"a rebuild of {folder} is under way, or died: run `lakesync staging rebuild --from-lake` again, "
-            f"with --replace where a store is there, or remove {replacement} to go on with what is in {folder}"
+            f"a rebuild of {folder} is running or was interrupted: run `lakesync staging rebuild --from-lake` again, "
+            f"with --replace if a store exists, or remove {replacement} to continue with the contents of {folder}"
         )

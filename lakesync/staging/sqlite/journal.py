@@ -2,7 +2,8 @@
 
 A *job* is a function that the store's owner thread runs; jobs that share a transaction are a *group*. Pushes are
 frequent, so their writes wait in memory until their group commits, and are then written with few statements. All other
-writes of a job go to the file at once, inside a savepoint, so that the job can be rolled back alone.
+writes of a job go to the file at once, inside a savepoint, so that the job can be rolled back alone. A log row's *body*
+is its encoded deltas.
 
 `GroupCommit` begins and commits the groups. `SqliteCommit` and `Pipeline` read and write. `JournalFile`, the base
 class, has the SQL statements.
@@ -27,10 +28,8 @@ from lakesync.staging.sqlite.journal_file import Client, JournalFile
 from lakesync.staging.table_values import next_entry, size_of
 from lakesync.wire.log import PackedDeltas, unpack_ids, unpacked_size
 
-V = TypeVar("V")
-
-
 K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Undo:
@@ -407,7 +406,8 @@ class Journal(JournalFile):
         writer = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
         self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
-        group.undo.add(lambda: group.entries and group.entries.pop())  # none if they were written to the file since
+        # no entries are left if they were written to the file since, whose savepoint then undoes it
+        group.undo.add(lambda: group.entries and group.entries.pop())
         group.undo.update(group.writers, {(gateway, client_id): writer})
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))
         return entry

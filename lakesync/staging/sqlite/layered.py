@@ -137,8 +137,8 @@ class LayeredFile(StateFile):
         try:
             for _ in self._writing:
                 return False
-        except BaseException:  # the rest of the layer will not be written
-            self._restarted = False
+        except BaseException:
+            self._restarted = False  # `intact` is now false: the layer is incomplete, and is rebuilt from the log
             raise
         self._frozen_layer = None
         return True
@@ -174,7 +174,8 @@ class LayeredFile(StateFile):
 
         Args:
             layer: the layer.
-            known: the numbers of rows in the file, by gateway, as far as the caller has them; None for none.
+            known: by gateway, the number by which the file identifies each row, as far as the caller has them; None for
+                none.
 
         Raises:
             sqlite3.Error: an entry cannot be written; `intact` is false afterwards.

@@ -1,8 +1,9 @@
 """Replays log rows that are missing in `state.db`, after a crash or when the file's transaction was lost.
 
-`log.db` has a log row for each push. `state.db` has the merged rows and feed entries that follow from them, and may be
-behind. `WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error has
-discarded the rows in memory.
+`log.db` has a log row for each push, with the push's encoded deltas (the *body*) until they are in the lake and are
+*trimmed* (deleted). `state.db` has the merged rows and feed entries that follow from the log, and may be behind.
+`WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error has discarded the
+rows in memory.
 """
 
 from __future__ import annotations

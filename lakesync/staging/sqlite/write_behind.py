@@ -195,9 +195,7 @@ class WriteBehind:
             while not self._state.write_part():
                 if self._state.frozen_rows_left <= rows_to_leave or (monotonic() > deadline and not self.full):
                     return False  # enough for now: jobs run before the next part
-            if (
-                self._state.wrote_unfrozen
-            ):  # a read has written newer rows too, so the file must be committed with these
+            if self._state.wrote_unfrozen:  # a read has written some newer rows too, so all of them must be written
                 self._write_all()
             else:
                 self._commit_up_to(self._frozen)

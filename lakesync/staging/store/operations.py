@@ -101,7 +101,7 @@ class ActionCommit(ActionView, Protocol):
 
 
 class FlushJobView(Protocol):
-    """Reads the jobs by which a flush without a pipeline updates the destination's tables."""
+    """Reads flush jobs: each updates a table of the destination after a flush without a pipeline."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
         """Return encoded jobs, ordered by id.
@@ -113,7 +113,7 @@ class FlushJobView(Protocol):
 
 
 class FlushJobCommit(FlushJobView, Protocol):
-    """Writes the jobs by which a flush without a pipeline updates the destination's tables."""
+    """Writes flush jobs."""
 
     def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
         """Add a job, unless one with its id exists.
