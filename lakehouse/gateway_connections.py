@@ -136,7 +136,7 @@ def _open_engine(config: Config) -> Iterator[Engine]:
     limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
     engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
     try:
-        engine.open()  # if it fails, the store may have connections already
+        engine.open()  # inside `try`, because a failed `open` may leave connections to close
         yield engine
     finally:
         engine.close()

@@ -112,7 +112,8 @@ def maintain(
 ) -> MaintenanceReport:
     """Maintain a state table or the history. It may be repeated.
 
-    With the history it also expires the snapshots and removes the orphans of the table `rejected`.
+    With the history it also expires the snapshots and removes the orphans of the table `rejected` (values that do not
+    fit their columns).
 
     Args:
         spark: an open Spark session.

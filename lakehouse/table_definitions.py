@@ -79,8 +79,8 @@ _gone boolean, _arrival bigint
 """A state table's own columns, as Spark's SQL declares them; typed columns follow.
 
 `_row` is the row id. `_cells` has all column values as JSON text, each with the delta that wrote it. `_tombstone` is
-the stamp of the row's newest DELETE, `_inserted` that of its newest INSERT. `_gone` says whether the row is deleted,
-and `_arrival` is the latest arrival of its deltas."""
+the stamp (the client's timestamp and id) of the row's newest DELETE, `_inserted` that of its newest INSERT. `_gone`
+says whether the row is deleted, and `_arrival` is the latest arrival of its deltas."""
 
 _STATE_PROPERTIES = {
     "format-version": "2",

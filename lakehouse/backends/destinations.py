@@ -3,9 +3,10 @@
 A destination writes to one or more adapters (databases or object stores). Each adapter has a follower, which reads the
 lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`) the
 arrival up to which deltas are written. An arrival is the gateway's timestamp for a push; in a stream arrivals only
-grow. One task writes a small backlog. A large one becomes a load, which is divided into parts, one for each task
-(`lakesync.adapters.transfer.loads`). Tasks read the lake's files themselves; the driver receives only marks, counts and
-errors. The assets of destinations (`assets.destinations`) call `follow`.
+grow; -1 is below all. One task writes a small backlog. A large one becomes a load, which is divided into parts, one for
+each task (`lakesync.adapters.transfer.loads`). Tasks read the lake's files themselves; the driver receives only marks,
+counts and errors. A destination may have merged tables beside the deltas: its destination tables. The assets of
+destinations (`assets.destinations`) call `follow`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from lakesync.adapters.base import DatabaseAdapter
 
 _MAX_DEAD_LETTERS = 1_000
-"""Number of dead letters that are counted, at most."""
+"""The most dead letters (values that a destination table cannot store) that are counted."""
 _MIN_DELTAS_PER_PART = 50_000
 """Deltas in one part of a load, at least."""
 
@@ -205,6 +206,7 @@ class FollowTask(NamedTuple):
         with ExitStack() as open_adapters:
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
+            # a hot tier's destination tables need the older deltas too, which were moved to cold tiers
             older = ColdTierContents(open_backends(self.follower.target.cold, open_adapters))
             progress = read_follower_progress(adapter, name, selection, self.after)
             after = {stream: max(low, progress.streams.get(stream, -1)) for stream, low in self.after.items()}

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakehouse.table_definitions import LakeNames
     from lakesync.config.sections import MaintenanceSection
     from lakesync.model.schema import TableSchema
     from lakesync.staging.records import CutPoint
@@ -243,7 +242,7 @@ def state_as_of(
                 return at_snapshot(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
     increment = Increment(schema.table, {gateway: (0, arrival)})
     history = history_files(spark, names.deltas, ensure_deltas(spark, names).snapshot_id, increment)
-    merge = Merge.of(increment, history, (), table.columns, BUCKETS)
+    merge = Merge.of(increment, history, (), table.columns, BUCKETS)  # (): into an empty table
     return merged_rows(spark, spark.table(table.name).schema, merge).drop(*CHECKS)
 
 

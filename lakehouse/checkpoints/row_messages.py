@@ -47,7 +47,7 @@ class RowMessages(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The live cells (column values) of all rows, as parallel columns in the order in which they are sent."""
+    """The live cells (column values that no DELETE removed) of all rows, as parallel columns in sending order."""
 
     row: Ints
     """Index of the cell's row."""

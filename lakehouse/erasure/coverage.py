@@ -254,7 +254,10 @@ def _count_covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) ->
 
 
 def _has_content(delta: dict[str, Any]) -> bool:
-    """Return whether a delta of the history still has contents, which `lakehouse.erasure.redaction` removes."""
+    """Return whether a delta of the history still has contents, which `lakehouse.erasure.redaction` removes.
+
+    `width` is the number of its columns, which may remain after the columns themselves were removed.
+    """
     return delta["op"] == "INSERT" or bool(delta["width"] or delta["columns"])
 
 

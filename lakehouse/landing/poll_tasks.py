@@ -222,7 +222,8 @@ class PollPlan(NamedTuple):
         deadline = time.monotonic() + SECONDS_PER_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
-            # bytes before the first page that moved the cursor, from which `max_bytes` counts; None before that page
+            # Bytes before the first page that moved the cursor, from which `max_bytes` counts; None before that page.
+            # A landing that stopped before it would make no progress: the next one would read the same pages again.
             bytes_before: int | None = None
             try:
                 for page in source.changes(table.name, position.cursor):
@@ -246,6 +247,7 @@ class PollPlan(NamedTuple):
                             break
             finally:
                 _add_usage(result, source.usage)
+                # rows that land are in `position.seen`, so the position must land with them, even if the cursor is old
                 is_changed = result.has_rows_to_land or (
                     result.position is not None and result.position.cursor != table.position.cursor
                 )
@@ -275,7 +277,7 @@ class PollPlan(NamedTuple):
             if table.records_census and (result.failure is None or not result.failure.error().retryable):
                 result.position = self._with_census_time(table, positions[table.name])
             elif result.has_rows_to_land:
-                result.position = positions[table.name]
+                result.position = positions[table.name]  # its digests of seen rows have changed
         yield from _last_rows(rows, list(results.values()), self.first + HLCS_PER_LANDING)
 
     def _take_census(

@@ -1,14 +1,15 @@
 """Computes the deltas that follow from a polled table's landed rows, and the table's current rows, in Spark tasks.
 
 A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page has new
-versions of rows, ids of deleted rows, and *claims*. A claim says that the page has all rows with a certain value in a
-column, so that other rows with this value are deleted. A row's changes follow from its versions, deletes and claims in
-order of pages (`replay_versions`); each change with an effect becomes a delta. `lakesync.testing.landing` has the same
-rules in their simplest form, and a property test holds both equal.
+versions of rows, ids of deleted rows, and *claims* (not those of tokens). A claim says that the page has all rows with
+a certain value in a column, so that other rows with this value are deleted. A row's changes follow from its versions,
+deletes and claims in order of pages (`replay_versions`); each change with an effect becomes a delta.
+`lakesync.testing.landing` has the same rules in their simplest form, and a property test holds both equal.
 
-The table `known` has the rows as of some page. `KnownRows` computes the rows as of a later page: to update `known`, and
-for a poll to compare with, if it reads a *census* (a list of all ids), or all rows of a table that has no cursor. Tasks
-that `lakehouse.landing.reading` starts, and those of polls (`lakehouse.landing.poll_tasks`), call this module.
+The table `known` has the rows as of some page, `LandedTable.since`; as versions they have the page `NO_PAGE`, below all
+others. `KnownRows` computes the rows as of a later page: to update `known`, and for a poll to compare with, if it reads
+a *census* (a list of all ids), or all rows of a table that has no cursor. Tasks that `lakehouse.landing.reading`
+starts, and those of polls (`lakehouse.landing.poll_tasks`), call this module.
 """
 
 from __future__ import annotations
@@ -252,7 +253,11 @@ class _PendingRows:
         yield delta_batch(changes, pages.client_id, self._landed.table)
 
     def _read_earlier_versions(self) -> None:
-        """Read the versions of these rows from before the pages: from `known`, and from landings since then."""
+        """Read the versions of these rows from before the pages: from `known`, and from landings since then.
+
+        Without claims, the rows are those of the pages. With claims, all earlier rows are read, to find those that have
+        a claimed value.
+        """
         landed, after = self._landed, self._pages.after
         wanted = {*self._versions, *self._gone}
         row_ids = pa.array(sorted(wanted), pa.string())
