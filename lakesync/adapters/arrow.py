@@ -281,6 +281,7 @@ def parquet_checksum(data: bytes) -> BatchChecksum:
 
 
 def _read_columns(data: bytes, columns: Sequence[str]) -> pa.Table:
+    """Read some columns of a Parquet file of deltas; raises IntegrityError for another file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

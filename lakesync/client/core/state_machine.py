@@ -1,8 +1,11 @@
 """The state machine: which request to send next, and what a response changes.
 
 `Replica` runs it over the app's database; tests run it over a `MemoryStore`. It does no input or output besides its
-store and takes its clocks as parameters, so that tests can run every order of events. An edit is a write of the app
-that the gateway has not confirmed yet.
+store and takes its clocks as parameters, so that tests can run every order of events.
+
+An *edit* is a write of the app that the gateway has not confirmed yet. It is `waiting` to be pushed; `sent` in a push
+without a response, which is *in doubt* and is repeated unchanged; or `refused` by the gateway. `Pusher` makes pushes of
+the edits. `Puller` requests pages and applies them, and the gateway's broadcasts (pages without a request).
 """
 
 from __future__ import annotations
@@ -123,7 +126,8 @@ class ClientCore:
             ValidationError: a value is not a JSON value; nothing is stored.
         """
         state = self._state
-        # restamping rewrites rows from their edits, and so undoes changes that the app has made and no edit has yet
+        # Edits that were stamped while this machine's clock was ahead get new stamps. That rewrites their rows from the
+        # edits, and so undoes changes that the app has made and no edit has yet.
         rewritten = state.restamp_future_edits()
         edits = edit_lifecycle.make_edits(changes, self.client_id, state.clock, state.position.edit_count + 1)
         result = Changes(edits=dict(edits))
@@ -250,7 +254,7 @@ class ClientCore:
     def connection_opened(self) -> None:
         """Record that a connection is open. The gateway broadcasts on it once it has responded to a pull on it."""
         self._receives_broadcasts = True
-        self._puller.mark_gap()
+        self._puller.mark_gap()  # something may have been missed: a pull is due
 
     def connection_closed(self) -> None:
         """Record that this connection is closed; a pending request on it will get no response."""
@@ -332,6 +336,7 @@ class ClientCore:
         """
         match request, response:
             case SyncPush(), PushResult():
+                # the client has everything up to the push's cursor, unless it missed a page or may get a broadcast
                 advance_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(response)
                 if not advance_cursor and not self._receives_broadcasts:
                     self._puller.due = True
