@@ -286,9 +286,10 @@ def _checks_of(
             check_key: by_key[check_key] for check_key in by_key if check_key in context.selected_asset_check_keys
         }
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
+        is_flush = continues_on_failure(context.run)
         with failure_policy(context, pyspark):
-            is_flush = continues_on_failure(context.run)
             scope = CheckScope(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
+            # stored after an audit without faults; the next one is due when the state has changed, or after some time
             visit = Visit(_asset_state(scope, key, table), staging.now_ms())
             unreadable: dict[dg.AssetCheckKey, str] = {}
             for check_key, check in wanted.items():
@@ -321,7 +322,7 @@ def _checks_of(
                 )
                 continue
             is_blocking = check.blocking
-            if found[check_key] and check.blocking and key != CHECKPOINT and continues_on_failure(context.run):
+            if found[check_key] and check.blocking and key != CHECKPOINT and is_flush:
                 _delay_checkpoints(context, run_state, check_key, found[check_key])
                 is_blocking = False
             yield _result(check_key, check, found[check_key], days, blocking=is_blocking)

@@ -59,7 +59,7 @@ class Backends:
             """The target of the server's own flushes; None if the pipeline flushes."""
             self.sources = {name: _source(config, target, opening) for name, target in config.sources.items()}
             """Name of a source, from which clients may pull → its adapter."""
-            self._opened = opening.pop_all()
+            self._closing = opening.pop_all()
         self._housekeeping: Housekeeping | None = None
 
     def startup(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
@@ -105,7 +105,7 @@ class Backends:
 
     def close(self) -> None:
         """Close the adapters."""
-        self._opened.close()
+        self._closing.close()
 
 
 def _outlet(config: Config, opening: ExitStack) -> Outlet | None:

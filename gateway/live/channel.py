@@ -10,7 +10,8 @@ one client alone are under a key of its own, its own bucket, which begins with `
 A connection's subscriber is its client, and the subscriber's state is the cursor up to which the client was sent
 changes, and the client's bucket keys. Connections with equal states are served by one read of the store and one page.
 A client that lacks other changes than those pulls a page of its own. A client may have several connections, also to
-other processes that serve the same gateway; each then gets the changes that the client made over the others.
+other processes that serve the same gateway; these are siblings, and each gets the changes that the client made over the
+others. So that processes know of siblings, each announces its connections to all of them through the store.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class Channel:
             self._index_version += 1
             for connection in self._connections:
                 connection.is_announced = False  # other processes may have missed the announcement
-                if notice.after_loss:  # this one may have missed that the client was sent rows elsewhere
+                if notice.after_loss:  # this process may have missed the announcement of a sibling
                     connection.has_sibling = True
                     self._update_multi_connected(connection.client_name)
             self._index.clear()
@@ -351,7 +352,7 @@ class Channel:
         needing_pull = []
         for connection, subscriber in members:
             unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
-            # Did the read consider the client's other connections, over which it may have been sent other changes?
+            # whether the read considered the client's siblings, over which it may have been sent other changes
             client = subscriber.client_id
             has_all_connections = client in group.multi_connected or client not in self._multi_connected
             is_current = unchanged and is_same_index and has_all_connections and not subscriber.has_own_changes

@@ -1,9 +1,9 @@
 """Turns the destinations, flows and migrations that `lakesync.toml` declares into the tasks that Spark runs.
 
 A backend is a database or object store, or a combination of them. A destination is a backend that receives the lake's
-deltas; a flow copies deltas from one backend to another; a migration copies whole tables once. An erasure deletes a
-row's or client's data from all of them. Assets and sensors call this module. Importing it loads neither Spark nor a
-database driver.
+deltas; a flow copies deltas from one backend to another; a migration copies whole tables once. Of a tiered backend, the
+hot tier has the newest deltas and the cold tier the older ones. An erasure deletes a row's or client's data from all of
+them. Assets and sensors call this module. Importing it loads neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -44,12 +44,18 @@ class DestinationTarget(NamedTuple):
 
     @property
     def mark_name(self) -> str:
-        """Name of the mark, in staging and at the adapter: the newest delta of each stream that the adapter has."""
+        """Name of the mark, in staging and at the adapter: the newest delta of each stream that the adapter has.
+
+        A stream is the deltas of one gateway and shard.
+        """
         return destination_mark(self.destination, self.target.name)
 
     @property
     def selection(self) -> str:
-        """The tables and gateways that the adapter receives, as JSON. A mark for another selection is ignored."""
+        """The tables and gateways that the adapter receives, as JSON. A mark for another selection is ignored.
+
+        `tables` is empty for all tables except those in `without`.
+        """
         parts = [sorted(self.target.tables), sorted(self.target.without), sorted(self.declared.gateways)]
         return msgspec.json.encode(parts).decode()
 

@@ -116,7 +116,10 @@ class PushTask(NamedTuple):
         pushed.page, pushed.ended = current_page, True
 
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, bool]]:
-        """Yield `(deltas, is_new)`: first the deltas that earlier tasks have pushed, then the others in chunks."""
+        """Yield `(deltas, is_new)`: first the deltas that earlier tasks have pushed, then the others in chunks.
+
+        The pages of pushed deltas count too: a page is complete only if all of its deltas are pushed, by any task.
+        """
         buffered, skipped = pa.table({}), self.skipped
         for batch in batches:
             rows = pa.Table.from_batches([batch])
@@ -224,7 +227,8 @@ class Delivery:
         Yields:
             The page up to which everything is pushed; finally `last_page`.
         """
-        waited_in_vain = next_request = 0.0  # seconds of waiting since the gateway last accepted a push
+        waited_in_vain = 0.0  # seconds of waiting since the gateway last accepted a push
+        next_request = 0.0  # when so many are reached, a flush is requested (again)
         last_yielded = 0
         while True:
             pushed = self._run(deltas, total.deltas)

@@ -49,12 +49,14 @@ REJECTED, DUPLICATES, DIFFERENCE = "_lakesync_rejected", "_lakesync_duplicates",
 """Columns of check results in merged rows. No schema may use these names.
 
 The first is the number of a row's values that do not fit their columns. The other two are in the first row of each
-slice: the results of `count_duplicates` and `sampled_row_difference`."""
+slice: the number of surplus stored rows, which have the key of another one, and a sampled row that the gateway's own
+code merges differently, as text (null if there is none)."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 """The columns of check results, which are not written to the table."""
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
-"""The columns that every state table has, besides those of the synced table's schema (typed columns)."""
+"""The columns that every state table has, besides those of the synced table's schema (typed columns). `STATE_FIELDS`
+explains them."""
 
 _ROWS_PER_BATCH = 16_384
 """Rows of a batch of the result, at most."""
@@ -189,6 +191,7 @@ class Merge(NamedTuple):
             rebuilt: gateways whose rows are rebuilt from their deltas only; the increment must have all of these.
             touched_only: whether the result has only the rows that the deltas touch.
         """
+        # each delta touches at most one stored row
         rows = 2 * history.max_deltas if touched_only else history.max_deltas + rows_in(state)
         return cls(
             increment,

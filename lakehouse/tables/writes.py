@@ -133,7 +133,8 @@ def write_state(
     for attempt in range(ATTEMPTS):
         state = _read_state(spark, table)
         try:
-            crash_point("tables.planned")
+            crash_point("tables.planned")  # tests kill the process here
+            # a rewrite also fills new columns of rows that the deltas do not touch
             if rebuilt is None and not table.has_new_columns and _is_small(state, history):
                 observed = _merge_on_read(spark, table, state, increment, history)
             else:

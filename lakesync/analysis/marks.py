@@ -25,8 +25,6 @@ from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lakesync.staging.store.pipeline import FlushStore
 
 Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "migration", "poll", "erasure"]

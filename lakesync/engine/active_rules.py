@@ -83,7 +83,7 @@ class RulesCache:
 
 
 def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
-    """Return a function that tells whether the rules show a row to the claims, by the row's values.
+    """Return a function that returns whether the rules show a row to the claims, by the row's values.
 
     It ignores the stored bucket keys, which may be those of earlier rules while a re-index is running.
     """

@@ -49,7 +49,7 @@ def claims_of(
 
     Args:
         record: the client's stored record; None if it has none.
-        client_id: the client's id, which becomes the claim `sub`.
+        client_id: the client's id, from which the claim `sub` follows.
         tracked: what this process knows of the client.
         given: claims of the request, which override all others; None if the request has none.
     """

@@ -109,7 +109,7 @@ class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
     known: bool
     """Whether the gateway has a record of the client."""
     current: bool
-    """Whether the record is of this epoch; a record from before a restore or rebuild is not."""
+    """Whether the record is of the store's present epoch, which a restore or rebuild of the store changes."""
     last_seen_ms: int | None
     """Server wall time of the client's last recorded request; null without a record."""
     sent_hlc: int | None
@@ -117,10 +117,10 @@ class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
     newest_hlc: int
     """The gateway's newest arrival (its own timestamp of a commit): the cursor of a client that is up to date."""
     mid_pages: bool = msgspec.field(name="walking")
-    """Whether `sent_hlc` is in the middle of a sequence of pages: more were to come."""
+    """Whether `sent_hlc` is in the middle of a sequence of pages: more were to come. `walking` in JSON."""
     followed_elsewhere: bool = msgspec.field(name="elsewhere")
-    """Whether the client may have got more over a WebSocket to another process. The record does not contain that, so
-    the client may already have what it seems to lack."""
+    """Whether the client may have got more over a WebSocket to another process; `elsewhere` in JSON. The record does
+    not contain that, so the client may already have what it seems to lack."""
     claims: Claims
     """The claims used for this explanation."""
     claims_from: ClaimsSource

@@ -133,7 +133,7 @@ def commit_push(
         sender_is_current = apply(commit, new.rows, sender, arrival, index, new.stored)
         if known_cursor is not None and known_cursor <= NEVER_PULLED and record.pages_sent:
             # The client was sent pages, but had none when it sent the push. If it lost its database since, and pulled
-            # again before the push arrived, then it does not have these writes.
+            # again before the push arrived, then it does not have these writes: its copies of the rows are astray.
             mark_astray(commit, list(commit.rows(new.rows.deltas.keys()).values()), push.client_id)
             sender_is_current = False
     if len(new.deltas) < len(push.deltas):
@@ -145,10 +145,9 @@ def commit_push(
     is_stored = proven is record  # whether the stored record has the client's cursor already
     record = replace(record, has_pushed=True)
     cursor = certain.cursor
-    if (
-        certain.is_complete and new.deltas and sender_is_current
-    ):  # it lacks nothing, so its cursor moves to its own push
-        # a cursor that is only proven by this request is not stored: the response may be lost
+    if certain.is_complete and new.deltas and sender_is_current:
+        # The client lacks nothing, so its cursor moves to its own push. A cursor that only this request proves is not
+        # stored, because the response may be lost.
         confirmed_cursor = arrival if is_stored else record.confirmed_cursor
         record = replace(record, confirmed_cursor=confirmed_cursor, last_sent_cursor=arrival)
         cursor = arrival
@@ -213,6 +212,7 @@ def _check_new(
         return _NO_NEW_DELTAS
     to_check: Sequence[RowDelta] = []
     if not request.already_accepted:  # accepted deltas stay accepted, whatever rules are active since
+        # erased deltas, which need no check, are new objects in `new`
         pairs = zip(new, not_repeated, strict=True)
         to_check = new if new is not_repeated else [delta for delta, original in pairs if delta is original]
     prepared = request.prepared if new is request.push.deltas else None
@@ -221,9 +221,10 @@ def _check_new(
         check_schemas(to_check, commit.config)
         names.check(commit, to_check, rows.shared_columns)
         check_backlog(commit.backlog_bytes, limits)
-    stored = commit.unfolded_rows(rows.deltas.keys())
+    stored = commit.unfolded_rows(rows.deltas.keys())  # not merged yet where this push does not need it
     scope = commit.config.write_scope or limits.write_scope
     if to_check and scope != "any" and not request.trusted:
+        # during a re-index, stored rows may still have the bucket keys of earlier rules
         shown_by = access.keys if access.sees_by_values is None else frozenset[str]()
         check_scope(to_check, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
     if not request.already_accepted:
@@ -306,7 +307,8 @@ def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _
 def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
     """Return the deltas of a push that were not accepted before, each once.
 
-    A push whose lowest hlc is above all earlier ones of the client cannot contain a repeated delta.
+    A push whose lowest hlc is above all earlier ones of the client cannot contain a repeated delta. Otherwise deltas
+    are compared by hlc and identity: 8 bytes of a hash of the id. Old logs have another identity, `old_identity`.
     """
     deltas, client, prepared = request.push.deltas, request.push.client_id, request.prepared
     if not deltas:

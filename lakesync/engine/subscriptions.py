@@ -74,7 +74,8 @@ class SubscriptionState:
     has_more: bool = False
     """Whether more pages follow at this cursor."""
     has_other_claims: bool = False
-    """Whether these clients were sent pages with other claims since, on other connections; see `ScanResult`."""
+    """Whether these clients were sent pages under other claims after the cursor, on other connections; see
+    `ScanResult.with_other_claims`."""
     access: Access | None = None
     """What they could see when they got the cursor; None until `subscribe` computes it."""
     subscription: Subscription = _NO_BUCKETS
@@ -170,6 +171,7 @@ class Subscriber:
         Args:
             cursor: the cursor in the response.
         """
+        # complete cursors are arrivals, which are multiples of ARRIVAL_STEP; before the first page there is no middle
         is_complete = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
         is_ahead = not self.state.has_more and cursor > self.cursor and is_complete
         # always a new object: a scan that began with the old one does not include the push
@@ -186,8 +188,8 @@ class SubscriberGroup(NamedTuple):
     with_own_changes: frozenset[str]
     """Those of the clients that may have changes in their own buckets."""
     multi_connected: frozenset[str]
-    """Those of the clients that have another connection too, on which they may have been sent what they lack on this
-    one."""
+    """Those of the clients that have several connections. What such a client lacks on this connection, it may have been
+    sent on another one."""
 
 
 class ScanResult(NamedTuple):
@@ -200,8 +202,8 @@ class ScanResult(NamedTuple):
     own_pages: Mapping[str, SyncResponse | None] = {}
     """By client id: pages of clients that lack something else than the shared page; None for one that lacks nothing."""
     with_other_claims: frozenset[str] = frozenset()
-    """Clients that were sent pages with other claims since. The cursor of a shared page would belong to those claims.
-    So each of them that lacks something needs a pull of its own, from its old cursor."""
+    """Clients that were sent pages under other claims after the group's cursor. The cursor of a shared page would
+    belong to those claims. So each of them that lacks something needs a pull of its own, from its old cursor."""
     needs_pull: bool = False
     """Whether each client of the group needs a pull of its own, because a shared page is not possible: more pages
     follow, bucket keys came into use, or the rules changed or are being applied."""
@@ -286,7 +288,7 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
         record = msgspec.structs.replace(record, gets_broadcasts=True)
         record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, newest_sent)
     access = rules.access(commit, claims)
-    if ends_scope(record, access):
+    if ends_scope(record, access):  # processes with another connection of the client must not send it shared pages now
         announce_other_connection(commit, known, live=False)
         record = with_scope(record, access, commit.arrival)
     if record != known:
@@ -373,10 +375,10 @@ def _scan_group(
     sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
     position_in_doubt = position._replace(nothing_sent_since=False, sent=sent, sent_up_to=view.arrival)
     by_own_bucket = {own_bucket(name): name for name in group.clients}
+    # `unnotified…`: what this read shows already, although the notice of the commit has not reached this process yet
     with_own_changes = group.with_own_changes.union(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
-    # clients to which other processes may have sent pages under other claims, and whose notice has not arrived here yet
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
     with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims

@@ -4,9 +4,11 @@
 read, and `feed.row_presence` which rows the client may have. `feed.client_state` uses the small functions on scopes and
 pages. `docs/feed.md` explains the whole; these are its terms:
 
-- An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`.
+- An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`. A
+  *cursor* is the number that a client sends to continue after the last page that it has.
 - Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims that may see it. The *feed* of a
-  bucket key has its rows in order of their latest change; the arrival of that change is the row's *feed position*.
+  bucket key has its rows in order of their latest change; the arrival of that change is the row's *feed position*. The
+  row's *entry* there says when it joined the bucket, left it, and last changed in it.
 - A *page* is one response with changes. A client that lacks many changes is sent several pages.
 - A *scope* is a period in which a client was sent pages under the same claims and rules. *Past keys* are the bucket
   keys of earlier scopes that were removed from the client's record.
@@ -30,8 +32,8 @@ from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
 
 NEVER_PULLED = 1
-"""Cursor of a client that pushed before its first pull. It is not 0, because clients with cursor 0 load a
-checkpoint."""
+"""Cursor of a client that pushed before its first pull. It is not 0, because a client with cursor 0 first downloads a
+checkpoint (files with all rows as of one arrival)."""
 
 NO_BASE = -1
 """`Position.base` if there is no complete cursor at which the pages began: the client had no rows, or unknown ones."""
@@ -178,7 +180,7 @@ def locate(
         return _at_start(None, newest, access, resync=False) if since == 0 else None
     if since <= NEVER_PULLED:
         # A client that sends 0 after a push may have lost its database, and with it its own rows. It may push again and
-        # then send `NEVER_PULLED`. That it sent 0 before is known by the page of cursor 0.
+        # then send `NEVER_PULLED`. If it sent 0 before that, its record has a page with cursor 0.
         has_restarted = record.has_pushed and (since == 0 or any(page.cursor == 0 for page in record.pages))
         may_have_rows = max_sent(record.scopes) > 0 or bool(record.past_keys) or has_restarted
         return _at_start(record, newest, access, resync=may_have_rows)
@@ -390,8 +392,8 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
 def _keys(base_scope: Scope, page_scope: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
     """Return the bucket keys that were active at the base, and those that are active now.
 
-    Keys that came into use under the same claims and rules count as both, so that they need no transition: a client
-    that had nothing under them at the base lacks only what the feed has since then.
+    Under the same claims and rules, a key can only be new because a first row got it since. Such keys count as both, so
+    that they need no transition: the client had nothing under them at the base, and the feed has all that came later.
 
     Args:
         base_scope: the scope of the base.
@@ -419,8 +421,8 @@ def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dic
 
     Removed scopes count too, as far as their past keys show that they were sent rows after the base. The client may
     have written rows under keys of a scope that was removed since the base. These keys are included, even if the client
-    was sent nothing under them. Past keys without an end are not: they are from before the client reached any complete
-    cursor.
+    was sent nothing under them. Past keys with the unknown end `MAX_HLC` are not: they are from before the client
+    reached any complete cursor.
     """
     past = [
         each for each in record.past_keys if base < max(each.sent_up_to, each.ended_at) and each.sent_up_to < MAX_HLC

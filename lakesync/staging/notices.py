@@ -89,7 +89,9 @@ class Announcement:
 
     def __init__(self) -> None:
         self._moved: dict[str, set[str] | None] = {}
+        """By gateway: the bucket keys under which rows changed; None for any key."""
         self._presence: list[Notice] = []
+        """The notices of connected clients."""
 
     def moved(self, gateway: str, buckets: Iterable[str]) -> None:
         """Record that rows changed under these bucket keys.

@@ -90,6 +90,7 @@ class ShardedPipeline:
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
+        # a batch id is GATEWAY.SHARD.EPOCH.RANGE; one of another form is left to the default shard, which rejects it
         shard = batch_id.split(".")[1] if batch_id.count(".") > 1 else ""
         self._store_of_shard(shard).confirm(batch_id, deltas, id_sum, snapshot_id)
 
@@ -443,8 +444,6 @@ def _tables(store: TransactionStore, gateway: str) -> Iterator[str]:
         rows = store.submit(gateway, lambda commit, after=after: commit.scan_rows(after, 1)).result()  # type: ignore[misc]
         if not rows:
             return
-        yield rows[0].table
-        after = (
-            rows[0].table + " ",
-            "",
-        )  # after all rows of the table: names have no space, which sorts before letters
+        table = rows[0].table
+        yield table
+        after = (f"{table} ", "")  # after all rows of the table: no name has a space, which sorts before all of theirs

@@ -68,8 +68,9 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
         Args:
             gen: psycopg's generator for the operation.
-            args: a limit of psycopg's own, as for notices and while it cancels a statement; then there is no other.
-            kwargs: the same.
+            args: psycopg passes its own time limit here when it waits for notices or cancels a statement. That limit
+                then replaces `response_seconds`.
+            kwargs: the same, by name.
 
         Raises:
             psycopg.OperationalError: the server was silent; the connection is closed.

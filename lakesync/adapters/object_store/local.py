@@ -90,7 +90,7 @@ class LocalDisk:
         """Do nothing: no file stays open."""
 
     def _path(self, key: str) -> Path:
-        """Return the file of an object; keys in the folder for unfinished files are rejected."""
+        """Return the file of an object; keys in the scratch folder are rejected."""
         path = self.folder / check_key(key)
         if key.partition("/")[0] == _SCRATCH:
             raise ValidationError(f"object key {key!r} starts with {_SCRATCH!r}, which is reserved: choose another key")
@@ -100,7 +100,7 @@ class LocalDisk:
         return NotFoundError(f"there is no object {key!r} in {self.folder}")
 
     def _write(self, path: Path, data: bytes, *, if_absent: bool) -> bool:
-        """Write to an unfinished file and rename it, so that readers see the whole object or none."""
+        """Write a scratch file and rename it, so that readers see the whole object or none."""
         scratch = self._write_scratch(data)
         try:
             crash_point("local.before_place")

@@ -204,7 +204,8 @@ class DeltaWriter:
     def _checksum_by_ids(self) -> BatchChecksum | None:
         """Return the checksum of the batch if the ids stored in its hlc range show that all of its deltas are stored.
 
-        Another gateway or client may have stored the same id in this range, so ids are compared together with both.
+        It is faster than `_checksum_by_keys`, which needs the scratch table. Another gateway or client may have stored
+        the same id in this range, so ids are compared together with both.
 
         Returns:
             The checksum; None if the range contains many other deltas, or not exactly one for each id of the batch.
@@ -227,7 +228,8 @@ class DeltaWriter:
         Ids of other gateways and clients are returned as `_OTHER_ID`.
 
         Returns:
-            Both; None if any id is not a hash, or if the batch has deltas of several gateways or clients.
+            Both; None if any id is not a hash, or is `_OTHER_ID` itself, or if the batch has deltas of several gateways
+            or clients.
         """
         import pyarrow as pa
         import pyarrow.compute as pc

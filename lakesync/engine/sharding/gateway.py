@@ -94,7 +94,7 @@ class ShardedGateway(SyncGateway):
     # -- push and pull -----------------------------------------------------------------------------------------------
 
     def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
-        """Record a rejected push. Its rows changed since if they have an arrival above that of all shards now."""
+        """Record a rejected push, with the newest arrival of all shards: rows with a later one have changed since."""
         self.newest_arrival = max(part.newest_arrival for part in self._parts.values())
         super()._record_rejection(push, claims, error)
 
@@ -180,7 +180,7 @@ class ShardedGateway(SyncGateway):
             created_ms=max(checkpoint.created_ms for checkpoint in checkpoints.values()),
         )
 
-    # -- what every shard has ----------------------------------------------------------------------------------------
+    # -- configuration, of which every shard has a copy ------------------------------------------------------------
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
         """Like `SyncGateway.register_schema`, in every shard.
@@ -247,12 +247,12 @@ class ShardedGateway(SyncGateway):
                 part.retire_schema(table)
             for table, registered in config.schemas.items():
                 if table in known and not _extends(registered.schema, known[table].schema):
-                    part.retire_schema(table)  # the default shard did, and then registered another schema
+                    part.retire_schema(table)  # the default shard retired it too, and then registered another schema
                 if table not in known or known[table].schema != registered.schema:
                     part.register_schema(registered.schema)
 
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
-        """Like `AdapterGateway._restore`, each delta in its shard."""
+        """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
         by_shard: dict[str, list[RowDelta]] = {}
         for delta in deltas:
             by_shard.setdefault(self._shards.of(delta.table), []).append(delta)

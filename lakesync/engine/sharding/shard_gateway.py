@@ -160,7 +160,7 @@ class ShardGateway(SyncGateway):
         return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
     def submit_peek_part(self, claims: Claims, since: str | None, limit: int, max_bytes: int) -> Future[PeekPage]:
-        """Return this shard's part of a page of `submit_peek`.
+        """Return this shard's part of a page of `submit_peek`, which reads without a client's record (`engine.peek`).
 
         Args:
             claims: the verified claims of the client's token.

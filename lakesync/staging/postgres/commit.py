@@ -1,6 +1,6 @@
 """The Postgres store's `View` and `Commit`, each within one transaction: merged rows, feed entries, and the log.
 
-`Groups` creates them; the engine and the feed call their methods. `staging.store` says what each method promises. A
+`Groups` of the same package creates them, and `staging.store` says what each method promises. A
 *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
 one bucket key: when it joined the bucket, left it, and last changed in it (`records.Entry`). A *move* is a change of an
 entry. An *arrival* is the gateway's own timestamp of a commit.
@@ -166,6 +166,7 @@ class PostgresView(HeadView, SideQueries):
         return client(self._connection, self.gateway, client_id)
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement of `staging.side_tables`, with SQLite's `?` for parameters, the first being the gateway."""
         cursor = self._connection.execute(sql.SQL(statement.replace("?", "%s")), (self.gateway, *values))
         return cursor.fetchall() if cursor.description else []
 
@@ -251,9 +252,8 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""
-        found = self._connection.execute(
-            _SCAN, (self.gateway, *(after or ("", "")), limit)
-        ).fetchall()  # no key is empty
+        first = after or ("", "")  # before all rows, because no table name is empty
+        found = self._connection.execute(_SCAN, (self.gateway, *first, limit)).fetchall()
         return [decode_row(body) for (body,) in found]
 
     def _write_rows(self, rows: Collection[StoredRow]) -> None:

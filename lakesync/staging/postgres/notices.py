@@ -65,6 +65,7 @@ class PostgresNotices:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._wake: int | None = None
+        """The writing end of a pipe on which the thread waits; closing it wakes the thread. None without a thread."""
         self._numbers = count(1)
         self._own: set[int] = set()
         """Numbers of commits of this process whose notices are delivered at once, so that Postgres' copy is dropped."""
@@ -149,10 +150,11 @@ class PostgresNotices:
                     with closing(opened) as connection:
                         failures = 0
                         self._deliver(connection, selector)
-                except (psycopg.Error, msgspec.MsgspecError) as error:  # a valid notice may be missing
+                except (psycopg.Error, msgspec.MsgspecError) as error:
+                    # notices may be missed from now on, for which `_listen` makes up when it connects again
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
-                    self._own.clear()  # Postgres does not send those that were missed
+                    self._own.clear()  # Postgres sends no copies of notices from before the next connection
                     log.warning(
                         "no notices from Postgres", where=self._address, error=str(error).strip(), again_in=wait
                     )

@@ -101,8 +101,8 @@ class StoredRow(msgspec.Struct, gc=False):
     """Bucket keys that the row is inside of, sorted."""
     emptied: int = 0
     """A client that had the row before this arrival cannot be sent an UPDATE, but must be sent DELETE and INSERT. It is
-    the latest of two: when the row lost columns, by a DELETE or an erasure, which the client has to drop; and the last
-    delta of a client that is no longer in `writers` and had inserted or deleted its own copy."""
+    the later of two arrivals: that at which the row lost columns, by a DELETE or an erasure, so that the client has to
+    drop them; and that of the last delta of a client that is no longer in `writers`, and whose copy may differ."""
     unmerged: Unmerged | None = None
     """The newest delta that is not merged into `state` yet; None if there is none. Each of them has a higher hlc than
     everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such a delta

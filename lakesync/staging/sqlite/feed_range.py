@@ -101,7 +101,8 @@ FROM (
 
 If the greatest says `_ELSEWHERE`, nothing is sent at this entry. If it says `_INSIDE`, the reader may see the row and
 never had it, so it lacks all of it. If all say 0, the row is outside of all keys, and the reader never had it. The
-others, `_HAD` and `_OWN`, need a decision by `feed.row_presence`."""
+others, `_HAD` and `_OWN`, need a decision by `feed.row_presence`. `LIMIT -1` limits nothing: it keeps SQLite from
+merging a query into the outer one (see `_JOINED`)."""
 _NTH = (
     "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
     " ORDER BY changed LIMIT 1 OFFSET :share)"

@@ -2,7 +2,8 @@
 
 `staging.open_store` creates it for a `sqlite://` URL; the engine opens it, and gateways, the pipeline and `lakesync
 staging` call its methods, which `staging.store` describes. It creates the parts of the store, and submits all calls as
-jobs to the thread that owns the files (`owner.Owner`).
+jobs to the thread that owns the files (`owner.Owner`). `log.db`, the journal, has the pushes; `state.db` has the rows
+that result from them, and is written a little later (*write-behind*).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class _Opened:
         folder: Path,
         wall: Callable[[], int],
         replayer: Replayer,
-        behind: WriteBehindLimits,
+        limits: WriteBehindLimits,
         notices: Notices,
         shard: str,
     ) -> None:
@@ -102,11 +103,11 @@ class _Opened:
             self.state = State(folder, self.journal.store_id)
             opening.callback(self.state.close)
             recovery = Recovery(self.journal, self.state, replayer)
-            self.behind = WriteBehind(self.journal, self.state, recovery, behind)
+            self.behind = WriteBehind(self.journal, self.state, recovery, limits)
             self.group = GroupCommit(self.journal, self.state, self.behind, notices)
             self.behind.recover_if_lost()
             self.pipeline = Pipeline(self.journal)
-            self.owner = Owner(self.group, self.behind, f"staging {folder.name}", behind)
+            self.owner = Owner(self.group, self.behind, f"staging {folder.name}", limits)
             self._files = opening.pop_all()
 
     def close(self) -> None:
@@ -142,7 +143,7 @@ class SqliteStore(ErasingStore, CutPointStore):
             shard: name of the shard that the store serves; gateways created in it get this name.
         """
         self._shard = shard
-        self._behind = behind or WriteBehindLimits()
+        self._limits = behind or WriteBehindLimits()
         self._folder = folder
         self._wall = wall
         self._notices = Notices()
@@ -171,7 +172,7 @@ class SqliteStore(ErasingStore, CutPointStore):
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
         check_no_rebuild(self._folder)
         try:
-            self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices, self._shard)
+            self._opened = _Opened(self._folder, self._wall, replayer, self._limits, self._notices, self._shard)
         except (OSError, sqlite3.Error) as exc:
             raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
         self._replayer = replayer
@@ -255,7 +256,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         self._read(opened.behind.write)
 
         def trim() -> int:
-            durable_seq = opened.behind.durable.get((gateway, shard), 0)
+            durable_seq = opened.behind.durable.get((gateway, shard), 0)  # up to here, rows are safe in `state.db`
             return opened.pipeline.writing().trim(gateway, shard, durable_seq)
 
         return self._write(trim)
