@@ -171,6 +171,7 @@ def _lake_comparison(destination: DestinationTarget) -> dg.AssetChecksDefinition
 
         with failure_policy(context, pyspark, retried=False):
             store = staging.store
+            # read before the comparison: the audit's mark says which state of the destination was compared, and when
             visit = Visit(destination_state(store.marks().get(destination.mark_name)), staging.now_ms())
             try:
                 comparison = compare(pyspark.spark_session, follower_of(store, destination), lake.names)

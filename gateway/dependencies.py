@@ -338,7 +338,8 @@ def check_page(headers: Headers, origins: Collection[str]) -> None:
             "without a secret the gateway is served as localhost or 127.0.0.1 only: call it so, or set "
             "LAKESYNC_JWT_SECRET"
         )
-    if _is_cross_site(headers) if origin is None else origin not in origins and not _is_local_url(origin):
+    is_foreign = _is_cross_site(headers) if origin is None else origin not in origins and not _is_local_url(origin)
+    if is_foreign:
         raise ForbiddenError(
             "without a secret the gateway serves no pages of other sites: name their origins in cors_origins of "
             "[gateway], or set LAKESYNC_JWT_SECRET"

@@ -43,6 +43,7 @@ HLC: dict[str, Any] = {
         {"type": "integer", "minimum": 0, "maximum": MAX_HLC},
     ],
 }
+"""A timestamp of a hybrid logical clock, or a cursor, in a request."""
 HLC_IN_RESPONSE: dict[str, Any] = {
     "description": "64 bits as a decimal string",
     "type": "string",
@@ -210,6 +211,7 @@ def _raw_schema(kind: type) -> dict[str, Any]:
 
 
 def _to_builtins(value: Any) -> Any:
+    """Convert a struct to dicts, lists and JSON values by the rules of the wire, as pydantic's serialiser needs it."""
     return msgspec.json.decode(encode_json(value))
 
 
@@ -258,6 +260,7 @@ def header_parameter(name: str, description: str) -> dict[str, Any]:
 _ALWAYS: tuple[type[LakeSyncError], ...] = (errors.StagingUnavailableError, LakeSyncError)
 _ERROR_REF = {"$ref": "#/components/schemas/ErrorBody"}
 SERVICE_ERRORS: tuple[type[LakeSyncError], ...] = (errors.AuthError, errors.ForbiddenError)
+"""Errors that the check of the service token may raise."""
 CALLER_ERRORS: tuple[type[LakeSyncError], ...] = (
     errors.ValidationError,
     errors.AuthError,

@@ -2,7 +2,8 @@
 
 `python -m gateway` and tests call both. The application has the routers, middleware, exception handlers and the shared
 services (`Services` in `gateway.dependencies`): the engine and everything else of which a server has one, such as rate
-limiters and metrics. The server listens before the store is open, and finishes requests before it stops.
+limiters, metrics, and the hub of all WebSocket connections. The server listens before the store is open, and finishes
+requests before it stops.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ class LiveConnection:
         """Close code and reason with which the connection ends after the response in progress; None to go on."""
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        """Closes the connection if the client reads nothing for too long; None while it reads."""
         self._notify_ready: Callable[[], None] = _ignore
         self.is_busy = False
         """Whether a message is being served; broadcasts wait for its response."""
@@ -186,8 +187,9 @@ class LiveConnection:
         with _bad_frames():
             message = (await decode_if_large(protobuf.decode_push, body))()
         subscriber = self.subscriber
-        if subscriber is not None and subscriber.client_id != message.client_id:
+        if subscriber is not None and subscriber.client_id != message.client_id:  # without a secret: several clients
             subscriber = None
+        # the newest cursor that the client certainly has: the connection delivers pages in order
         confirmed = subscriber.cursor if subscriber is not None and not subscriber.state.has_not_pulled else None
         result = await serve_push(self._services, record, self._caller, lambda: message, lambda _: confirmed)
         if subscriber is not None:
@@ -302,7 +304,7 @@ class LiveConnection:
         )
 
     def _resume_broadcasts(self) -> None:
-        """Continue after the pause between two pages of broadcasts."""
+        """Continue broadcasts to a client that has not pulled its next page in time."""
         self._page_timer = None
         self._notify_ready()
 

@@ -91,7 +91,7 @@ async def execute_actions(
     push = wire.decode_push(body) if in_protobuf else wire.decode_push_json(body)
     RequestRecord.of(request).client = push.client_id
     response = await result_of(caller.gateway.submit_action(push, caller.claims(push.client_id)))
-    if header(request.scope, RESYNC_HEADER) is None:
+    if header(request.scope, RESYNC_HEADER) is None:  # not LakeSync's own client, which understands ACTION_PENDING
         _check_all_finished(response)
     for result in response.results:
         services.metrics.actions.labels(_outcome_label(result)).inc()

@@ -148,6 +148,7 @@ class Connectors:
         return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts, own_identity)
 
     def _check_url(self, setting: str, url: str) -> None:
+        """Raise ValidationError if connectors may not call a URL's host."""
         try:
             self._hosts.check(setting, url)
         except ConfigurationError as error:

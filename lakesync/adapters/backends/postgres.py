@@ -174,7 +174,10 @@ class PostgresExecutor:
 
 
 class _PostgresConnection:
-    """`Connection`, `DirectAppend` and `HashReader` over psycopg."""
+    """`Connection`, `DirectAppend` and `HashReader` over psycopg.
+
+    These protocols document the methods. If `append` returns False or `read_hashes` None, callers take a slower way.
+    """
 
     def __init__(self, connection: BoundedConnection) -> None:
         self._sql = connection

@@ -62,7 +62,11 @@ _ROWS_PER_REBUILD = 5_000
 
 
 class SqlAdapter:
-    """Implements `DatabaseAdapter` and all optional protocols on top of a dialect and an executor."""
+    """Implements `DatabaseAdapter` and all optional protocols on top of a dialect and an executor.
+
+    The protocols document the methods. Writers of a destination table take locks on its rows until their transaction
+    ends. A `ContentTransform` changes rows before they are written, for example to add deltas from a cold tier.
+    """
 
     def __init__(self, executor: Executor, dialect: Dialect) -> None:
         """Create the adapter; it connects on the first call.
@@ -131,7 +135,7 @@ class SqlAdapter:
 
     @property
     def max_writers(self) -> int:
-        """More than one if the database runs transactions concurrently."""
+        """The most writers at a time: one, unless the database runs transactions concurrently."""
         return BUCKETS if self._dialect.concurrent_writers else 1
 
     def delete_deltas(self, deltas: pa.Table) -> int:
@@ -204,10 +208,9 @@ class SqlAdapter:
             writer.stage()
             with connection.transaction():
                 if self._dialect.has_transactions:
-                    follower_state.move_mark(
-                        connection, mark
-                    )  # first: a concurrent run waits for this transaction, and then fails
-                else:
+                    # first, so that a concurrent run waits for this transaction, and then fails
+                    follower_state.move_mark(connection, mark)
+                else:  # last, so that a crash repeats the writes
                     mark.check(follower_state.read_mark(connection, mark.name))
                 writer.insert()
                 crash_point("sql.before_rows")
@@ -410,6 +413,7 @@ class SqlAdapter:
                     if self._dialect.has_transactions:  # a lock lasts until the end of the transaction
                         follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
                     stored = queries.read_contents(connection, schema.table, rows)
+                    # rows without deltas, which were removed, are deleted unless the transform adds some
                     absent = {row: NO_CONTENT for row in rows if row not in stored}
                     contents = {**absent, **transform.apply(schema, rows, stored)}
                     row_tables.write_contents(connection, self._dialect, schema, contents)

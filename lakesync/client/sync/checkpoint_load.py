@@ -6,8 +6,8 @@ all have arrived.
 
 A row is bulk-writable, which means that SQL copies it without a merge, if its deltas are an INSERT and UPDATEs with
 values of the right types. Such rows are copied in groups: the rows of a group have the same table, and the same columns
-written by each delta (its layout). In the staging file, each synced table has a staging table `pile_TABLE` with the row
-ids, records (the stamps of the deltas) and values of these rows. The table `rest` has all other rows as deltas.
+written by each delta (its layout). In the staging file, each synced table has a staging table `rows_of_TABLE` with the
+row ids, records (the stamps of the deltas) and values of these rows. The table `rest` has all other rows as deltas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lakesync.wire.protobuf import DeltaFields, decode_by_field, split_deltas
 STAGED_TOGETHER = 20_000
 """Number of deltas that one transaction writes to the staging file; a few more, so that no row is split."""
 
-_STAGING_SCHEMA = "fresh"
+_STAGING_SCHEMA = "first_sync"
 """The name under which the staging file is attached to the app's database."""
 _COPY_CACHE = -64000
 """`cache_size` of the app's database while rows are copied: 64,000 KiB. SQLite counts KiB as a negative number."""
@@ -202,6 +202,7 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
         The tables with changed rows.
     """
     store, db = replica.store, replica.db
+    # `copy_from` skips rows with edits, so the core merges them, and rows that are not bulk-writable, as deltas
     edited = [key for key in store.edited_rows() if key[0] in store.schemas]
     merged: list[RowDelta] = []
     if edited:
@@ -247,7 +248,7 @@ def _create_tables(db: sqlite3.Connection, tables: Mapping[str, Iterable[str]]) 
 
 def _staging_table(table: str) -> str:
     """Return the quoted name of a table's staging table."""
-    return f'"pile_{table}"'
+    return f'"rows_of_{table}"'
 
 
 def _add_rows(

@@ -154,7 +154,7 @@ class PostgresSnapshot:
     """A transaction in which a poll reads. All of its statements see the same snapshot."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the horizon of the connection's transaction.
+        """Read the transaction's horizon: which other transactions had ended when it began.
 
         Args:
             connection: an open connection, in a transaction.
