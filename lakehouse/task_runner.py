@@ -67,7 +67,7 @@ def cores(spark: SparkSession) -> int | None:
 
 @cache
 def prepare_worker() -> None:
-    """Configure a Python worker for tasks: one core, and freed memory is kept for the next allocations.
+    """Configure a Spark task's Python process: one core, and freed memory is kept for the next allocations.
 
     With pyarrow's allocator and glibc's defaults freed pages return to the kernel, which clears them before they are
     used again; that takes up to a third of a task's time. `gc.freeze` makes the garbage collection after each task

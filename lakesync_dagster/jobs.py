@@ -58,8 +58,8 @@ def pipeline_jobs(
     found = [
         dg.define_asset_job(
             FLUSH_JOB,
-            # `checkpoint_snapshots` publishes the checkpoints. The asset `checkpoint` cannot be in the job: its
-            # partitions are gateways, the run's are days.
+            # `checkpoint_snapshots` publishes the checkpoints, and `PUBLISHED` checks them. The asset `checkpoint`
+            # cannot be in the job: its partitions are gateways, the run's are days.
             selection=_groups_without_checks(sensor_checks, "flush", "tables", "checkpoint_snapshots")
             | dg.AssetSelection.checks(PUBLISHED),
             description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",

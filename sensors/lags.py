@@ -31,7 +31,7 @@ from lakesync.analysis.marks import (
     Timed,
     report_in,
 )
-from lakesync.analysis.marks import lags as compare
+from lakesync.analysis.marks import lags as compute_lags
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
@@ -154,7 +154,8 @@ class PipelineLags:
             marks: name → value of all marks in staging.
             now_ms: server wall time in milliseconds since 1970.
         """
-        return compare((), (), (), timed_parts(self._config, self._snapshot, marks, now_ms), now_ms)
+        timed = timed_parts(self._config, self._snapshot, marks, now_ms)
+        return compute_lags((), (), (), timed, now_ms)  # (): only timed parts
 
     def _mark_reader(self) -> "MarkReader":
         """Return the reader of the lake's marks, which is created at the first call."""

@@ -187,7 +187,7 @@ class LiveConnection:
         with _bad_frames():
             message = (await decode_if_large(protobuf.decode_push, body))()
         subscriber = self.subscriber
-        if subscriber is not None and subscriber.client_id != message.client_id:  # without a secret: several clients
+        if subscriber is not None and subscriber.client_id != message.client_id:  # another client's push
             subscriber = None
         # the newest cursor that the client certainly has: the connection delivers pages in order
         confirmed = subscriber.cursor if subscriber is not None and not subscriber.state.has_not_pulled else None

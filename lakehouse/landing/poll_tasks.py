@@ -343,7 +343,10 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
 
 
 def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
-    """Add a page to the landed rows, and record whether anything landed."""
+    """Add a page to the landed rows, and record whether anything landed.
+
+    `page.complete` has claims: the page has all rows with a value in a column, so other rows with it are deleted.
+    """
     result.has_rows_to_land = result.has_rows_to_land or bool(page.rows or page.deleted or page.complete)
     rows.add(page)
 

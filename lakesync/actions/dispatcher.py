@@ -135,6 +135,7 @@ class Dispatcher:
             outcome = await self._wait(same_key, action, deadline)
             if not isinstance(outcome, ActionFailure) or outcome.retryable:
                 return outcome
+            # the other action failed for good: this one may have other parameters, so it is executed
         task = self._running.get(identity)
         if task is None:
             if time.monotonic() >= deadline:
@@ -177,6 +178,7 @@ class Dispatcher:
         service = await self._services.find(action.connector)
         rejection = unknown_connector(action) if service is None else service.actions.reject(action)
         if service is None or rejection is not None:
+            # an outcome from before the connector was deleted or changed is still returned
             stored = await self._read(
                 lambda view: view.action(action.client_id, action.action_id, action.idempotency_key)
             )

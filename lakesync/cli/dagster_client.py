@@ -262,7 +262,7 @@ class DagsterClient:
             assets: the assets' keys.
             partitions: keys of partitions that every asset has.
             title: the backfill's title in Dagster's web UI.
-            rebuild: whether to run the assets with `rebuild: true`, which deletes the existing data first.
+            rebuild: whether to run the assets with `rebuild: true`, which computes or writes existing data again too.
         """
         params: dict[str, Any] = {
             "assetSelection": [{"path": asset.split("/")} for asset in assets],

@@ -209,6 +209,7 @@ def _rebuild_gateway(
             pushes, deltas, _ = restored[name]
             restored[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
         on_progress(gateway, sum(deltas for _, deltas, _ in restored.values()))
+    # new arrivals begin above this, in every shard
     floor = max(first_arrival(max(newest for _, _, newest in restored.values())), *feed_ends.values())
     rebuilt = []
     for name, store in stores.items():

@@ -222,6 +222,7 @@ def apply(
         Whether the sender's copies of these rows are right, so that it need not be sent anything about them.
     """
     deltas, shared = rows.deltas, rows.shared_columns
+    # unfolded: deltas of earlier pushes may not be merged into the rows yet
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
     own = own_bucket(client_id)

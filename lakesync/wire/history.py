@@ -48,9 +48,8 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
         ValidationError: a value has no canonical form.
     """
     widths = np.fromiter((len(delta.columns) for delta in deltas), np.int32, len(deltas))
-    cells_of_deltas = [
-        () if delta.op == "DELETE" else delta.columns for delta in deltas
-    ]  # columns of a DELETE are ignored
+    # columns of a DELETE are ignored
+    cells_of_deltas = [() if delta.op == "DELETE" else delta.columns for delta in deltas]
     cells = list(chain.from_iterable(cells_of_deltas))
     offsets = np.zeros(len(deltas) + 1, np.int32)
     np.cumsum([len(each) for each in cells_of_deltas], out=offsets[1:])

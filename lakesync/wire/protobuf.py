@@ -40,6 +40,7 @@ M = TypeVar("M", bound=Message)
 _OPS: dict[pb.DeltaOp, Op] = {pb.DELTA_OP_INSERT: "INSERT", pb.DELTA_OP_UPDATE: "UPDATE", pb.DELTA_OP_DELETE: "DELETE"}
 _NUMBERS = {op: number for number, op in _OPS.items()}
 _SPACE = b" \t\r\n"
+"""The whitespace of JSON, which may surround a value."""
 
 
 def encode_delta(delta: RowDelta) -> bytes:

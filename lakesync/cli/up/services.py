@@ -1,8 +1,9 @@
 """The services of `lakesync up` and `lakesync pipeline`: commands, order of start, checks of readiness, and variables.
 
 They are the gateway, Spark, and the processes of Dagster: the code server, which loads LakeSync's definitions, the
-webserver, the daemon, which runs sensors and schedules, and the run host, which starts runs. `stack` passes them to the
-`Supervisor`. The environment variables of each process contain only the secrets that it uses.
+webserver, the daemon, which runs sensors and schedules, and the run host, which starts runs. `recovery` runs once, to
+correct Dagster's records of runs after a crash. `stack` passes them to the `Supervisor`. The environment variables of
+each process contain only the secrets that it uses.
 """
 
 from __future__ import annotations

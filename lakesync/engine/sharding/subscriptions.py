@@ -4,6 +4,9 @@ A *shard* is a staging store with some of the gateway's tables. A *broadcast* is
 to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` with `shard_gateway.run`,
 for the gateway's channels. A subscriber's state contains its state in each shard. A broadcast joins the pages of all
 shards, under a new cursor that means the cursor in each shard (a *vector*).
+
+Subscribers with equal states are a *group*, and share a scan. Its `ScanResult` has the page of the group, and
+`own_pages` for clients that lack something else, for example because they wrote some of these rows themselves.
 """
 
 from __future__ import annotations
