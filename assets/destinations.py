@@ -1,8 +1,9 @@
 """Creates an asset and a check for each adapter of each destination.
 
 A destination is a backend that receives the lake's deltas. It consists of adapters, each of which writes to one
-database or object store, and has a mark of its own: the newest delta of each stream that it has. A table that cannot be
-written there is set aside (suspended), and retried later, so that other tables are not delayed.
+database or object store, and has a mark of its own: the newest delta that it has of each stream (one gateway's deltas
+in one staging store). A table that cannot be written there is set aside (suspended), and retried later, so that other
+tables are not delayed.
 `lakehouse.backends.destinations` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 

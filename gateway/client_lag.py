@@ -31,7 +31,8 @@ async def refresh_gateway(services: Services, gateway: str, backlog: Sequence[Ba
     Args:
         services: the server's shared objects.
         gateway: the gateway's id.
-        backlog: the gateway's unflushed log in each shard (a staging store for some tables), with its newest arrival.
+        backlog: the gateway's unflushed log in each shard (a staging store for some tables), with its newest arrival
+            (the gateway's own timestamp of a commit).
     """
     arrivals = _arrivals(backlog).get(gateway, ())
     await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, limit=MAX_CHECKS))

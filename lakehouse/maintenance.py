@@ -3,8 +3,9 @@
 The tables are the history of all deltas, which flushes write batch by batch, and the state tables, which are merged
 from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same
 files, and only files older than any run count as orphans. A flush overwrites a batch by its id, which Iceberg cannot do
-if a file has several batches. So files of the history are compacted for each gateway and shard separately, and only
-with deltas before the oldest one whose flush is not confirmed. The asset `maintenance` calls this module.
+if a file has several batches. So files of the history are compacted for each gateway and shard (a staging store with
+some of the tables) separately, and only with deltas before the oldest one whose flush is not confirmed, by arrival (the
+gateway's timestamp of a push). The asset `maintenance` calls this module.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A position is an arrival, the gateway's timestamp of a push: up to where a gatew
 point, up to where this run makes a checkpoint. A failure is set aside if it concerns one gateway or table: the run
 continues with the others, and its last step fails. Dagster creates one `RunState` for each run, as the resource
 `run_state`; the steps (`assets`) and the functions that they call use it.
+
+A state table has the current rows of one synced table. A shard is a staging store with some of the tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The routes of flushes, for admins: request a flush, and list, retry or drop dead letters.
 
-A flush moves the deltas in the staging log to the table `deltas` of the lake, or to the server's own target. A dead
-letter is a job that updates a destination table after a flush, and that failed all its attempts.
+A flush moves the deltas in the staging log to the table `deltas` of the lake, or to the server's own target. There, a
+job after the flush updates the destination tables, which have the current rows; a dead letter is a job that failed all
+its attempts. In the lake, the pipeline merges the deltas into state tables, which have the current rows too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Encodes rows of a state table as protobuf messages, column by column with Arrow instead of a loop over rows.
 
+A state table has the current rows of one synced table in the lake, each value with the delta that wrote it.
+
 The messages are those that `lakesync.feed.render.insert` and `lakesync.wire.protobuf` make for a client's first sync. A
 protobuf message is the concatenation of its fields, each a tag, a length and bytes. So columns of bytes are joined
 element by element: fields to deltas, deltas to rows. `lakehouse.checkpoints.frame_files` calls it.

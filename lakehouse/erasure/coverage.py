@@ -77,7 +77,7 @@ class Condition(NamedTuple):
 
 
 def deltas_of(requests: Sequence[Erasure]) -> Condition:
-    """Return the condition for the deltas in the history that any of the requests covers.
+    """Return the condition for the deltas in the history (the table `deltas`) that any of the requests covers.
 
     Args:
         requests: at least one, all of the same gateway. A request that names no shards covers all of them.

@@ -2,7 +2,8 @@
 
 A query returns deltas page by page, in order of arrival or of hlc. Files are read in ascending order of their minimum,
 until a full page lies below the minimum of every remaining file. So for a page only the files are read that overlap it.
-`ObjectDeltas` and `IcebergDeltas` use this module.
+`ObjectDeltas` and `IcebergDeltas` use this module. An arrival is the gateway's timestamp of a push, an hlc the client's
+timestamp of a write.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Digests (counts and checksums) by table and day, computed at a destination and in the lake to compare the two.
 
-A destination is a database or object store that receives the lake's deltas. A day is a UTC day of arrival: of a delta,
-or of a row's newest delta. Sums add 32-bit checksums, so that a database can add them without overflow. The pipeline's
-comparison of destinations (`lakehouse.backends.comparison`) calls this module.
+A destination is a database or object store that receives the lake's deltas. Its destination tables have the current
+rows. A day is a UTC day of arrival (the gateway's timestamp of a push): of a delta, or of a row's newest delta. Sums
+add 32-bit checksums, so that a database can add them without overflow. The pipeline's comparison of destinations
+(`lakehouse.backends.comparison`) calls this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Opens the lake's Iceberg catalogue by pyiceberg, and reads its tables and the bounds of their files.
 
-`LakeReader` loads each table once, so that a query sees one version of it. The other modules of `lakesync.analysis` and
-`lakehouse` use this module. pyiceberg is imported when a function is called, because it is slow to import, and neither
-Dagster's code location nor every task of Spark needs it.
+`LakeReader` loads each table once, so that a query sees one version of it. The table `deltas` has the history: all
+deltas (changes of rows). A state table has the current rows of one synced table. An arrival is the gateway's timestamp
+of a push. The other modules of `lakesync.analysis` and `lakehouse` use this module. pyiceberg is imported when a
+function is called, because it is slow to import, and neither Dagster's code location nor every task of Spark needs it.
 """
 
 from __future__ import annotations

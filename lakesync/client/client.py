@@ -66,7 +66,8 @@ class Client:
             heartbeat: seconds between the pulls of auto-sync while a WebSocket is open, on which the gateway also
                 sends changes as they happen.
             retry: delays and attempts after failed requests, actions and WebSockets; None for the defaults.
-            queue: an app's own queue, which chooses what to push next; None for the outbox in the database.
+            queue: an app's own queue, which chooses what to push next; None for the outbox in the database, which has
+                all unacknowledged changes.
             wall: returns milliseconds since 1970, for tests; None for the system's clock.
 
         Raises:

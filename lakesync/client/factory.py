@@ -67,7 +67,8 @@ def open_client(
         realtime: whether auto-sync also holds a WebSocket, on which the gateway sends changes as they happen.
         heartbeat: seconds between the pulls of auto-sync while the WebSocket is open.
         retry: delays and attempts after failed requests, actions and WebSockets; None for the defaults.
-        queue: an app's own queue, which chooses what to push next; None for the outbox in the file.
+        queue: an app's own queue, which chooses what to push next; None for the outbox in the file, which has all
+            unacknowledged changes.
         proxy: the proxy's URL; None for the environment's (`HTTPS_PROXY`, `NO_PROXY`).
         ca: file or folder of trusted certificates; None for the environment's, or certifi's.
         timeout: seconds to wait for a connection, and for each part of a response.
@@ -142,7 +143,8 @@ def create_client(
         backend: `file`, or `memory` for a database that ends with the process.
         sync_mode: `full`, `pushOnly` or `pullOnly`; `syncMode` in `coordinator_config` has precedence.
         realtime: whether auto-sync also holds a WebSocket, on which the gateway sends changes as they happen.
-        queue: an app's own queue, which chooses what to push next; None for the outbox in the file.
+        queue: an app's own queue, which chooses what to push next; None for the outbox in the file, which has all
+            unacknowledged changes.
         coordinator_config: `syncMode`, `realtimeHeartbeatMs` (milliseconds between pulls while a WebSocket is open),
             and fields of `RetryPolicy`: `maxRetries` (`pushes`), `maxActionRetries` (`actions`), `reconnectBaseMs`
             and `reconnectMaxMs` (`first_delay` and `longest_delay`).

@@ -4,8 +4,9 @@ Routes, WebSocket channels and embedding apps call it. Each operation submits a 
 store*, the database that pushes are committed to; the modules beside this one contain what runs in it.
 
 A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
-others. A *cursor* says up to where it has them. *Sync rules* and the *claims* of its token decide which rows it may
-see. The store has a *record* of each client: what it was sent, and under which rules and claims.
+others. A *cursor* says up to where it has them. A *broadcast* is a page that the server sends over a WebSocket without
+a request. *Sync rules* and the *claims* of its token decide which rows the client may see, the *write scope* to which
+rows it may push. The store has a *record* of each client: what it was sent, and under which rules and claims.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ ids are unknown too, so clients that still have them can push them again. What c
 either. So any client may have any row, and has to start again with its next pull. The new store has a new *epoch*, by
 which cursors and records from before are recognised.
 
-An *arrival* is the gateway's own timestamp of a commit. A *feed entry* is a row's history under one bucket key of the
-sync rules; a *move* is a change of an entry. A *shard* is a store with some of the tables.
+An *arrival* is the gateway's own timestamp of a commit. A *bucket key* names a bucket of the sync rules with the claims
+that may see it. A *feed entry* is a row's history under one bucket key; a *move* is a change of an entry. A *shard* is
+a store with some of the tables.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def read_source(
 
 
 class _History(NamedTuple):
-    """All deltas of a row, in order of arrival."""
+    """All deltas of a row, in order of arrival, the gateway's timestamp of their commit."""
 
     key: RowKey
     deltas: list[StoredDelta]

@@ -3,9 +3,10 @@
 `engine.pulling` calls `pull_page` for pulls, `engine.subscriptions` for broadcasts, and `engine.explain`, `engine.lag`
 and `engine.peek` to see what a pull would return.
 
-Sync rules put rows into buckets. The feed has one *entry* for each row and bucket key: when the row joined the bucket,
-left it, and last changed in it. A page reads the entries of the client's bucket keys in the order of that last change.
-The time of a change is its *arrival*, the gateway's own timestamp of the commit; it is the row's *feed position*.
+Sync rules put rows into buckets; a *bucket key* names a bucket with the claims that may see it. The feed has one
+*entry* for each row and bucket key: when the row joined the bucket, left it, and last changed in it. A page reads the
+entries of the client's bucket keys in the order of that last change. The time of a change is its *arrival*, the
+gateway's own timestamp of the commit; it is the row's *feed position*.
 
 Pages are read in one of three ways, the fastest that is right at the client's position:
 

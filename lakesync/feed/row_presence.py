@@ -4,8 +4,8 @@
 the client has it, and DELETE and INSERT if that is unknown. The gateway stores no list of the rows that it sent to a
 client. It decides by three things:
 
-- The row's *entries*, one for each bucket key: when the row first and last joined the bucket (`first`, `since`), last
-  left it (`left`), and last changed in it (`changed`).
+- The row's *entries*, one for each bucket key (a bucket of the sync rules with the claims that may see it): when the
+  row first and last joined the bucket (`first`, `since`), last left it (`left`), and last changed in it (`changed`).
 - The client's `Position`: the complete cursor (the *base*) at which the client had exactly what it could see, and what
   it may have been sent since.
 - The row's latest *writers*, because a client is not sent its own writes.

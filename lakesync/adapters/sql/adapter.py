@@ -65,7 +65,8 @@ class SqlAdapter:
     """Implements `DatabaseAdapter` and all optional protocols on top of a dialect and an executor.
 
     The protocols document the methods. Writers of a destination table take locks on its rows until their transaction
-    ends. A `ContentTransform` changes rows before they are written, for example to add deltas from a cold tier.
+    ends. A `ContentTransform` changes rows before they are written, for example to add the older deltas that were moved
+    to another backend (a cold tier).
     """
 
     def __init__(self, executor: Executor, dialect: Dialect) -> None:

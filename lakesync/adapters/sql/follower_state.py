@@ -1,9 +1,9 @@
 """What a SQL destination stores about its followers: marks, suspended tables, dead letters, and the locks of writers.
 
-A follower copies deltas to the destination; its mark says how far it has read. A dead letter is a value that the
-database rejected, and a suspended table a destination table that could not be written
-(`lakesync.adapters.base`). All are written in the transaction that writes the rows. `SqlAdapter` calls this
-module, and `row_tables` for the dead letters of the rows that it writes.
+A follower copies deltas to the destination; its mark says how far it has read. A destination table has the current rows
+of a synced table. A dead letter is a value that the database rejected, and a suspended table a destination table that
+could not be written (`lakesync.adapters.base`). All are written in the transaction that writes the rows. `SqlAdapter`
+calls this module, and `row_tables` for the dead letters of the rows that it writes.
 
 Three kinds of rows share the table of marks:
 

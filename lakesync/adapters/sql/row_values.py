@@ -141,7 +141,8 @@ def _is_written(schema: TableSchema, content: RowContent) -> bool:
 def _deleted_ms(content: RowContent) -> int | None:
     """Return when a row was deleted, in milliseconds since 1970; None if it is alive.
 
-    That is the hlc of its DELETE, or, if a flow's filter hides the row, the arrival of its newest delta.
+    That is the hlc (the client's timestamp) of its DELETE or, if a flow's filter hides the row, the arrival (the
+    gateway's timestamp) of its newest delta.
     """
     if content.is_hidden:
         return min(wall_of(content.arrival), _LAST_MS)

@@ -3,8 +3,11 @@
 A follower copies the lake's history of deltas to an adapter, and stores its mark there, which says how far it has
 copied. Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has
 ended, the follower's mark takes over their progress in one step. Until then the deltas of one gateway are not written
-in order of arrival; `LoadBarrier` returns no deltas to readers that rely on this order. The pipeline
-(`lakehouse.backends`) begins and finishes loads, and runs each part as a Spark task.
+in order of arrival (the gateway's timestamp of a push); `LoadBarrier` returns no deltas to readers that rely on this
+order. The pipeline (`lakehouse.backends`) begins and finishes loads, and runs each part as a Spark task.
+
+A stream is one gateway's deltas in one shard (a staging store with some of the tables). A destination table has the
+current rows of a synced table, beside the deltas.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Restores days of a destination from the lake: writes missing and altered deltas again and removes surplus ones.
 
-A destination stores the lake's deltas; its follower's mark says up to where. A digest is a sum over the deltas of a
+A destination stores the lake's deltas, and destination tables with the current rows; its follower's mark says up to
+where. Older deltas may have been moved from it to another backend, a cold tier. A digest is a sum over the deltas of a
 table and day. The pipeline calls `restore` for the days on which the destination's digests differ from the lake's. The
 mark keeps its value, because the follower has passed these deltas before. A repeat, also after a crash, has the same
 result.

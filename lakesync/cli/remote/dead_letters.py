@@ -5,7 +5,8 @@ The dead letters of a gateway are in three places, by kind:
 - `value`: the lake's table `rejected` has live values that do not fit their column.
 - `destination`: the pipeline writes the databases of declared destinations. They record the tables that it could not
   write (suspended tables), and the values that they rejected.
-- `work`: a gateway with `[flush] to_uri` updates destination tables itself. It has the updates that failed.
+- `work`: a gateway with `[flush] to_uri` updates destination tables (tables of current rows) itself. It has the updates
+  that failed.
 
 Those of an app (`edit`, `action`) are in the app's own database only, so no gateway is called for them.
 

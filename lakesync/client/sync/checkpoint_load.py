@@ -7,7 +7,8 @@ all have arrived.
 A row is bulk-writable, which means that SQL copies it without a merge, if its deltas are an INSERT and UPDATEs with
 values of the right types. Such rows are copied in groups: the rows of a group have the same table, and the same columns
 written by each delta (its layout). In the staging file, each synced table has a staging table `rows_of_TABLE` with the
-row ids, records (the stamps of the deltas) and values of these rows. The table `rest` has all other rows as deltas.
+row ids, records (the timestamp and client of each delta) and values of these rows. The table `rest` has all other rows
+as deltas.
 """
 
 from __future__ import annotations

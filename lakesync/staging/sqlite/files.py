@@ -17,7 +17,7 @@ from lakesync.model.secrets import make_private_file
 from lakesync.staging.migrations import pending
 
 LOG_FILE = "log.db"
-"""The journal: log rows, client records, configuration, actions. A push is durable when it is here."""
+"""The journal: a log row for each push, client records, configuration, actions. A push is durable when it is here."""
 STATE_FILE = "state.db"
 """Merged rows and feed entries, which can be rebuilt from the log."""
 LOCK_FILE = "owner.lock"

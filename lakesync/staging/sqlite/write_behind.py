@@ -70,7 +70,7 @@ class WriteBehind:
         the newest of them."""
         self.durable: dict[Shard, int] = {}
         """By gateway and shard, the number of the last log row whose changes the file contains even after a power cut.
-        Only log rows up to here may be trimmed."""
+        Only the bodies of log rows up to here may be trimmed (deleted), because a replay needs the others."""
 
     def note_commit(self, gateways: Iterable[str]) -> None:
         """Record that a transaction with changes of these gateways was committed."""
