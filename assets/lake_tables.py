@@ -104,7 +104,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 cut_points=run_state.cut_points() if days is None else None,
                 within=arrivals_of(days) if days is not None else None,
                 on_flushed=reports.append,
-                on_failed=failed.setdefault,
+                on_failed=failed.setdefault,  # keeps the first error of each gateway
             )
             # After a transient error the whole step is retried once. Then the gateways that fail are set aside.
             is_retried = context.op_execution_context.retry_number == 0 and any(

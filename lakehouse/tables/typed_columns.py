@@ -30,7 +30,8 @@ def with_typed_columns(merged: Merged, columns: Sequence[tuple[str, str]], rejec
     """Return merged rows with typed columns, and a last column with each row's number of values that do not fit.
 
     Args:
-        merged: the result of a merge.
+        merged: the result of a merge: rows, and their cells as parallel arrays. `row` and `column` have the indexes of
+            each cell's row and column name.
         columns: name and schema type of each typed column.
         rejected: name of the last column.
     """

@@ -187,6 +187,7 @@ class Planner:
         if not parts.bases:
             self._check_not_too_early(parts.upto)
         fields = state.schema().fields if state is not None else ()
+        # a typed column's comment is its schema type
         typed = {field.name: str(field.doc) for field in fields if field.name not in RESERVED_COLUMNS}
         return StatePlan(namespace, name, state, parts, typed, gateways)
 

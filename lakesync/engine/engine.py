@@ -1,9 +1,9 @@
 """`Engine`: all gateways of one staging store. It opens the store, creates gateways, and replays the log after a crash.
 
 A *gateway* is one tenant's or app's stream of changes; the *staging store* is the database that pushes are committed
-to. Its *log* has one row for each push. It also has the merged rows, each with the *bucket keys* by which the sync
-rules show it to clients. A *shard* is a store with some of the tables. The gateway server and `open_gateway` create one
-engine per process.
+to. Its *log* has one row for each push. The store also has the merged rows, each with the *bucket keys* by which the
+sync rules show it to clients. A *shard* is a store with some of the tables. The gateway server and `open_gateway`
+create one engine per process.
 """
 
 from __future__ import annotations

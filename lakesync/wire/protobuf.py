@@ -285,3 +285,4 @@ def _empty_column() -> bytes:
 
 _RESPONSE, _DELTAS = _message_classes()
 _END_OF_DELTA = _empty_column()
+"""Follows each delta in the concatenation, so that an empty name and value show where its columns end."""

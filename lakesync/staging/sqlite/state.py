@@ -93,6 +93,7 @@ class State(LayeredFile):
     ) -> FeedRange | None:
         """Return a range of the feed like `View.read_range`; None if one of its rows is in memory only."""
         self._write_all_entries()
+        # the file identifies bucket keys by numbers; one without a number has no entries
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]
         if not shared or len(shared) >= MAX_BUCKETS:
             return None
