@@ -1,9 +1,9 @@
 """Creates the Dagster asset checks of the history, the state tables and the checkpoints.
 
-A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. A run for some
-days checks these days; a run without days, such as the nightly audit, checks everything. If a run of the flush sensor
-finds a fault, only the checkpoints of the affected gateways are delayed. The code location
-(`lakesync_dagster.definitions`) calls this module.
+A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. A run for some UTC
+days of arrival (when gateways received the deltas) checks these days; a run without days, such as the nightly audit,
+checks everything. If a run of the flush sensor finds a fault, only the checkpoints of the affected gateways are
+delayed. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Callable, Iterator, Sequence

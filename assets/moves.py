@@ -101,7 +101,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
         requested_by_sensor = is_requested_by(MOVE_SENSOR, context)
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
-        with failure_policy(context, pyspark, retried=False):
+        with failure_policy(context, pyspark, retried=False):  # the sensor requests the flow again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
                 task = lake_flow_task(config, name, declared)._replace(replay_range=replayed)

@@ -46,7 +46,8 @@ class Metrics:
         """Create the registry and its metrics.
 
         Args:
-            backlog: returns the unflushed log by gateway and shard; called at every scrape.
+            backlog: returns the unflushed log by gateway and shard (a store with some of its tables); called at every
+                scrape.
             marks: returns staging's marks, which include the pipeline's report; called at every scrape.
             queue: returns the queue of work for destination tables after this server's own flushes; it returns None if
                 the pipeline flushes.

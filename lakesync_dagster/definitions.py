@@ -2,7 +2,8 @@
 
 Dagster imports this module and reads `defs`. Loading it reads the settings and the schema snapshot, a file with the
 registered tables and connectors that the schema sensor writes. It opens no connection, so the location can also be
-loaded while the staging store or Spark cannot be reached.
+loaded while the staging store or Spark cannot be reached. Most assets have a partition for each UTC day of arrival: the
+day on which gateways received the deltas.
 """
 
 from collections.abc import Mapping
@@ -62,6 +63,7 @@ def movement(
         "tiers": tiers(config, days),
         "migrations": migrations(config),
     }
+    # runs with the tag SLOT have a limit of their own, so that no number of them delays a flush
     tags = {"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT}
     jobs = []
     sensors = []

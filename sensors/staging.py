@@ -4,8 +4,9 @@ Staging is the store of the deltas that gateways have accepted. A flush moves de
 them into the state tables, and publishes checkpoints. It is due if the log is too large or too old, if someone
 requested it, or if a table or checkpoint is behind (`lakehouse.history.flush_due` decides this). An erasure is due
 while the lake has not carried out all requests to erase a row, or everything that a client wrote; staging carries them
-out first. Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. The
-code location (`lakesync_dagster.definitions`) calls this module.
+out first. Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. For
+a part that stays behind after its runs, the next run is requested after a growing pause (`sensors.backoff`). The code
+location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import time

@@ -3,14 +3,14 @@
 The channel finds the connections that a commit concerns, and sends each the changes that its client lacks. `Hub` calls
 `on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
 
-A commit notice names the bucket keys of the changed rows. A bucket key is a bucket of the sync rules with claim values;
-a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a key. Changes that concern
-one client alone are under a key of its own, its own bucket, which begins with `@`.
+A commit notice names the bucket keys of the changed rows. A bucket key is a bucket of the sync rules with values of
+claims (fields of tokens); a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a
+key. Changes that concern one client alone are under a key of its own, its own bucket, which begins with `@`.
 
 A connection's subscriber is its client, and the subscriber's state is the cursor up to which the client was sent
-changes, and the client's bucket keys. Connections with equal states are served by one read of the store and one page.
-A client that lacks other changes than those pulls a page of its own. A client may have several connections, also to
-other processes that serve the same gateway; these are siblings, and each gets the changes that the client made over the
+changes, and the client's bucket keys. Connections with equal states are served by one read of the store and one page. A
+client that lacks other changes than those pulls a page of its own. A client may have several connections, also to other
+processes that serve the same gateway; these are siblings, and each gets the changes that the client made over the
 others. So that processes know of siblings, each announces its connections to all of them through the store.
 """
 

@@ -2,8 +2,8 @@
 
 Orchestrators such as Kubernetes call `/health` to restart a process, and `/ready` to route requests to it. The console
 and `lakesync status` read the metrics of one gateway (one app's stream of changes) as JSON: the sizes of the log, the
-lags of clients, dead letters, and the report of the pipeline's lags that Dagster's sensors store. Prometheus reads the
-metrics of the whole server.
+lags of clients, dead letters (values and work that were set aside), and the report of the pipeline's lags that
+Dagster's sensors store. Prometheus reads the metrics of the whole server.
 """
 
 from __future__ import annotations

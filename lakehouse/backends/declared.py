@@ -46,7 +46,7 @@ class DestinationTarget(NamedTuple):
     def mark_name(self) -> str:
         """Name of the mark, in staging and at the adapter: the newest delta of each stream that the adapter has.
 
-        A stream is the deltas of one gateway and shard.
+        A stream is the deltas of one gateway and shard (a staging store with some of its tables).
         """
         return destination_mark(self.destination, self.target.name)
 

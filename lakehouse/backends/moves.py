@@ -200,7 +200,7 @@ DELTAS_PER_RANGE = 50_000
 
 
 class Tiering(msgspec.Struct, frozen=True):
-    """The task that moves old deltas to the cold tier: copies, compares, then deletes them from the hot tier."""
+    """The task that moves old deltas from the hot backend (tier) to the cold one: copies, compares, then deletes."""
 
     hot: Backend
     cold: Backend

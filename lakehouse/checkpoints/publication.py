@@ -70,7 +70,7 @@ def make_checkpoints(
     on_failed: Callable[[str, Exception], object] | None = None,
     gateways: Collection[str] | None = None,
 ) -> list[Checkpoint]:
-    """Make the checkpoint of each gateway that has deltas in the lake, with all its shards at one arrival.
+    """Make the checkpoint of each gateway that has deltas in the lake, with the tables of all shards at one arrival.
 
     A gateway is skipped if it has unflushed deltas before its cut point, or if a change of sync rules is still being
     applied to its rows. A gateway that fails does not stop the others, and keeps its previous checkpoint: a checkpoint

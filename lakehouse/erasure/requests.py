@@ -2,8 +2,9 @@
 
 A request covers all values of one row, or all values that one client wrote. Staging, the gateways' store, carries it
 out first. Then the lake does: covered deltas in the history `deltas` lose their contents, rows with covered values are
-merged again from the history, and all older snapshots are deleted with their files. A request is confirmed when no data
-file in the tables' folders has anything that it covers. Every step may be repeated.
+merged again from the history, and all older snapshots are deleted with their files. So are older checkpoints: files
+with all rows of a gateway as of one arrival (the gateway's timestamp of a commit), from which new clients start. A
+request is confirmed when no data file in the tables' folders has anything that it covers. Every step may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 steps of the asset `erasure` call this module.
@@ -107,7 +108,7 @@ def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) ->
 
     Args:
         requests: one gateway's requests.
-        backlog: the gateway's unflushed deltas, by shard.
+        backlog: the gateway's unflushed deltas, by shard (a staging store with some of its tables).
     """
     oldest_unflushed = min(
         (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL

@@ -1,9 +1,10 @@
 """Reads a planned flush batch from staging's log in Spark tasks, and decodes it into rows of the history `deltas`.
 
-The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. A
-flush batch is a range of the log. Each task reads a part of the batch directly from the store's database, so no delta
-passes through the driver, and decodes it with the gateway's decoder. `lakehouse.history.flush` calls `decoded_log`;
-modules that read the history use `DELTAS_SCHEMA`, `DELTAS_ARROW` and `day_of`.
+The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. Its
+arrival is the gateway's timestamp of receipt. A flush batch is a range of the log. Each task reads a part of the batch
+directly from the store's database, so no delta passes through the driver, and decodes it with the gateway's decoder.
+`lakehouse.history.flush` calls `decoded_log`; modules that read the history use `DELTAS_SCHEMA`, `DELTAS_ARROW` and
+`day_of`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> It
 
     Args:
         rows: rows of the log, in order.
-        log_range: gateway, shard and epoch of the rows.
+        log_range: gateway, shard (store with some of its tables) and epoch (which copy of that store) of the rows.
         batch_id: id of the flush batch, which every decoded row gets.
 
     Raises:

@@ -1,10 +1,10 @@
 """Pushes the changes that polls of a connector have found to the connector's gateway, in Spark tasks.
 
 A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page is numbered by
-the hlc of its first row. The deltas that follow from these rows are pushed in the order of pages, so the last page that
-was pushed completely says where to continue. An intake is a connection that pushes to a gateway. While the gateway
-rejects pushes because too much is unflushed (backpressure), the driver waits and then starts another task. Polls and
-replays of connectors (`lakehouse.landing.polls`) call this module.
+the hlc (timestamp) of its first row. The deltas that follow from these rows are pushed in the order of pages, so the
+last page that was pushed completely says where to continue. An intake is a connection that pushes to a gateway. While
+the gateway rejects pushes because too much is unflushed (backpressure), the driver waits and then starts another task.
+Polls and replays of connectors (`lakehouse.landing.polls`) call this module.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
 
 
 class KnownFile(NamedTuple):
-    """A data file of `known`, with rows of one table in one bucket."""
+    """A data file of `known`, with rows of one table in one bucket (a share of the row ids)."""
 
     path: str
     rows: int

@@ -1,8 +1,8 @@
 """Commits merged deltas to a state table, and updates the table `rejected`, the list of values that do not fit.
 
-A state table has the current rows of one synced table. Few deltas are committed by merge on read, many by rewriting the
-table. Merge on read writes only the changed rows, and delete files that hide their old versions. Reading the table then
-takes longer, until it is rewritten.
+A state table has the current rows of one synced table, partitioned into buckets by a hash of the row id. Few deltas are
+committed by merge on read, many by rewriting the table. Merge on read writes only the changed rows, and delete files
+that hide their old versions. Reading the table then takes longer, until it is rewritten.
 
 Where a value does not fit the type of its column, the column is null. The value itself stays in the column `_cells` and
 in `rejected`, which users can query. `lakehouse.tables.increments` calls this module; erasures call `replace_rejected`.

@@ -1,7 +1,8 @@
 """The backends of `lakesync.toml`: resolved to plain values that can be sent to a Spark task, and opened there.
 
 A backend is an adapter, or several: each for some tables (routes), one with copies (fan-out), or two by the age of the
-deltas (tiers). `docs/adapters.md` describes them. The pipeline and the commands for backends use this module.
+deltas (a hot tier with recent ones, a cold tier with older ones). `docs/adapters.md` describes them. The pipeline and
+the commands for backends use this module.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class DatabaseAdapter(Protocol):
         """
 
     def newest_position(self) -> Position | None:
-        """Return the position of the last delta in arrival order; None for an empty store.
+        """Return the position of the last delta in order of arrival at its gateway; None for an empty store.
 
         Raises:
             AdapterError: the backend cannot be read.

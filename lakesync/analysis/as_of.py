@@ -1,6 +1,7 @@
 """Parses the value of `lakesync query --as-of`: a time, an arrival, or the id of an Iceberg snapshot.
 
-An arrival is the gateway's timestamp of a commit: an hlc, an integer with the milliseconds since 1970 and a counter.
+An arrival is the gateway's timestamp of a commit: an hlc (hybrid logical clock), which is an integer with the
+milliseconds since 1970 and a counter.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ current rows of one synced table.
 
 These rows are merged from fragments, the rows of a table with the columns of `FRAGMENTS`. A fragment is a delta of the
 history, or a part of a row of a state table: one of its live cells (a column's value with its stamp), or the stamps of
-its newest DELETE (tombstone) and INSERT. A stamp is an hlc, the client's timestamp, and the client's id. `_arrival` is
-the gateway's timestamp of the push that brought it. Any order, grouping and repetition of fragments gives the same
-rows.
+its newest DELETE (tombstone) and INSERT. A stamp is an hlc, the client's timestamp, and the client's id. An arrival is
+the gateway's timestamp of the push that brought a fragment. Any order, grouping and repetition of fragments gives the
+same rows.
 
 This is a second implementation of `lakesync.model.merge`, for a query that needs no Spark;
 `docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with
@@ -316,7 +316,7 @@ class _DuckDbTables:
         if upto is not None:
             where.append("arrival <= ?")
             values.append(upto)
-        if gateways.names:
+        if gateways.names:  # with `others`: all gateways except these
             where.append(f"{'NOT ' * gateways.others}list_contains(?, gateway)")
             values.append(sorted(gateways.names))
         self.database.execute(
@@ -407,7 +407,11 @@ class _DuckDbTables:
 
 
 def _arrived_after(marks: Mapping[str, int]) -> BooleanExpression:
-    """Return the condition for deltas that arrived after their gateway's mark; all deltas of gateways without one."""
+    """Return the condition for deltas that are not merged yet.
+
+    Args:
+        marks: gateway → the arrival up to which its deltas are merged; of other gateways, all deltas are returned.
+    """
     later = [
         all_of(condition("gateway", "=", gateway), condition("arrival", ">", mark)) for gateway, mark in marks.items()
     ]

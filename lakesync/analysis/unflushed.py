@@ -2,7 +2,8 @@
 
 Queries (`lakesync.analysis.query`, `lakehouse.spark_query`) and `lakesync.analysis.provenance` add them to what the
 lake has, so that their results include what a gateway has just accepted. The gateway may run meanwhile: the log is
-opened for reading only.
+opened for reading only. A shard is a set of tables with a store of its own; an epoch identifies one copy of a store. An
+arrival is the gateway's timestamp of a push.
 """
 
 from __future__ import annotations

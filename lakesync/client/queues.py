@@ -194,7 +194,7 @@ class QueueLink:
             old = before.get(number)
             is_queued = old is not None and old.status != "refused"
             belongs_in_queue = new is not None and new.status != "refused"
-            has_new_id = old is not None and new is not None and new.id != old.id  # a new stamp gives a new delta id
+            has_new_id = old is not None and new is not None and new.id != old.id  # a new hlc gives a new id
             if old is not None and is_queued and (not belongs_in_queue or has_new_id):
                 self._notifications.append(("ack", old.delta))
                 self._numbers.pop(old.id, None)

@@ -152,6 +152,7 @@ class SeenRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 _UNSEEN = SeenRow("unseen")
+"""In place of a row that is not remembered; its digest equals none."""
 
 
 class SeenRows(msgspec.Struct):

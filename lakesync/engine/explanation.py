@@ -21,7 +21,7 @@ ClaimsSource = Literal["request", "record", "pull", "client id"]
 this process, or, if all of these lack claims, the client id alone."""
 
 Verdict = Literal["absent", "deleted", "hidden", "waiting", "delivered"]
-"""`absent`: never pushed here. `deleted`: a tombstone hides it from everyone. `hidden`: no bucket shows it to this
+"""`absent`: never pushed here. `deleted`: a DELETE hides it from everyone. `hidden`: no bucket shows it to this
 client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what it may see."""
 
 

@@ -4,6 +4,9 @@ A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of si
 `commit_push` to the store, and the gateway of a shard `dry_run_push` too; `docs/push.md` follows a push from bytes to
 the response. The response contains a *cursor*, from which the client pulls next. It depends on what the client
 certainly has: a push must not make the client skip changes by others. `feed.positions` defines the terms of cursors.
+
+A *bucket key* names a bucket of the sync rules with the *claims* (fields of a client's token) that may see its rows.
+The *write scope* of a gateway says whether a client may write only to rows that the rules show it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ connections of one gateway in a process) call `subscribe`, `resume` and `scan` t
 everything up to it, and nothing must be stored for each broadcast. Subscribers with the same state lack the same
 changes, except for their own writes. So they share one scan of the feed and one page.
 
-A *bucket key* names a bucket of the sync rules with the claims that may see it. Changes that concern one client alone
-are under a key of its own, its *own bucket*. `feed.positions` defines the other terms.
+A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. Changes
+that concern one client alone are under a key of its own, its *own bucket*. `feed.positions` defines the other terms.
 """
 
 from __future__ import annotations

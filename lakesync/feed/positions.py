@@ -6,9 +6,9 @@ pages. `docs/feed.md` explains the whole; these are its terms:
 
 - An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`. A
   *cursor* is the number that a client sends to continue after the last page that it has.
-- Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims that may see it. The *feed* of a
-  bucket key has its rows in order of their latest change; the arrival of that change is the row's *feed position*. The
-  row's *entry* there says when it joined the bucket, left it, and last changed in it.
+- Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims (fields of a client's token) that
+  may see it. The *feed* of a bucket key has its rows in order of their latest change; the arrival of that change is the
+  row's *feed position*. The row's *entry* there says when it joined the bucket, left it, and last changed in it.
 - A *page* is one response with changes. A client that lacks many changes is sent several pages.
 - A *scope* is a period in which a client was sent pages under the same claims and rules. *Past keys* are the bucket
   keys of earlier scopes that were removed from the client's record.

@@ -42,7 +42,7 @@ def delete(row: StoredRow) -> RowDelta:
 
     A row that still exists has no DELETE of its own: it was hidden from the client, or an INSERT of it follows. Such a
     DELETE has the stamp that `insert` gives the row's INSERT. So a client that resolves conflicts by stamp accepts both
-    or neither. A deleted row's DELETE has the stamp of its tombstone.
+    or neither. A deleted row's DELETE has the stamp of its tombstone, the greatest one of its DELETEs.
     """
     return delta_of("DELETE", row.table, row.row_id, Group(_delete_stamp(row.state), {}, None))
 

@@ -60,7 +60,7 @@ class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
     gateway_id: str
     batch_id: str
     arrival: int
-    """The batch's last arrival."""
+    """The batch's last arrival (the gateway's timestamp of a push)."""
 
 
 class FlushJob(msgspec.Struct, frozen=True, rename="camel"):

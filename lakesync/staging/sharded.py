@@ -3,7 +3,8 @@
 Sharding divides the write load of one gateway over several stores. `engine.sharding` uses the `ShardedStore`. Its base
 class `ShardedPipeline` implements `PipelineStore`: most methods call the store of one shard, or combine the results of
 all of them; `staging.store.pipeline` says what each method promises and defines the terms. Processes open staging,
-sharded or not, with `open_staging`, or with `configured_store` from the settings.
+sharded or not, with `open_staging`, or with `configured_store` from the settings. An *arrival* is the gateway's own
+timestamp of a commit.
 """
 
 from __future__ import annotations

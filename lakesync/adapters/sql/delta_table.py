@@ -1,6 +1,7 @@
 """The table of deltas in a SQL database: its columns, conversion from Arrow, inserts, deletes and redactions.
 
-Its primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
+A redaction empties the deltas that an erasure covers (a permanent deletion of a row's or client's data). The table's
+primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
 choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then contains
 `#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. The SQL column `columns` has
 a delta's columns as JSON text; Arrow tables have them so, or as a map (see `lakesync.adapters.arrow`). `SqlAdapter`
@@ -316,7 +317,7 @@ def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) 
         where, values = _covered_condition(each)
         found = connection.query(f"SELECT DISTINCT table_name, row_id FROM {DELTAS_TABLE} WHERE {where}", values)
         touched |= dict.fromkeys((each.gateway, table, row_id) for table, row_id in found)
-        # an INSERT makes its row visible even without columns, and a DELETE must stay the row's tombstone
+        # An INSERT would make its row visible even without columns, so it becomes an UPDATE. A DELETE must stay one.
         emptied = "op = CASE WHEN op = 'DELETE' THEN op ELSE 'UPDATE' END, columns = ?"
         count += connection.execute(
             f"UPDATE {DELTAS_TABLE} SET {emptied} WHERE {where} AND (op = 'INSERT' OR columns <> ?)",

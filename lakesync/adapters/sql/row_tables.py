@@ -3,7 +3,8 @@
 A destination table also has a column `props` that belongs to the user: `props` gets its default when a row is inserted
 and is never written afterwards. A row is identified by `(gateway, row_id)`. The schema's primary key and external id
 have non-unique indexes on values of any length, because two devices may use one key offline. With soft delete, a
-deleted row stays in the table, marked as deleted.
+deleted row stays in the table, marked as deleted. A value that the database rejects is written as null, and recorded
+with the reason as a dead letter.
 """
 
 from __future__ import annotations

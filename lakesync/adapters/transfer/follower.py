@@ -174,6 +174,7 @@ def follow_history(
     marks = require_marks(adapter)
     old_text = marks.read_mark(name)
     progress = _decode(old_text, name, selection, since)
+    # a part of a load rewrites no table: `Load.row_columns` has the columns that its rows get
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if row_columns:
         for schema in _tables_to_rewrite(adapter, name, schemas, progress, row_columns):
@@ -304,7 +305,7 @@ def rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: Conte
 
 
 class ColdTierContents:
-    """`ContentTransform` for a hot tier: merges the deltas that were moved to cold tiers."""
+    """`ContentTransform` for a hot tier, which has recent deltas only: merges those that were moved to cold tiers."""
 
     def __init__(self, cold: Sequence[DatabaseAdapter]) -> None:
         """Store the cold tiers.

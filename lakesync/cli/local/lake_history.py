@@ -2,7 +2,8 @@
 
 A push is what a client sent in one request. All its deltas have the same arrival, the gateway's timestamp of receipt.
 Pushes are returned in order of arrival. The lake's table `gateways` has the configuration of each gateway (an app's
-stream of changes): schemas, rules and connectors.
+stream of changes): schemas, rules and connectors. The pipeline writes it when it flushes deltas, and when it makes a
+checkpoint (files with all rows, for new clients).
 """
 
 from __future__ import annotations

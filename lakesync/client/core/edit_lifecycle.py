@@ -78,7 +78,8 @@ class EditClock:
         The gateway rejects stamps more than MAX_DRIFT_MS ahead of its clock (CLOCK_DRIFT). Its clock is at least at
         `gateway_hlc`.
         """
-        return (max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
+        last_ms = max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS
+        return ((last_ms + 1) << COUNTER_BITS) - 1  # the last hlc of that millisecond
 
     def set_back(self, last: int) -> None:
         """Continue from `last`, or from `gateway_hlc` if that is higher.

@@ -5,7 +5,7 @@ feed; the schemas of the synced tables; and a record of each row that the gatewa
 merged. A row is settled if it has no edits: then its values are only in the app's table. Triggers on the app's tables
 write each change of the app into a journal. A recreated table (`remade` in the file) is one that the app has dropped,
 recreated or renamed, so that it lost its triggers. A generation is the number of a full pull of all rows; rows of an
-older one were not in it.
+older one were not in it. A resync is a full pull that keeps the edits.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ synchronised in a table that already has rows. The app's table may already have 
 may have values of it for the table's rows.
 
 The change journal is a pair of tables per synced table, into which triggers write each row that the app writes: as it
-was before (`before_table`) and as it is after (`after_table`). `change_tracking.py` has the triggers; the next sync
-makes edits of the journalled rows.
+was before (`before_table`) and as it is after (`after_table`). Their columns `there` and `here` say whether the row
+existed then. `change_tracking.py` has the triggers; the next sync makes edits of the journalled rows. The table
+`_lakesync_quiet` has a row while LakeSync itself writes, so that triggers do not act.
 """
 
 from __future__ import annotations

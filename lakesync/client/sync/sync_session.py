@@ -292,7 +292,6 @@ class SchemaSynchroniser:
         """
         if table not in self._replica.tables():
             raise NotFoundError(f"table {table!r} is not synchronised: pass its schema when you open the database")
-
         if server_schema.table != table:
             raise SchemaError(
                 f"the schema for table {table!r} is one of table {server_schema.table!r}: request the right one"
@@ -363,6 +362,7 @@ class ActionSender:
             try:
                 outcomes = self._execute(*actions)
             except LakeSyncError as error:
+                # a rejected token or an unknown gateway is no fault of the actions, which may succeed later
                 if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
                     result.error = error
                     return self._queue.postpone(actions, getattr(error, "retry_after", None))

@@ -123,9 +123,10 @@ OBJECTS = {
 
 
 class SalesforceSource:
-    """Polls an organisation as one user sees it. The cursor contains the filter; another filter starts the poll again.
+    """Polls an organisation as one user sees it. `Source` documents the methods.
 
-    `Source` documents the methods.
+    The cursor has `modified`, the newest time in milliseconds since 1970, and `filter`; another filter starts the poll
+    again. While a bulk job is read, it also has the job's id (`job`) and the position in its result (`locator`).
     """
 
     resumable = True

@@ -87,6 +87,9 @@ class SqlSource:
       written anything.
     - With an `AgeHorizon` (MySQL), the settled value is the highest one minus the age of the oldest transaction.
     - Without a horizon, every value counts as settled, and only the lookback protects against missed rows.
+
+    A poll's cursor has the table's `query`; if that changes, the table is read from its beginning. With a cursor
+    column, it also has the highest value that was read (`at`), and `settled` and `pending` (see `_cursor_progress`).
     """
 
     def __init__(self, make: Callable[[ConnectorConfig], Reader], config: ConnectorConfig) -> None:
@@ -334,6 +337,7 @@ def _cursor_progress(
     settled = cursor["settled"] if cursor is not None else None
     pending: list[list[Any]] = []
     for number, value in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached]]:
+        # a value above `reached` is from an earlier poll: rows below it that appeared since may still be unread
         if number <= horizon.oldest_open and _greater(value, reached) == reached:
             settled = _greater(settled, value)
         elif not pending or pending[-1][0] != number:

@@ -220,7 +220,7 @@ class ShardedGateway(SyncGateway):
             part.set_write_scope(scope)
 
     def continue_reindex(self) -> None:
-        """Continue the re-index after a change of rules, in every shard."""
+        """Continue the re-index (the update of all rows' bucket keys) after a change of rules, in every shard."""
         for part in self._parts.values():
             part.continue_reindex()
 

@@ -113,7 +113,8 @@ class ShardGateway(SyncGateway):
         Args:
             push: this shard's part of the push.
             claims: the verified claims of the client's token.
-            trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
+            trusted: whether the deltas come from the server's own side, to which the write scope (the rows to which a
+                client may write) does not apply.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.

@@ -8,8 +8,8 @@ the cursors of sharded gateways, and `lakesync.actions` the records of actions.
   *arrival* is the gateway's own timestamp of a commit.
 - At a *complete cursor*, which is an arrival, the client has exactly what it could see then. A *page mark* is a cursor
   in the middle of a series of pages, between two arrivals.
-- A *bucket key* names a bucket of the sync rules with the claims that may see it. The *feed position* of a row is the
-  arrival of its latest change.
+- A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. The *feed
+  position* of a row is the arrival of its latest change.
 - A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows.
 - A *sharded* gateway keeps its tables in several stores, the shards; each has cursors of its own.
 """

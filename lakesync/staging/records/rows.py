@@ -75,8 +75,8 @@ class Unmerged(msgspec.Struct, frozen=True, gc=False):
     count: int
     """The length of the list from this one on."""
     inserted: Stamp | None
-    """The stamp of the newest INSERT that the row had since its last merge, overwritten ones included; None if it had
-    none."""
+    """The stamp (hlc, client id) of the newest INSERT that the row had since its last merge, overwritten ones included;
+    None if it had none."""
 
 
 class StoredRow(msgspec.Struct, gc=False):

@@ -1,9 +1,9 @@
 """Reads a range of the feed of a SQLite store with one SQL statement, which runs without the interpreter's lock.
 
 The feed has one *entry* for each row and bucket key: when the row joined that bucket of the sync rules, left it, and
-last changed in it. `State.read_range` calls `read_file_range` for a client that pulls, the *reader*. The statement
-decides for each row whether the reader lacks all of it, or needs nothing of it. If it cannot decide that for some row,
-the caller reads the entries one by one.
+last changed in it, as arrivals (the gateway's own timestamps of commits). `State.read_range` calls `read_file_range`
+for a client that pulls, the *reader*. The statement decides for each row whether the reader lacks all of it, or needs
+nothing of it. If it cannot decide that for some row, the caller reads the entries one by one.
 
 This is a second implementation of what `feed.pull` decides for each entry, for speed: of a new client's pages over
 10,000 rows (`SyncGateway.handle_pull` with 1,000 deltas, against the same with `State.read_range` returning None), a

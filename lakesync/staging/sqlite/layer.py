@@ -2,7 +2,8 @@
 
 `LayeredFile` keeps several layers over the file: of the current job, of its group (the jobs of one transaction), of
 committed groups, and the layer that is being written. A *feed entry* is a row's history under one bucket key of the
-sync rules: when it joined the bucket, left it, and last changed in it.
+sync rules: when it joined the bucket, left it, and last changed in it. These times are arrivals: the gateway's own
+timestamps of commits.
 
 Entries are needed more often than rows: a read of the feed writes the layers' entries to the file first, while the rows
 stay in memory. So a layer tracks for its entries separately what the file contains.
@@ -28,7 +29,7 @@ class Layer:
     are computed when they are written. The others (a row joins or leaves a bucket) are explicit moves.
     """
 
-    __slots__ = ("_moves", "_unlisted", "count", "newest", "rows")
+    __slots__ = ("_moves", "_pending_entries", "count", "newest", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
@@ -36,7 +37,7 @@ class Layer:
         """Number of rows."""
         self.newest: dict[tuple[str, str], int] = {}
         """The newest arrival of an entry's change, by gateway and bucket key."""
-        self._unlisted: dict[str, dict[RowKey, StoredRow]] = {}
+        self._pending_entries: dict[str, dict[RowKey, StoredRow]] = {}
         """By gateway: the rows of `rows` whose entries are not yet changed in the file. A gateway is absent while that
         holds for all of its rows, so that most layers need no second dictionary."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
@@ -48,8 +49,8 @@ class Layer:
     @property
     def has_entries(self) -> bool:
         """Whether there are changes of entries that the file does not contain."""
-        unlisted = any(self._unlisted.get(gateway, rows) for gateway, rows in self.rows.items())
-        return unlisted or any(any(sums.values()) for sums in self._moves.values())
+        pending = any(self._pending_entries.get(gateway, rows) for gateway, rows in self.rows.items())
+        return pending or any(any(sums.values()) for sums in self._moves.values())
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
         """Add rows, and then moves. A row replaces an earlier version of it in the layer.
@@ -69,8 +70,8 @@ class Layer:
             if stored is not added:
                 before = len(stored)
                 stored.update(added)
-            if gateway in self._unlisted:
-                self._unlisted[gateway].update(added)
+            if gateway in self._pending_entries:
+                self._pending_entries[gateway].update(added)
             self.count += len(stored) - before
         if moves:
             add_moves(self._moves[gateway], moves)
@@ -83,8 +84,8 @@ class Layer:
         if not self:
             return later
         for gateway, rows in later.rows.items():
-            if gateway in self._unlisted or gateway in later._unlisted:
-                self._unlisted_rows(gateway).update(later._unlisted_rows(gateway))
+            if gateway in self._pending_entries or gateway in later._pending_entries:
+                self._rows_with_pending_entries(gateway).update(later._rows_with_pending_entries(gateway))
             stored = self.rows[gateway]
             before = len(stored)
             stored.update(rows)
@@ -101,11 +102,11 @@ class Layer:
             if arrival > stored.get(bucket, 0):
                 stored[bucket] = arrival
 
-    def _unlisted_rows(self, gateway: str) -> dict[RowKey, StoredRow]:
-        """Return a gateway's part of `_unlisted`; create it, with all of the gateway's rows, if it is absent."""
-        if gateway not in self._unlisted:
-            self._unlisted[gateway] = self.rows[gateway].copy()
-        return self._unlisted[gateway]
+    def _rows_with_pending_entries(self, gateway: str) -> dict[RowKey, StoredRow]:
+        """Return a gateway's part of `_pending_entries`; create it, with all of the gateway's rows, if it is absent."""
+        if gateway not in self._pending_entries:
+            self._pending_entries[gateway] = self.rows[gateway].copy()
+        return self._pending_entries[gateway]
 
     def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
         """Yield the changes of rows' entries under the rows' bucket keys; the caller writes them to the file.
@@ -116,10 +117,10 @@ class Layer:
             gateway: the gateway's id.
             rows: rows of this layer.
         """
-        unlisted, sums = self._unlisted_rows(gateway), self._moves[gateway]
+        pending, sums = self._rows_with_pending_entries(gateway), self._moves[gateway]
         for row in rows:
             key = row.key
-            if unlisted.pop(key, None) is not None:
+            if pending.pop(key, None) is not None:
                 for bucket, change in changes_of(row, sums):
                     yield key, bucket, change
 
@@ -130,7 +131,7 @@ class Layer:
         """
         found: dict[str, list[RowChange]] = {}
         for gateway in {**self.rows, **self._moves}:
-            changes = list(self.take_entries(gateway, list(self._unlisted_rows(gateway).values())))
+            changes = list(self.take_entries(gateway, list(self._rows_with_pending_entries(gateway).values())))
             for bucket, sums in self._moves.pop(gateway, {}).items():
                 changes += [(key, bucket, change) for key, change in sums.items()]
             if changes:

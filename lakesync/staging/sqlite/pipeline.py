@@ -1,7 +1,9 @@
 """What the data pipeline reads and writes in `log.db`: batches, ledger, checkpoints and marks.
 
 `SqliteStore` calls these methods in its owner thread. `PipelineTables` has the statements, which the Postgres store
-shares; `staging.store.pipeline` says what each method promises and defines the terms.
+shares; `staging.store.pipeline` says what each method promises, and defines further terms. A *batch* is a range of the
+log that is flushed to the lake. The *ledger* counts deltas by day. A *checkpoint* is a copy of all rows for new
+clients. A *mark* says how far a part of the pipeline is.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 the notices of a `NoticeSource`.
 
 - An *arrival* is the gateway's own timestamp of a commit.
-- A *bucket key* names a bucket of the sync rules with the claims that may see it. A row is *inside* the buckets whose
-  keys it has.
+- A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. A row is *inside*
+  the buckets whose keys it has.
 - A *feed entry* is a row's history under one bucket key: when it joined the bucket, left it, and last changed in it
   (`changed`). The *feed* of a key has its entries in order of `changed`.
 - A *notice* tells this process that a commit, perhaps of another process, changed rows under some bucket keys.

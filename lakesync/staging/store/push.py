@@ -23,7 +23,7 @@ from lakesync.wire.log import PackedDeltas
 
 
 class ClientCommit(ClientView, Protocol):
-    """Writes a client's record and presence."""
+    """Writes a client's record, and its presence: that it is connected."""
 
     def put_client(self, record: ClientRecord) -> None:
         """Store a client's record."""
@@ -121,7 +121,7 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """Stored bytes of this gateway's deltas that are not confirmed to be in the lake, for backpressure."""
+        """Stored bytes of deltas that are not confirmed to be in the lake; above a limit, pushes are rejected."""
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """Return which deltas of a client were accepted before, so that a repeated push is recognised.
@@ -151,8 +151,8 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
     def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
         """Return one client's deltas as they may be stored; the same sequence if no erasure covers any of them.
 
-        Covered deltas lose their values. They are still stored, because the client may have their rows and must be sent
-        the DELETE.
+        An erasure deletes a row's or client's data permanently. Covered deltas lose their values. They are still
+        stored, because the client may have their rows and must be sent the DELETE.
         """
 
 
