@@ -326,11 +326,11 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             return
         self.stop_keepalive()
         reason = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})  # for the application
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent, self.is_open = True, False
-        if self.read_paused:
+        if self.read_paused:  # read on, so that the peer's close frame arrives
             self.read_paused = False
             self.transport.resume_reading()
         self.close_timer = self.loop.call_later(CLOSING_SECONDS, self.transport.abort)

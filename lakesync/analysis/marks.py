@@ -320,7 +320,7 @@ def positions(
     checkpoints: dict[str, int] = {}  # gateway → the least arrival of the checkpoint in its shards; 0 without one
     flushed: set[str] = set()
     for each in backlog:
-        if each.flushed_seq or each.gateway in merged:
+        if each.flushed_seq or each.gateway in merged:  # merged: the lake may have deltas from before this store
             flushed.add(each.gateway)
         checkpoints[each.gateway] = min(
             each.checkpoint_arrival or 0, checkpoints.get(each.gateway, each.checkpoint_arrival or 0)

@@ -1,6 +1,7 @@
 """The output of all commands: data on stdout, as a table or as one JSON object per line, everything else on stderr.
 
-Without a terminal, as in a pipe, output has no colours and no spinner, nothing is asked, and lines are not wrapped.
+All commands print with these functions. Without a terminal, as in a pipe, output has no colours and no spinner, nothing
+is asked, and lines are not wrapped.
 """
 
 from __future__ import annotations

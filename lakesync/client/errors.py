@@ -1,4 +1,8 @@
-"""Errors that only a client raises, and `error_from_code`, with which transports raise a gateway's errors."""
+"""Errors that only a client raises, and `error_from_code`, with which transports raise a gateway's errors.
+
+A transient error may pass by itself: the client repeats the request. A terminal one does not: the app or its user has
+to change something.
+"""
 
 from __future__ import annotations
 

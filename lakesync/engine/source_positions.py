@@ -30,8 +30,8 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
 MIN_CURSOR = 1 << 32
-"""A cursor below this is 0 or 1, because real cursors are HLC timestamps, which are much higher. Its client has no
-cursor yet. A mark is a number below the cursor, for which there is no room, so the client reads in passes."""
+"""A lower cursor is 0 or 1: the client has no cursor yet. All others are HLC timestamps, which are far above. A mark is
+a number just below the client's cursor; below 0 or 1 there is none, so such a client reads in passes."""
 
 MAX_ATTEMPTS = 3
 """How often a page is sent without confirmation before a pull continues with the next page, in a pass."""
@@ -72,7 +72,7 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
 def feed_cursor(record: ClientRecord | None, since: int) -> int:
     """Return the cursor of the gateway's feed that a client's cursor stands for; the cursor itself, if it is no mark.
 
-    A number that was sent as a cursor of the feed, too, is taken for that.
+    If the feed has sent the client the same number as a cursor, that meaning is taken.
 
     Args:
         record: the client's record; None if it has none.

@@ -3,7 +3,8 @@
 The commits and pipelines of both stores (SQLite and Postgres) use it, so that sequence numbers, arrivals and backlog
 are computed in one place. An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose
 high bits are the wall time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline
-*flushes* log rows to the lake, confirms them after reading them back, and *trims* the log: deletes the encoded deltas.
+*flushes* log rows to the lake, confirms them after reading them back, and *trims* the log: deletes the encoded deltas
+(the *bodies* of log rows).
 """
 
 from __future__ import annotations

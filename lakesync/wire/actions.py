@@ -150,6 +150,7 @@ def decode_response(data: bytes) -> ActionResponse:
 
 
 def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
+    """Return an action's outcome as a protobuf message."""
     if isinstance(result, ActionResult):
         return pb.ActionOutcome(
             result=pb.ActionResult(action_id=result.action_id, data=bytes(result.data), server_hlc=result.server_hlc)

@@ -242,7 +242,7 @@ class MySqlExecutor:
 
 
 class _MySqlConnection:
-    """`Connection` over pymysql."""
+    """`Connection` over pymysql; that protocol documents the methods."""
 
     def __init__(self, connection: Driver[Any]) -> None:
         self._sql = connection

@@ -64,7 +64,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
             display.note(f"stopped {len(stopped)} processes that an earlier, killed run left behind")
         config = _with_secrets(config, folder, with_gateway=with_gateway)
         config, spark, code_port = _with_addresses(config, display, with_gateway=with_gateway)
-        workspace = dagster_home.write(config, code_port)
+        workspace = dagster_home.write(config, code_port)  # Dagster's file with the address of the code server
         all_services = services(config, spark, code_port, workspace, with_gateway=with_gateway)
         if config.dagster.host not in _LOOPBACK_HOSTS:
             display.note(

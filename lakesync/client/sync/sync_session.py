@@ -301,6 +301,7 @@ class SchemaSynchroniser:
         usable = replace(server_schema, columns=columns)
 
         def adopt(core: ClientCore) -> bool:
+            """Adopt the schema if it is newer, and retry the refused edits whose columns it has."""
             store = self._replica.store
             if store.version(table) >= server_version:
                 return False

@@ -75,6 +75,7 @@ def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
     pending: Future[Any] | None = None
 
     def advance(step: Callable[[], Future[Any]]) -> None:
+        """Run the generator to its next future, and continue when that is completed; or complete `target`."""
         nonlocal pending
         try:
             pending = step()
@@ -88,6 +89,7 @@ def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
             pending.add_done_callback(resume)
 
     def resume(future: Future[Any]) -> None:
+        """Give the generator the result of the future that it waited for, or throw its error into it."""
         try:
             result = future.result()
         except BaseException as error:
