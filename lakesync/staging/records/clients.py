@@ -174,8 +174,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     rescan: tuple[tuple[int, int], ...]
     """Ranges of the feed to read in addition: above the first and up to the second arrival of each pair."""
     rescan_first: bool
-    """Whether `rescan` is read before what is above `read_up_to`. Only then does it show that rows in it were not sent
-    before. False if the client may have received them in pages that it did not confirm."""
+    """Whether `rescan` is read before what is above `read_up_to`, as in a transition: rows in it were not sent before.
+    False if the client may have received them in pages that it did not confirm."""
     pages_sent: int
     """Number of pages with deltas that the client had been sent, this one included. If `ClientRecord.pages_sent`
     differs, the client was sent more since then. Negative if the client may have been sent more already: no number is
