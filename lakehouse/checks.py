@@ -243,6 +243,7 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
         limit: number of results at most.
     """
     ensure_deltas(spark, names)
+    # an erasure leaves an UPDATE without columns and with `width` 0; otherwise `width` is the number of columns
     hashed = spark.table(names.deltas).where("delta_id RLIKE '^[0-9a-f]{64}$' AND NOT (op = 'UPDATE' AND width = 0)")
     by = ("gateway", "client_id", "day", "table_name")
     counted = (

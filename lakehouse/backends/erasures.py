@@ -62,6 +62,7 @@ class BackendErasure(msgspec.Struct, frozen=True):
                 redacted = require_redactable(adapter, cold.name).redact(self.requests)
                 deltas += redacted.deltas
                 touched.update(redacted.touched)
+            # completes the rows that the backend recomputes: with older deltas of cold tiers, and by the flow's filter
             older = ColdTierContents(open_backends(self.cold, closing))
             transform = older if self.row_filter is None else FilteredContents(self.row_filter, older)
             (adapter,) = open_backends([self.backend], closing)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 MAX_ARRIVAL = (1 << 63) - 1
 """Greater than every arrival."""
 _HAS_CONTENT = "(op = 'INSERT' OR width > 0 OR size(columns) > 0)"
-"""Condition for deltas that are not emptied yet, so that nothing of them is left: neither columns nor their number
-(`width`), nor an INSERT, which makes its row visible even without columns."""
+"""Condition for deltas that an erasure has not emptied. An emptied one has no columns, 0 as their number (`width`), and
+is no INSERT, which would make its row visible even without columns."""
 
 
 class RewriteReport(msgspec.Struct, frozen=True):
@@ -107,8 +107,8 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
     if found:
         keys = stale.select("_gateway", "_row")
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
-        # The table has the gateway's deltas up to its mark; the next merge adds later ones. If it has no mark, the next
-        # merge reads all deltas again, so any of them may be merged here. A first merge of chosen days sets no mark.
+        # The table has the gateway's deltas up to an arrival, its mark; the next merge adds later ones. Without a mark
+        # (a first merge of chosen days sets none), the next merge reads all deltas, so any of them may be merged here.
         mark = marks_of(version).get(gateway, MAX_ARRIVAL)
         merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")

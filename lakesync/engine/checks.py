@@ -69,7 +69,8 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
     """Check the number, form, client ids and clock of a push's deltas.
 
     The push's client id must be the token's `sub`, or `import:SUB`, under which imports for that user are pushed. Its
-    deltas must have the same client id.
+    deltas must have the same client id. The `rejected` of each error names every rejected delta with its own reason,
+    except for too many deltas.
 
     Args:
         push: the decoded request.
@@ -81,7 +82,6 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
         ValidationError: the push has too many deltas, malformed deltas, or different deltas with the same id.
         ForbiddenError: the push or a delta has another client's id.
         ClockDriftError: the timestamp of a delta is too far ahead of the server.
-            Except for too many deltas, the error's `rejected` names each rejected delta with its own reason.
     """
     if len(push.deltas) > limits.max_deltas:
         raise ValidationError(
@@ -233,6 +233,7 @@ def check_scope(
         if len(shown) == len(deltas):  # each delta has a row of its own, and the sender may see all of them
             return
         unchecked = [delta for delta in deltas if delta.key not in shown]
+    # `fold` merges deltas that the stored row still keeps beside its state
     before = {delta.key: stored[delta.key].fold().state for delta in unchecked if delta.key in stored}
     outside = _invalid_deletes(before, unchecked, now_ms)
     versions = list(before.items())

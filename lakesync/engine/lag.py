@@ -1,8 +1,9 @@
 """The lag of a client: the age of the oldest change by others that the client may see and was not sent.
 
 `SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and
-explanations show the result. An *arrival* is the gateway's own timestamp of a commit. The lag is computed from the page
-that a pull of the client would return, so that it agrees with what the client is sent next.
+explanations show the result. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the
+order of their latest arrivals; an *entry* is a row's history in it under one bucket key. The lag is computed from the
+page that a pull of the client would return, so that it agrees with what the client is sent next.
 """
 
 from __future__ import annotations
@@ -130,45 +131,46 @@ def _lacking(
         deltas: the page's deltas.
         position: the client's feed position.
     """
-    lacking: dict[RowKey, list[RowDelta]] = defaultdict(list)
+    deltas_of: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:
-        lacking[delta.key].append(delta)
-    rows = view.rows(lacking)
+        deltas_of[delta.key].append(delta)
+    rows = view.rows(deltas_of)
     entries: dict[RowKey, list[Entry]] = defaultdict(list)
-    for entry in view.entries_of(lacking, sorted({*position.old_keys, *position.new_keys, *position.sent})):
+    for entry in view.entries_of(deltas_of, sorted({*position.old_keys, *position.new_keys, *position.sent})):
         entries[entry.key].append(entry)
     return [
-        (_oldest_lacking_arrival(rows[key], entries[key], lacks, position), key)
-        for key, lacks in lacking.items()
-        if lacks[-1].op != "DELETE" or not _deleted_itself(rows[key], entries[key], client_id)
+        (_oldest_lacking_arrival(rows[key], entries[key], deltas_of_row, position), key)
+        for key, deltas_of_row in deltas_of.items()
+        if deltas_of_row[-1].op != "DELETE" or not _deleted_itself(rows[key], entries[key], client_id)
     ]
 
 
 def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) -> bool:
     """Return whether the client itself deleted the row last."""
     writer = row.writers.get(client_id)
+    # `DELETED`: its last write to the row was a DELETE; nobody made the row leave a bucket after that
     return writer is not None and writer.inserted == DELETED and all(entry.left <= writer.latest for entry in entries)
 
 
 def _oldest_lacking_arrival(
-    row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], position: Position
+    row: StoredRow, entries: Sequence[Entry], deltas: Sequence[RowDelta], position: Position
 ) -> int:
     """Return the arrival of the oldest change of a row that the client lacks.
 
     Args:
         row: the stored row.
         entries: its feed entries: its history under each bucket key that concerns the client.
-        lacks: the deltas that a pull would return for the row.
+        deltas: the deltas that a pull would return for the row.
         position: the client's feed position.
     """
-    if lacks[-1].op == "DELETE":
+    if deltas[-1].op == "DELETE":
         left = [entry.left for entry in entries if entry.left > position.base]
         return max(left, default=row.arrival)
-    columns = [cell.column for delta in lacks for cell in delta.columns]
-    touched = row.state.touched
+    columns = [cell.column for delta in deltas for cell in delta.columns]
+    touched = row.state.touched  # column → arrival of its newest value
     changed = [touched[name] for name in columns if touched.get(name, 0) > position.base]
     joined = [entry.since for entry in entries if entry.inside and entry.since > position.base]
-    lacks_row = lacks[0].op != "UPDATE"  # otherwise the client has the row, and lacks some columns
+    lacks_row = deltas[0].op != "UPDATE"  # otherwise the client has the row, and lacks some columns
     # a missing row counts from when it joined a bucket, missing columns from their change; if that is unknown, from the
     # other of the two
     arrivals = joined or changed if lacks_row else changed or joined

@@ -147,6 +147,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     if may_hold_unknown_rows and not request.knows_resync:  # a client that knows it accepts an INSERT of a row it has
         position = position._replace(may_hold_unknown_rows=True)
     if not (request.confirmed or request.knows_resync):
+        # the server's next page continues after this one, also if the client, which cannot resync, did not apply it
         position = position._replace(no_retry=True)
     if pull.own_hlc is not None:
         position = position._replace(own_writes_up_to=pull.own_hlc)
@@ -272,7 +273,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     client_id, position = request.pull.client_id, reading.position
     known = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
     # a client without a record has no earlier position, and one at a later position does not start again
-    if reading.page.deltas and reading.record is not None and position.base == NO_BASE and position.read_up_to == 0:
+    if reading.page.deltas and reading.record is not None and _is_start(position):
         record = replace(
             known or reading.record, confirmed_cursor=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows
         )
@@ -284,6 +285,11 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return bool(reading.page.deltas)
+
+
+def _is_start(position: Position) -> bool:
+    """Return whether a position is the start of the feed, so that nothing is certain of what the client has."""
+    return position.base == NO_BASE and position.read_up_to == 0
 
 
 def announce_other_connection(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
@@ -383,9 +389,7 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     """
     position, page = reading.position, reading.page
     if request.confirmed:
-        record = replace(
-            record, confirmed_cursor=0 if position.base == NO_BASE and position.read_up_to == 0 else reading.since
-        )
+        record = replace(record, confirmed_cursor=0 if _is_start(position) else reading.since)
         if record.confirmed_cursor == 0:
             # the client starts from cursor 0; store what 0 means until it sends another cursor
             start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
@@ -423,10 +427,10 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
         record = replace(record, confirmed_cursor=cursor)
-    # If the response is lost, the client sends its page mark again. The mark now means the same as the complete cursor.
-    if since > NEVER_PULLED and not (
-        reading.position.read_up_to == reading.position.base and not reading.position.is_transition
-    ):
+    position = reading.position
+    was_page_mark = since > NEVER_PULLED and (position.is_transition or position.read_up_to != position.base)
+    if was_page_mark:
+        # if the response is lost, the client sends the mark again; it now means the same as the complete cursor
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
 

@@ -210,7 +210,7 @@ def _next_call(due: float, wait: float, now: float) -> float:
     """Return the time of the next call, after one that ended at `now`.
 
     Args:
-        due: when that call was due; later than `now` if the task was woken, which moves no later call.
+        due: when that call was due. If the task was woken early, it is later than `now`, and stays due.
         wait: seconds between calls.
         now: a time of the same clock.
 

@@ -5,6 +5,8 @@ result. All functions are pure: they return a changed copy of the `ClientRecord`
 from the record what a cursor means. The terms, which `feed.positions` defines in full:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the arrival from which a client pulls next.
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. The feed has each row under its
+  bucket keys; a row's *feed position* is the arrival at which it stands there.
 - A *scope* is a period in which a client was sent pages under the same claims and rules; a *past key* is a bucket key
   of a scope that was removed from the record.
 - At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a
@@ -165,7 +167,8 @@ def cursors_belong_to(record: ClientRecord, access: Access) -> bool:
 def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: int = _NO_END) -> ClientRecord:
     """Return a record for a client that was seen before, while nothing is stored about it in this epoch.
 
-    It may have any row that was under the keys by then, and rows that the gateway never knew.
+    It may have any row that was under the keys by then, and rows that it pushed and that the gateway has lost. Both
+    flags are set, because nothing shows the opposite.
 
     Args:
         client_id: the client's id.
@@ -174,7 +177,7 @@ def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: 
         sent_up_to: the newest arrival, if the client is seen for the first time in this epoch: later rows are recorded
             when they are sent. By default it is unknown until when it was sent rows under the keys.
     """
-    past = tuple(PastKey(key, 0, sent_up_to, sent_up_to) for key in sorted(keys))
+    past = tuple(PastKey(key, began_at=0, sent_up_to=sent_up_to, ended_at=sent_up_to) for key in sorted(keys))
     return ClientRecord(client_id, epoch, 0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 
@@ -219,7 +222,7 @@ def with_scope(
             rules_version=access.rules_version,
             keys=keys,
             began_at=newest,
-            first_cursor=-1,
+            first_cursor=-1,  # none yet
             sent_up_to=sent_up_to,
             upserted_up_to=upserted_up_to,
         )
@@ -259,7 +262,8 @@ def _with_older_keys(
             first_began_at.setdefault(key, scope.began_at)
     for past in known:
         first_began_at.pop(past.key, None)
-    return (*known, *(PastKey(key, began_at, upserted_up_to, newest) for key, began_at in first_began_at.items()))
+    added = (PastKey(key, began_at, upserted_up_to, ended_at=newest) for key, began_at in first_began_at.items())
+    return (*known, *added)
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
@@ -454,9 +458,9 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
 
     `pages_sent` is negative, because the client may have more than the page says: no number of pages equals it.
     """
-    confirmed_scope = scope_numbered(record, confirmed.scope)
+    confirmed_scope = scope_numbered(record, confirmed.scope)  # None if it was removed
     later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []
-    is_transition = confirmed.base_scope not in (0, confirmed.scope)
+    is_transition = confirmed.base_scope not in (0, confirmed.scope)  # 0: the pages began at cursor 0, in no scope
     if confirmed_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
         # claims or rules changed more than once since: the client starts again, and may have any row
         return Page(

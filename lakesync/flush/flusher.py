@@ -37,7 +37,8 @@ from lakesync.staging.store import StagingStore, TransactionStore
 
 log = structlog.get_logger("flush")
 OnFailure = Callable[[str, int, Exception], None]
-"""Called when a job has failed permanently, with its table, its number of deltas, and the error."""
+"""Called when a job has failed permanently, with its table, the number of deltas of that table in the job's batch, and
+the error."""
 
 
 class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,7 +60,8 @@ class Outlet(NamedTuple):
     queue: FlushQueue | None = None
     """Receives a job for each flushed table with a schema, to update its destination table.
 
-    None for no jobs, until `with_queue_in` adds a queue in the staging store for an adapter with destination tables.
+    None queues no jobs. The engine replaces None by a queue in its staging store if the adapter has destination tables
+    (`with_queue_in`).
     """
 
     @staticmethod

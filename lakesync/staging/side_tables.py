@@ -25,7 +25,9 @@ from lakesync.staging.records import ActionEntry, ActionRecord, Checkpoint, Eras
 from lakesync.staging.table_values import SqlQueries, decode_client
 from lakesync.wire.log import decode_body, encode_body
 
-_FIELDS = "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
+_ERASURE_FIELDS = (
+    "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
+)
 """The first fields of `Erasure`, in order. The last one, `shards`, is not stored: a sharded store computes it."""
 _REDACTABLE = (
     "SELECT seq, body FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? AND body IS NOT NULL"
@@ -69,7 +71,7 @@ class ErasureQueries(SqlQueries):
 
     def erasures(self) -> list[Erasure]:
         """Return every erasure, in order."""
-        rows = self._query(f"SELECT {_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
+        rows = self._query(f"SELECT {_ERASURE_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
         return [Erasure(*row) for row in rows]
 
     def predates_erasure(self, checkpoint: Checkpoint) -> bool:
@@ -96,15 +98,17 @@ class ErasureStatements(ErasureQueries):
     def put_erasure(self, erasure: Erasure) -> None:
         """Store an erasure; it replaces the one with its `seq`."""
         self._query("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
-        columns = len(_FIELDS.split(", "))
+        columns = len(_ERASURE_FIELDS.split(", "))
         marks = ", ".join("?" * columns)
-        self._query(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:columns])
+        self._query(
+            f"INSERT INTO erasure ({_ERASURE_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:columns]
+        )
 
     def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
-        """Return one client's deltas as they may be stored: those that an erasure covers, DELETEs too, have no effect.
+        """Return a pushed client's deltas as they may be stored: those that an erasure covers lose their effect.
 
-        The same sequence is returned if no erasure covers any of them. Such deltas come from devices that were offline
-        during the erasure.
+        A device that was offline during the erasure may push such deltas. Each becomes an UPDATE without columns, also
+        a DELETE. The same sequence is returned if no erasure covers any of them.
 
         Args:
             deltas: deltas of one client.

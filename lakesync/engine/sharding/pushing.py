@@ -66,7 +66,7 @@ def push(
     client_id = request.push.client_id
     known_cursors = yield from _known_cursors(shards, vectors, request)
     parts = split(request.push, shard_map)
-    has_several_parts = len(parts) > 1
+    has_several_parts = len(parts) > 1  # then all are checked first, so that no shard rejects its part after a commit
     if has_several_parts:
         yield from _check(shards, parts, request)
     cursors: dict[str, int] = {}

@@ -1,7 +1,8 @@
 """The file `state.db`: merged rows and feed entries, which can be rebuilt from the log in `log.db`.
 
-`StateFile` has the file's connection, its transaction, its checkpoints, and the position of each gateway's log up to
-which the file is written. It is the base class of `LayeredFile`, which adds the rows in memory.
+`StateFile` has the file's connection, its transaction and SQLite's checkpoints of its write-ahead log. It records up to
+which position of each gateway's log the file is written. It is the base class of `LayeredFile`, which adds the rows in
+memory.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class StateFile:
 
     @contextmanager
     def without_checkpoints(self) -> Iterator[None]:
-        """Wait for a running checkpoint, and let none start during the `with` block."""
+        """Wait for a running checkpoint, and let none start in the `with` block, so that it can truncate the WAL."""
         with self._checkpointer.running:
             yield
 
