@@ -99,7 +99,7 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
             )
             if failed and (not made or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("checkpoints failed", list(failed.values()))
-            for gateway, error in failed.items():
+            for gateway, error in failed.items():  # the run goes on, and `raise_set_aside` fails it at its end
                 set_aside(context, run_state, error, f"gateway {gateway} has no new checkpoint and keeps its last")
             now_ms = staging.now_ms()
         _report_partitions(context, made, spark_metadata(pyspark) if made else {}, lake, run_state, now_ms)

@@ -68,7 +68,7 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
     tables = lake_parts(snapshot)
 
     @dg.multi_asset(
-        name="tidy",  # the job has the asset's name
+        name="tidy",  # the step's name, which must differ from that of the job, `maintenance`
         specs=[
             dg.AssetSpec(
                 MAINTENANCE,
@@ -106,7 +106,7 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
             else:
                 report = maintain_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
                 metadata, state = _metadata(report), str(report.snapshot_id)
-            visit = Visit(state, staging.now_ms())
+            visit = Visit(state, staging.now_ms())  # without a later change of this state, no run is due
             store.put_mark(maintenance_mark(part), msgspec.json.encode(visit).decode())
         return dg.MaterializeResult(metadata=metadata)
 

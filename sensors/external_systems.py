@@ -4,7 +4,8 @@ A destination consists of adapters, each of which writes the lake's deltas to on
 is due if its mark, the newest deltas that it has, is behind the lake's history `deltas`. A move is a flow (a filtered
 copy), a pair of tiers (old deltas move to a colder store) or a migration (a copy of whole tables) between two backends.
 It is due by its schedule, and after a failure. A poll reads an external system, such as Jira, through a connector. It
-is due when the connector's interval has passed since the last one. The code location (`lakesync_dagster.definitions`)
+is due when the connector's interval has passed since the last one. A sensor's cursor has its run requests for each
+part; from these, `Attempts` computes the pauses between retries. The code location (`lakesync_dagster.definitions`)
 calls this module.
 """
 

@@ -79,8 +79,11 @@ class Hub:
         self._channels: dict[str, Channel] = {}
         self._lock = threading.Lock()
         self._notices: list[Notice] = []
+        """Notices that the event loop has not passed on yet; guarded by the lock."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the channels; None before `watch` and after `close`."""
         self._start: asyncio.Future[None] | None = None
+        """The call of `watch` in a worker thread, for which all connections wait."""
         self._stop_watching: Callable[[], None] | None = None
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ _TRACED_COLUMNS = (
     *("gateway", "shard", "epoch", "batch_id", "seq", "ordinal", "arrival"),
     *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "width"),
 )
-"""The columns that `trace` reads."""
+"""The columns that `trace` reads; `width` is the number of columns that a delta was pushed with."""
 _MIN_PREFIX = 8
 """The fewest characters of a delta id to search for."""
 

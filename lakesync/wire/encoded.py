@@ -124,6 +124,7 @@ def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:
         if groups and groups[-1].stamp == stamp:
             groups[-1] = Group(stamp, {**groups[-1].columns, **part.columns}, None)
         else:
+            # `whole`: the delta still owns every column that it wrote, so the group is that delta
             groups.append(Group(stamp, part.columns, part.delta_id if part.whole else None))
     return groups
 

@@ -126,7 +126,7 @@ class ObjectDeltas:
 
     @property
     def max_writers(self) -> int:
-        """More than one, because each batch is an object of its own."""
+        """As many as a load has parts: each batch is an object of its own, so writers do not wait for each other."""
         return BUCKETS
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:

@@ -255,7 +255,10 @@ def _delta_digests(connection: Connection, dialect: Dialect, scope: DigestScope)
 def _row_digests(
     connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema, checksum: str
 ) -> list[Digest]:
-    """Return the digests of a destination table; `checksum` is the SQL expression that an unaltered row equals."""
+    """Return the digests of a destination table.
+
+    A row is altered if its stored checksum differs from the value of the SQL expression `checksum`.
+    """
     quote = dialect.quote
     gateway, row_id = (quote(name) for name in key_of(schema))
     arrival = f"COALESCE({quote(system_column(schema, 'last_arrival'))}, 0)"

@@ -195,7 +195,7 @@ class Pusher:
             self.backoff.failed(response.retry_after if isinstance(response, ErrorResponse) else None)
             return Changes()
         reasons = {rejection.delta_id: rejection for rejection in response.rejected}
-        if not any(edit.delta.delta_id in reasons for edit in batch):
+        if not any(edit.delta.delta_id in reasons for edit in batch):  # the gateway named no edit of the batch
             reasons = {}
             if response.code not in _CONTENT_ERRORS:
                 self.backoff.failed(
@@ -203,7 +203,7 @@ class Pusher:
                 )
             elif len(batch) > 1:
                 self._batch_limit = len(batch) // 2
-            else:
+            else:  # this edit alone is the cause
                 reasons = {batch[0].delta.delta_id: _rejection(batch[0], response)}
         return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
 

@@ -59,7 +59,11 @@ _TRIGGERS: dict[str, tuple[str, Operation | None]] = {
     "updated": ("AFTER UPDATE", "UPDATE"),
     "deleted": ("AFTER DELETE", "DELETE"),
 }
-"""When each trigger fires, and the operation during which LakeSync may drop it."""
+"""When each trigger fires, and the operation during which LakeSync may drop it.
+
+`insert` journals a row that INSERT OR REPLACE is about to replace, `inserted` the new row. A change of a row id counts
+as a delete and an insert: `move` journals what is at the new id before, `moved` that the old id is gone. `updated` and
+`deleted` journal the row before and after."""
 _ANCHOR = "move"
 """The trigger whose row in `sqlite_master` shows which table all of them are on; never dropped alone."""
 _EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}

@@ -147,7 +147,7 @@ class RowGroups:
         Raises:
             NotBulkWritableError: the deltas of a row are not in order of their stamps, so they must be merged.
         """
-        group = RowGroup("", ())
+        group = RowGroup("", ())  # no row has these values, so the first one gets another group
         last_row, newest = ("", ""), (0, "")
         for table, row_id, hlc, client_id, names, values in parts:
             stamp = (hlc, client_id)

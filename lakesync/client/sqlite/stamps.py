@@ -177,7 +177,7 @@ class StampCodec:
             start = kept_indexes[0] * 2
             client_number = self._number(f"={client}")
             return bytearray(_TWO_DELTAS.pack(number, fields[start], fields[start + 1], hlc, client_number))
-        if kept_indexes:
+        if kept_indexes:  # two, and the update: too many for a binary record
             return self._after_update_decoded(record, hlc, client, columns)
         return bytearray(_ONE_DELTA.pack(number, hlc, self._number(f"={client}")))
 

@@ -133,7 +133,8 @@ class EntryFile:
         find_or_create = self._buckets.find_or_create
         for number, bucket, change in changes:
             arrivals = (change.first, change.since, change.left, change.changed)
-            values += (find_or_create(gateway, bucket), number, *arrivals, bool(change.inside))
+            inside = bool(change.inside)  # for None (unchanged), `ENTRY_UPSERT` keeps the stored value
+            values += (find_or_create(gateway, bucket), number, *arrivals, inside)
         bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
