@@ -171,7 +171,8 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
     starts, tail = _row_offsets(message)
     if not starts:
         return b""
-    table = protobuf.parse(SyncResponse(), message[starts[0] : [*starts, tail][1]]).deltas[0].table
+    first_row = message[starts[0] : starts[1] if len(starts) > 1 else tail]
+    table = protobuf.parse(SyncResponse(), first_row).deltas[0].table
     buckets = [bucket for bucket in rules.buckets if not bucket.tables or table in bucket.tables]
     columns = {condition.column for bucket in buckets for condition in bucket.filters}
     kept = []
@@ -192,8 +193,8 @@ def _row_offsets(message: bytes) -> tuple[list[int], int]:
     while offset < size and message[offset] == _DELTAS:
         length = shift = 0
         head = offset + 1
-        while True:
-            byte = message[head] if head < size else 0
+        while True:  # decode the length: 7 bits in each byte, whose highest bit says that another byte follows
+            byte = message[head] if head < size else 0  # 0 ends the length of a truncated message
             head += 1
             length |= (byte & 0x7F) << shift
             if byte < 0x80:

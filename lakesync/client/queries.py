@@ -127,7 +127,10 @@ class Watch:
             return None if self._closed else self._changed_result()
 
     def _changed_result(self) -> list[Row] | None:
-        """Run the query if one of its tables may have changed; return its result if the result has changed."""
+        """Run the query if one of its tables may have changed, and return its result.
+
+        Return None if the query did not run, or if no synced table was written to and the result is the same.
+        """
         data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
         if data_version == self._data_version:
             return None

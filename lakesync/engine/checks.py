@@ -243,6 +243,7 @@ def check_scope(
             after.setdefault(delta.key, RowState()).merge(delta)
         versions += after.items()
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
+    # only keys that these rows have can show them
     in_use = sorted({bucket for _, row_keys in keyed for bucket in row_keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
     outside.update(key for key, row_keys in keyed if row_keys.isdisjoint(allowed))

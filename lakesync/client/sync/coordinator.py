@@ -1,7 +1,8 @@
 """The coordinator: starts synchronisations for the app, and connects the database, the transport, queues and listeners.
 
-`Client` creates one; apps reach it as `client.coordinator`, or create a `SyncCoordinator` as they would in
-the TypeScript client, the reference.
+`Client` creates one; apps reach it as `client.coordinator`, or create a `SyncCoordinator` as they would in the
+TypeScript client, the reference. A transport sends requests to the gateway. An edit is a change by the app that the
+gateway has not acknowledged; the outbox has all of them.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class StateFile:
         """
         self.path = folder / STATE_FILE
         self.sql = connect(self.path, _CACHE_MIB)
-        self.sql.execute("PRAGMA synchronous=NORMAL")
-        self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()
+        self.sql.execute("PRAGMA synchronous=NORMAL")  # a commit that a power cut undoes is rebuilt from the log
+        self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()  # `Checkpointer` makes the checkpoints
         migrate(self.sql, "sqlite/state", self.path)
         self._buckets = BucketNumbers(self.sql)
         self._rows = RowFile(self.sql)
