@@ -257,8 +257,8 @@ def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.Op
         config: the project's configuration, which declares the destinations.
 
     Returns:
-        The steps of adapters without cold tiers, and those of adapters with cold tiers, which must run after the steps
-        of the tiers.
+        The steps of adapters without cold tiers (stores to which old deltas move), and those of adapters with cold
+        tiers, which must run after the steps of the tiers.
     """
     hot: list[dg.OpDefinition] = []
     cold: list[dg.OpDefinition] = []

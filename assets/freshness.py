@@ -1,8 +1,8 @@
 """Creates the check `fresh` of each asset that clients' deltas must reach: it passes if they were in the asset in time.
 
-A UTC day of arrival is late if some of its deltas were acknowledged to the client longer ago than `late_after_seconds`
-and are not in the asset. The freshness sensor (`sensors.freshness`) reports the checks without a run. The code location
-(`lakesync_dagster.definitions`) calls this module too.
+Deltas belong to the UTC day of their arrival at the gateway. A day is late if some of its deltas were acknowledged to
+the client longer ago than `late_after_seconds` and are not in the asset. The freshness sensor (`sensors.freshness`)
+reports the checks without a run. The code location (`lakesync_dagster.definitions`) calls this module too.
 """
 
 from collections.abc import Iterator, Sequence

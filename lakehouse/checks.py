@@ -73,7 +73,7 @@ class DuplicateKey(msgspec.Struct, frozen=True):
 
 
 class FutureDelta(msgspec.Struct, frozen=True):
-    """A delta whose hlc is further ahead of its arrival than a gateway accepts."""
+    """A delta whose hlc, the client's timestamp, is further ahead of its arrival than a gateway accepts."""
 
     gateway: str
     client_id: str

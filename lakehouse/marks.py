@@ -142,7 +142,10 @@ _DAY = timedelta(days=1)
 
 
 class CopiedDays(msgspec.Struct, frozen=True):
-    """A migration's mark in staging: which days were copied after they had ended."""
+    """A migration's mark in staging: which days were copied after they had ended.
+
+    A delta belongs to the UTC day of its hlc, the client's timestamp.
+    """
 
     tables: dict[str, list[tuple[date, date]]] = {}
     """Table → the copied days, as ranges from a first to a last day, ascending and with gaps between them."""

@@ -223,7 +223,8 @@ def _above(marks: Mapping[str, int]) -> Column:
     """Return the condition for deltas that a snapshot lacks.
 
     Args:
-        marks: gateway → the arrival up to which its deltas are in the snapshot. Of other gateways it has none.
+        marks: gateway → the arrival (the gateway's timestamp of receipt) up to which its deltas are in the snapshot. Of
+            other gateways it has none.
     """
     above = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
     for gateway, mark in marks.items():

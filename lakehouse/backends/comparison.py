@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 5
 """Attempts to compute digests while the destination receives no deltas."""
 _MAX_LETTERS = 1_000
-"""Number of dead letters that are counted, at most."""
+"""Number of dead letters (values that the destination rejected and that were set aside) that are counted, at most."""
 _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
 """A 32-bit checksum of a text, in Spark's SQL. Adapters compute the same one in their own SQL."""
 _COLUMNS_AS_JSON = (
@@ -230,8 +230,8 @@ def lake_digests(
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
     """Return the digests of the rows that the deltas merge to.
 
-    Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp of its
-    writes is greater than that of its deletes (rule M2 of `docs/spec.md`).
+    Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp (hlc and
+    client id) of its writes is greater than that of its deletes (rule M2 of `docs/spec.md`).
 
     Args:
         deltas: the deltas of destination tables.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 MAX_ARRIVAL = (1 << 63) - 1
-"""Greater than every arrival."""
+"""Greater than every arrival (a gateway's timestamp of a push)."""
 _HAS_CONTENT = "(op = 'INSERT' OR width > 0 OR size(columns) > 0)"
 """Condition for deltas that an erasure has not emptied. An emptied one has no columns, 0 as their number (`width`), and
 is no INSERT, which would make its row visible even without columns."""
@@ -237,7 +237,10 @@ def _covered_rows(requests: Sequence[Erasure], table: str) -> Column:
 
 
 def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
-    """Return a predicate for cells that a client wrote up to an hlc; with None for `client`, any client."""
+    """Return a predicate for cells (column values) that a client wrote up to an hlc, the client's timestamp.
+
+    With None for `client`, any client's.
+    """
 
     def is_covered(cell: Column) -> Column:
         early = cell["hlc"] <= upto

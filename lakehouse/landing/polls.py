@@ -194,7 +194,7 @@ class LakeLanding(LandedTables):
             reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
             results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")
-            # divided tables of which a part was not read: nothing of them lands
+            # A large table is divided into parts for several tasks. If a part was not read, nothing of the table lands.
             failed = {result.table for result in results if result.failure is not None and not result.lands_partially}
             if any(result.has_rows_to_land for result in results if result.table not in failed):
                 self._land(rows, plan.constants, failed)

@@ -1,9 +1,10 @@
 """Builds the rows of the Iceberg table `landing`, and reads them and those of `known` from Parquet files.
 
 A poll reads an external system through a connector and appends the result to `landing`, page by page. That append is a
-landing. A page is numbered by the hlc of its first row. The table `known` has the version of each row as of some page,
-with which later pages are compared. A page may *claim* to have all rows with some value in some column, such as all
-comments of one issue; then known rows with this value that the page lacks are deleted.
+landing. Each row gets an hlc (a timestamp, by which later changes win); a page is numbered by that of its first row.
+The table `known` has the version of each row as of some page, with which later pages are compared. A page may *claim*
+to have all rows with some value in some column, such as all comments of one issue; then known rows with this value that
+the page lacks are deleted.
 
 The Spark tasks of a poll build rows with `LandedRows`. The driver describes the tables' files with `LandedFile` and
 `LandedTable`, from which later tasks read them. Importing this module loads neither pyiceberg nor Spark.

@@ -57,7 +57,7 @@ STORED = pa.schema(
     ]
 )
 """The columns of a state table that `merge` reads: each row's cells, the stamps of its newest DELETE and INSERT, and
-the greatest arrival of its deltas."""
+the greatest arrival (the gateway's timestamp of receipt) of its deltas."""
 
 
 class Merged(NamedTuple):
@@ -73,7 +73,7 @@ class Merged(NamedTuple):
     names: tuple[str, ...]
     """The names of all columns that a delta or a stored row has."""
     values: pa.Array
-    """For each cell, its value as JCS text."""
+    """For each cell, its value as JCS text (canonical JSON)."""
 
 
 class _Cells(NamedTuple):
@@ -86,7 +86,7 @@ class _Cells(NamedTuple):
     owner: Ints
     """Index in `_Owners` of the delta that wrote the candidate. Several candidates may have the same owner."""
     value: pa.Array
-    """JCS text."""
+    """JCS text (canonical JSON)."""
 
 
 def merge(deltas: pa.Table, stored: pa.Table) -> Merged:

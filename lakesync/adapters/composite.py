@@ -1,10 +1,11 @@
 """Adapters that store deltas in several others: `CompositeAdapter` by table, `LifecycleAdapter` by age.
 
 `CompositeBase` has the reads that all compositions share; the third composition is in `fan_out.py`. `CompositeAdapter`
-stores each table in the adapter that a route names, for example events in S3 and orders in Postgres.
-`LifecycleAdapter` has a hot tier for recent deltas and a cold tier for old ones, such as a database and an object
-store. `backend_config` creates them for `[routes]` and `[tiers]`, and programs with an embedded gateway create them
-themselves. The pipeline calls `LifecycleAdapter.move_range`.
+stores each table in the adapter that a route names, for example events in S3 and orders in Postgres. `LifecycleAdapter`
+has a hot tier for recent deltas and a cold tier for old ones, such as a database and an object store. `backend_config`
+creates them for `[routes]` and `[tiers]`, and programs with an embedded gateway create them themselves. The pipeline
+calls `LifecycleAdapter.move_range`. A destination table has the current rows of a synced table, beside its deltas; to
+materialise rows is to write them there. An hlc is the client's timestamp of a delta.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A covered INSERT or UPDATE becomes an UPDATE without columns, which changes nothing in a merge; a DELETE stays a DELETE,
 because it deletes older values. Each keeps its hlc, client and id: counts and id sums stay the same, and a repeated
-batch recognises it as stored. The pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
+batch recognises it as stored. The rows of destination tables, which are merged from the deltas, are rebuilt without the
+content. The pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class MarkReader:
             backlog: staging's backlog. Read it before calling this, so that a flush in between is not counted twice.
             tables: tables that every flush merges.
             followers: destinations with their marks.
-            timed: polls, flows and tiers.
+            timed: polls, flows and tiers, which are due at certain times and not by marks of the lake.
             now_ms: server wall time in milliseconds since 1970.
 
         Raises:

@@ -2,7 +2,9 @@
 
 `SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `engine.lag` calls
 `next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
-allow. `engine.explanation` has the result, and makes sentences of it.
+allow. A *bucket key* is a bucket's name with the values of the claims that it reads. The client's *record* says what
+the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. `engine.explanation` has the
+result, and makes sentences of it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 `SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and
 explanations show the result. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the
-order of their latest arrivals; an *entry* is a row's history in it under one bucket key. The lag is computed from the
-page that a pull of the client would return, so that it agrees with what the client is sent next.
+order of their latest arrivals, by *bucket key*: a bucket of the sync rules with the claims that may see it. An *entry*
+is a row's history under one of these keys. The lag is computed from the page that a pull of the client would return, so
+that it agrees with what the client is sent next.
 """
 
 from __future__ import annotations

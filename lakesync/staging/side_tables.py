@@ -77,9 +77,9 @@ class ErasureQueries(SqlQueries):
     def predates_erasure(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made.
 
-        A checkpoint above the erasure's arrival has the DELETE of an erased row. But the columns that an erased client
-        wrote to rows of others leave the lake's state tables, from which checkpoints are made, only when the lake has
-        executed the erasure.
+        A checkpoint above the erasure's arrival, its time of commit, has the DELETE of an erased row. But the columns
+        that an erased client wrote to rows of others leave the lake's state tables, from which checkpoints are made,
+        only when the lake has executed the erasure.
         """
         return any(
             erasure.arrival > checkpoint.arrival or (erasure.client_id is not None and erasure.lake_ms is None)

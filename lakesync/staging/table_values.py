@@ -31,7 +31,7 @@ def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, c
         head: the gateway's head before the push.
         client_id: the id of the client that pushes.
         deltas: the push's deltas, encoded; they have no body if the lake contains them already.
-        arrival: the push's arrival.
+        arrival: the push's arrival, the gateway's own timestamp of its commit.
         claims: the sender's claims that the rules read.
     """
     return LogEntry(

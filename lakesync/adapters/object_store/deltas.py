@@ -3,8 +3,10 @@
 The key of an object contains its gateway, day and value ranges (`delta_files.py`), so that a query skips objects by
 name. Objects are rewritten only by an erasure, so any other tool may read them. Objects with other names are ignored.
 
-A delta that is in two batches is stored twice and, in arrival order, returned twice; the merge of its row is not
-affected. Reading rows by id reads every object of the gateway. `registry.as_database` wraps object stores in it.
+A delta that is in two batches is stored twice. In the order of arrivals (the gateway's timestamps of receipt) it is
+also returned twice; the merge of its row is not affected. Reading rows by id reads every object of the gateway. An
+object store has no destination tables, which have current rows beside the deltas. `registry.as_database` wraps object
+stores in this class.
 """
 
 from __future__ import annotations
@@ -145,7 +147,7 @@ class ObjectDeltas:
         return max((last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches), default=None)
 
     def read_mark(self, name: str) -> str | None:
-        """Return the value of a follower's mark, which is an object."""
+        """Return the value of the mark of a follower (a process that copies the lake's deltas), which is an object."""
         return read_mark_object(self.objects, name)
 
     def move_mark(self, mark: MarkUpdate) -> None:

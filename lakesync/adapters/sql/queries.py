@@ -5,7 +5,7 @@ a place in that order; the next page starts there.
 
 A digest has a number and a sum of checksums of one table and day. The same digests are computed of the lake's history,
 so a comparison of both finds deltas that the destination lacks and rows that others have changed, without reading them.
-`delete_orphan_rows` deletes rows without deltas.
+A destination table has the current rows of a synced table; `delete_orphan_rows` deletes its rows without deltas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Migrates all deltas of one adapter to another: in the order of their hlcs, page by page, and verified at the end.
 
-Progress is stored after each page, so a killed migration continues after the last stored page. The page after it may be
-written twice, which changes nothing. `lakesync migrate` calls this module, and so does the pipeline.
+An hlc is the client's timestamp of a delta. Progress is stored after each page, so a killed migration continues after
+the last stored page. The page after it may be written twice, which changes nothing. `lakesync migrate` calls this
+module, and so does the pipeline.
 
 A large migration, or a large move to a cold tier, is divided into ranges of hlcs, so that several tasks process it. The
 division is stored until every range is done, because a killed move must continue in the same ranges: a page that it

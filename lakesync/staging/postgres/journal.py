@@ -1,8 +1,9 @@
 """The statements of a commit on the log and beside it: the gateway's head, log rows, client records, configuration.
 
 `PostgresCommit` writes through a `Journal`; `store` and `administration` load and save heads. A *head* has a gateway's
-counters and configuration. The *log* has one row for each push. The *ledger* counts the accepted deltas of each UTC
-day, so that staging and the lake can be compared.
+counters and configuration, and its *epoch*: the time at which the gateway was created in this store, which changes with
+a rebuild from the lake. The *log* has one row for each push. The *ledger* counts the accepted deltas of each UTC day,
+so that staging and the lake can be compared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The SQL statements that read and write `log.db`, the journal of a SQLite store.
 
 `JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has each gateway's *head*
-(its counters) and configuration, and the clients' records. It has the *log*, one row for each push, and the *ledger*,
-the count and id sum of the accepted deltas of each UTC day. The actions' and the pipeline's tables are in the file too;
-`SideQueries` and `PipelineTables` have their statements.
+(its counters and its epoch, the time at which it was created in this store) and configuration, and the clients'
+records. It has the *log*, one row for each push, and the *ledger*, the count and id sum of the accepted deltas of each
+UTC day. The actions' and the pipeline's tables are in the file too; `SideQueries` and `PipelineTables` have their
+statements.
 """
 
 from __future__ import annotations

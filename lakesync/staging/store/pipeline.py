@@ -139,7 +139,10 @@ class CheckpointStore(GatewayStore, Protocol):
         """
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None before its first one."""
+        """Return the newest published checkpoint of the store's epoch; None before its first one.
+
+        A rebuild of the store from the lake begins a new epoch.
+        """
 
 
 class PipelineMarks(Protocol):
