@@ -1,7 +1,8 @@
 """Read-only adapter for the lake's table `deltas`, through pyiceberg, so that flows and migrations can read the lake.
 
 A query reads only the data files whose column bounds, in Iceberg's manifests, overlap with it. Only the pipeline writes
-the lake, with Spark, so writes are rejected. Needs pyiceberg: `pip install 'lakesync[query]'`.
+the lake, with Spark, so writes are rejected. A query is ordered by arrival (the gateway's timestamp of receipt) or by
+hlc (the client's timestamp). Needs pyiceberg: `pip install 'lakesync[query]'`.
 """
 
 from __future__ import annotations

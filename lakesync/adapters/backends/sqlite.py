@@ -1,6 +1,8 @@
 """SQLite adapter: stores deltas and destination tables in one file on one machine, which any SQLite tool can read.
 
-`registry.open_adapter` creates it for `sqlite:` URIs. `SqlAdapter` has the logic that all SQL databases share.
+A destination table has the current rows of a synced table. `registry.open_adapter` creates the adapter for `sqlite:`
+URIs. `SqlAdapter` has the logic that all SQL databases share: it loads rows into a scratch table, and merges them from
+there into the others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The jars that Spark needs: pinned by SHA-256, downloaded once into a cache that projects share, and verified.
 
-`python -m lakesync.cli.up.jars` downloads missing jars, by the Python package `jgo`.
+`lakesync up` calls `ensure_all` before it starts Spark, and `lakesync doctor` checks the cache. Without either,
+`python -m lakesync.cli.up.jars` downloads missing jars. The Python package `jgo` does the download.
 """
 
 from __future__ import annotations

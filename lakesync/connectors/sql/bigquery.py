@@ -1,7 +1,7 @@
 """Reads BigQuery datasets for `SqlSource`, which polls the results of queries into a gateway.
 
-Each statement is a job whose result is read in pages. BigQuery reports nothing about open transactions, so a snapshot
-has no horizon.
+Each statement is a job whose result is read in pages. A snapshot's horizon says which changes of open transactions it
+may not see. BigQuery reports nothing about open transactions, so its snapshots have none.
 """
 
 from __future__ import annotations
