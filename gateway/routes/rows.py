@@ -11,6 +11,7 @@ routes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -39,10 +40,12 @@ from gateway.routes.sync import LIMIT
 from gateway.sync_service import result_of
 from lakesync.engine.explanation import Explanation, iso_time
 from lakesync.engine.rejections import RejectedDelta
+from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError
 from lakesync.model.schema import is_identifier
-from lakesync.model.types import Claims, RowDelta
+from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.model.validation import check_id
+from lakesync.staging.store.push import RowCommit
 from lakesync.wire.encoded import encode_array
 from lakesync.wire.json import parse_pull
 
@@ -96,6 +99,8 @@ async def peek(request: Request, caller: ClientCaller) -> Response:
 
 MAX_ROWS = 10_000
 """Number of rows that one request reads, at most."""
+_ROWS_PER_READ = 32
+"""Number of rows that one read of the store returns, at most."""
 
 
 class TableRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -135,14 +140,40 @@ async def list_rows(
 ) -> Response:
     """Return a page of a table's rows, whatever the sync rules are. The values are written as they were pushed."""
     _check_row_key(table, {"after": after} if after is not None else {})
-    start = (table, after or "")
     store = services.engine.store_of(table)
-    found = await result_of(store.submit(caller.gateway.gateway_id, lambda commit: commit.scan_rows(start, limit)))
-    of_table = [row for row in found if row.table == table]
-    visible = [TableRow(row.row_id, row.arrival, row.state.values()) for row in of_table if row.state.visible]
-    is_full = len(found) == limit
-    has_more = is_full and len(of_table) == limit  # otherwise the scan has reached the next table
-    return json_response(TableRows(visible, of_table[-1].row_id if has_more else None))
+    read = partial(_read_page, start=(table, after or ""), limit=limit)
+    return json_response(await result_of(store.submit(caller.gateway.gateway_id, read)))
+
+
+def _read_page(commit: RowCommit, start: RowKey, limit: int) -> TableRows:
+    """Read a page of a table's rows, which ends at `limit` rows or once its values have `MAX_PAGE_BYTES` bytes.
+
+    Rows are read a few at a time, because all of `limit` could fill the memory and delay other gateways.
+
+    Args:
+        commit: the store's transaction.
+        start: the table, and the row id after which to begin.
+        limit: the most rows to read, deleted ones included.
+    """
+    rows: list[TableRow] = []
+    key, count, size = start, 0, 0
+    while count < limit and size < MAX_PAGE_BYTES:
+        wanted = min(_ROWS_PER_READ, limit - count)
+        found = commit.scan_rows(key, wanted)
+        for row in found:
+            if row.table != start[0]:
+                return TableRows(rows, None)
+            key, count = row.key, count + 1
+            if row.state.visible:
+                values = row.state.values()
+                rows.append(TableRow(row.row_id, row.arrival, values))
+                size += sum(memoryview(value).nbytes for value in values.values())
+                if size >= MAX_PAGE_BYTES:
+                    break
+        else:
+            if len(found) < wanted:
+                return TableRows(rows, None)
+    return TableRows(rows, key[1])
 
 
 _CLAIMS: dict[str, Any] = {

@@ -35,6 +35,19 @@ def test_an_admin_reads_all_visible_rows_of_a_table_by_pages(served):
     assert client.call("GET", "/admin/rows/{gw}", params={"table": "todos"}).status_code == 403
 
 
+def test_a_page_of_an_admins_rows_is_bounded_by_bytes(served):
+    client = served.client()
+    for row in range(40):
+        assert client.push(delta(f"r{row:02}", {"text": "x" * 300_000})).ok
+    found, after = [], None
+    while not found or after is not None:
+        page = client.admin().call("GET", "/admin/rows/{gw}", params={"table": "todos", "after": after})
+        assert len(page.content) < (4 << 20) + 400_000
+        found += [each["rowId"] for each in page.json()["rows"]]
+        after = page.json()["next"]
+    assert found == [f"r{row:02}" for row in range(40)]
+
+
 @pytest.mark.parametrize(
     "query", [{}, {"table": "no table"}, {"table": "t", "limit": "0"}, {"table": "t", "after": ""}]
 )
