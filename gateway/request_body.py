@@ -9,7 +9,7 @@ import asyncio
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends
@@ -24,8 +24,10 @@ from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncR
 from lakesync.wire import json, protobuf
 from lakesync.wire.encoded import encode_page
 
+T = TypeVar("T")
+
 _LARGE_BYTES = 32 << 10
-"""Size from which a push is decoded in a worker thread, before its commit."""
+"""Size from which pushes and actions are decoded in a worker thread, before the store or a handler has them."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The parameter with which zlib reads the gzip format."""
 
@@ -118,23 +120,23 @@ def push_decoder(request: Request) -> Callable[[bytes], SyncPush]:
     return protobuf.decode_push if sends_protobuf(request) else json.decode_push
 
 
-async def decode_if_large(decode: Callable[[bytes], SyncPush], body: bytes) -> Callable[[], SyncPush]:
-    """Return a function that returns the decoded push. A large push is decoded here, in a worker thread.
+async def decode_if_large(decode: Callable[[bytes], T], body: bytes) -> Callable[[], T]:
+    """Return a function that returns the decoded push or actions. A large body is decoded here, in a worker thread.
 
     A mebibyte of nested values takes half a second to decode. In the thread of the event loop or of the store, that
     would delay all clients.
 
     Args:
         decode: the decoder of the body's format.
-        body: the encoded push.
+        body: the encoded push or actions.
 
     Raises:
-        ValidationError: a large body is not a push.
+        ValidationError: a large body is of another form.
     """
     if len(body) <= _LARGE_BYTES:
         return partial(decode, body)
-    push = await asyncio.to_thread(decode, body)
-    return lambda: push
+    decoded = await asyncio.to_thread(decode, body)
+    return lambda: decoded
 
 
 def decode_pull(request: Request, body: bytes) -> SyncPull:

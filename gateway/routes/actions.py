@@ -25,7 +25,7 @@ from gateway.openapi_schemas import (
     header_parameter,
     request_body,
 )
-from gateway.request_body import LimitedBody, json_response, sends_protobuf
+from gateway.request_body import LimitedBody, decode_if_large, json_response, sends_protobuf
 from gateway.request_log import RequestRecord, header
 from gateway.sync_service import RESYNC_HEADER, result_of
 from lakesync.actions import BUSY, PENDING
@@ -88,7 +88,7 @@ async def execute_actions(
 ) -> Response:
     """Execute a client's actions. An action that was executed before returns its first outcome."""
     in_protobuf = sends_protobuf(request)
-    push = wire.decode_push(body) if in_protobuf else wire.decode_push_json(body)
+    push = (await decode_if_large(wire.decode_push if in_protobuf else wire.decode_push_json, body))()
     RequestRecord.of(request).client = push.client_id
     response = await result_of(caller.gateway.submit_action(push, caller.claims(push.client_id)))
     if header(request.scope, RESYNC_HEADER) is None:  # not LakeSync's own client, which understands ACTION_PENDING

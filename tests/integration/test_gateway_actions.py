@@ -210,3 +210,25 @@ def test_the_write_scope_is_set_at_run_time(served):
     for wrong in ({"writeScope": "all"}, {}, [], {"writeScope": "any", "more": 1}):
         assert admin.call("POST", "/admin/settings/{gw}", json=wrong).status_code == 400
     assert client.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).status_code == 403
+
+
+@pytest.mark.parametrize("in_protobuf", [False, True], ids=["json", "protobuf"])
+def test_large_actions_are_decoded_outside_of_the_event_loop(alice, monkeypatch, in_protobuf):
+    threads = {}
+    name = "decode_push" if in_protobuf else "decode_push_json"
+    decode = getattr(wire, name)
+
+    def recorded(body):
+        threads[len(body) > 100_000] = threading.current_thread().name
+        return decode(body)
+
+    monkeypatch.setattr(wire, name, recorded)
+    for text in ("small", "x" * 200_000):
+        action = make_action(now(), params={"text": text})
+        if in_protobuf:
+            body = wire.encode_push(ActionPush("alice", (action,)))
+            answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
+        else:
+            answer = ask(alice, action)
+        assert answer.status_code == 200
+    assert threads[True] != threads[False]
