@@ -146,9 +146,9 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
-        columns = _columns(self.schema())
+        schema = self.schema()
         for rows in self._rows(partition.value):
-            yield _batch(rows, columns)
+            yield _batch(rows, schema)
 
     def _rows(self, piece: TablePart | None) -> Iterator[Sequence[SourceRow]]:
         """Yield the rows of one part, or, if the source cannot be divided, of the whole table."""
@@ -210,12 +210,13 @@ def _columns(schema: TableSchema | None) -> list[tuple[str, str]]:
     return [("row_id", "string"), *((column.name, _TYPES[column.type]) for column in schema.columns)]
 
 
-def _batch(rows: Sequence[SourceRow], columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
-    """Return rows as an Arrow batch: the row id and all columns as one JSON text, or the row id and typed columns."""
-    if [name for name, _ in columns] == ["row_id", "columns"]:
-        values = [[row.row_id for row in rows], [_encode(row.columns).decode() for row in rows]]
+def _batch(rows: Sequence[SourceRow], schema: TableSchema | None) -> pa.RecordBatch:
+    """Return rows as an Arrow batch with the columns that `_columns` returns for the schema."""
+    columns = _columns(schema)
+    values: list[list[Any]] = [[row.row_id for row in rows]]
+    if schema is None:
+        values.append([_encode(row.columns).decode() for row in rows])
     else:
-        values = [[row.row_id for row in rows]]
         values += [[_value(row.columns, name, spark_type) for row in rows] for name, spark_type in columns[1:]]
     arrays = [pa.array(each, _ARROW_TYPES[spark_type]) for each, (_, spark_type) in zip(values, columns, strict=True)]
     return pa.record_batch(arrays, names=[name for name, _ in columns])
