@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import combinations
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from lakesync.config.sections import Section
+from lakesync.model.types import Operator
 from lakesync.model.validation import GATEWAY_ID
 
 BackendName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Name of a backend, or of a destination, flow or migration. It is also part of the name of a Dagster asset."""
-Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
-"""The operators of sync rules."""
 TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
 """Name of a table or column."""
 LAKE = "lake"

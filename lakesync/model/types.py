@@ -15,6 +15,9 @@ import msgspec
 
 Op = Literal["INSERT", "UPDATE", "DELETE"]
 
+Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
+"""The comparisons of filters in sync rules and of conditions of flows; `rules.model.holds` has their meaning."""
+
 Stamp = tuple[int, str]
 """`(hlc, client id)`: ordered by hlc, then by client id in code point order."""
 
@@ -49,7 +52,7 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
         return msgspec.json.decode(self.value)
 
 
-class OfRow:
+class DeltaProperties:
     """The base class of `RowDelta` and `wire.encoded.PageDelta`: the properties that are computed from their fields."""
 
     __slots__ = ()
@@ -69,7 +72,7 @@ class OfRow:
         return (self.table, self.row_id)
 
 
-class RowDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
+class RowDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A change of some columns of one row."""
 
     op: Op

@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, TypeGuard, get_args
 
 import msgspec
 
 from lakesync.model.delta import jcs, jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.schema import is_identifier
-from lakesync.model.types import Claims
-
-Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
-"""The comparisons of filters; `holds` has their meaning."""
+from lakesync.model.types import Claims, Operator
 
 CLAIM_PREFIX = "jwt:"
 """The beginning of a filter's value that names a claim, as in `jwt:team`."""

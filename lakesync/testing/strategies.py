@@ -6,17 +6,17 @@ needs the package Hypothesis.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
 from lakesync.model.delta import delta_id, jcs
-from lakesync.model.types import Claims, ColumnValue, Op, RowDelta
-from lakesync.rules.model import MAX_OTHER_FILTERS, Bucket, Filter, Operator, SyncRules
+from lakesync.model.types import Claims, ColumnValue, Op, Operator, RowDelta
+from lakesync.rules.model import MAX_OTHER_FILTERS, Bucket, Filter, SyncRules
 
-OPS: tuple[Op, ...] = ("INSERT", "UPDATE", "DELETE")
+OPS: tuple[Op, ...] = get_args(Op)
 """The operations of deltas."""
-OPERATORS: tuple[Operator, ...] = ("eq", "neq", "in", "gt", "lt", "gte", "lte")
+OPERATORS: tuple[Operator, ...] = get_args(Operator)
 """The operators of filters in sync rules."""
 
 texts: st.SearchStrategy[str] = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

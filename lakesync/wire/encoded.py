@@ -21,7 +21,7 @@ from msgspec import Raw
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import ValidationError
 from lakesync.model.merge import LiveDelta, RowState
-from lakesync.model.types import ColumnValue, OfRow, Op, RowDelta, Stamp, SyncPage, SyncResponse
+from lakesync.model.types import ColumnValue, DeltaProperties, Op, RowDelta, Stamp, SyncPage, SyncResponse
 from lakesync.model.validation import check_hlc
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 from lakesync.wire.malformed import DECODE_ERRORS
@@ -175,7 +175,7 @@ def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
     return encode_deltas(deltas)[1:-1], len(deltas)
 
 
-class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
+class PageDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A `RowDelta` whose columns are decoded when they are read; see there for the other fields."""
 
     op: Op

@@ -2,16 +2,13 @@
 
 import os
 import re
-from typing import get_args
 
 import pytest
 
 from lakesync import config
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
 from lakesync.adapters.backend_config import WriteTarget, open_backend, resolve_backend, write_targets
-from lakesync.config import backends as config_places
 from lakesync.model.errors import ConfigurationError
-from lakesync.rules.model import Operator
 from tests.conformance.book import make_delta
 
 PLACES = """
@@ -162,7 +159,3 @@ def test_a_destination_that_writes_one_adapter_twice_is_rejected(declared):
     loaded = declared('[fan_out.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
     with pytest.raises(ConfigurationError, match="'pg' would be written twice"):
         write_targets(resolve_backend(loaded, "twice"))
-
-
-def test_flows_support_the_operators_of_sync_rules():
-    assert get_args(config_places.Operator) == get_args(Operator)
