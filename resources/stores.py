@@ -53,8 +53,6 @@ class LakeResource(dg.ConfigurableResource[None]):
     """Namespace of LakeSync's own tables, such as the history `deltas`."""
     namespace: str
     """Namespace of the state tables (current rows of synced tables) that gateways share."""
-    gateway_namespaces: dict[str, str]
-    """Gateway → its own namespace; the other gateways share `namespace`."""
     checkpoints_uri: str
 
     @classmethod
@@ -65,7 +63,6 @@ class LakeResource(dg.ConfigurableResource[None]):
             warehouse=config.lake.warehouse,
             system_namespace=config.lake.system_namespace,
             namespace=config.lake.namespace,
-            gateway_namespaces=dict(config.namespaces.own),
             checkpoints_uri=checkpoints_uri(config),
         )
 
