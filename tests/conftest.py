@@ -31,9 +31,6 @@ settings.load_profile("default")
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-OPEN = ("tests/integration/test_destinations.py",)
-"""Files whose tests leave a resource open: a Postgres connection of an adapter, while a table fails. All others must
-close everything."""
 SQLITE = ("tests/unit/", "tests/property/")
 """Folders whose tests must close SQLite connections too, which Python reports from 3.13 on.
 
@@ -43,9 +40,7 @@ The other folders have run with 3.11 only."""
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: turn(item.nodeid))
     for item in items:
-        if item.nodeid.startswith(OPEN):
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-        elif not item.nodeid.startswith(SQLITE):
+        if not item.nodeid.startswith(SQLITE):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"))
     if config.getoption("--hypothesis-profile") == "soak":
         for item in items:
@@ -57,15 +52,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closes_everything(request):
+def closes_everything():
     """Fail a module if the collector finds something open, or a finaliser raises. This replaces pytest's plugin.
 
     A failure names the test during which the collector ran, which may come after the one that left the object.
     `python -X tracemalloc=20` shows where a file or a socket was opened.
     """
-    if request.node.nodeid.startswith(OPEN):
-        yield
-        return
     gc.collect()  # what other modules left
     found = []
 

@@ -69,12 +69,12 @@ def test_an_unreachable_adapter_does_not_delay_others_and_catches_up_later(wareh
     assert told(last["pg"])["deltas_in"] == 3 * away
     assert warehouse.rows()["r1"] == (1 + away, "é", {"mine": 1})
     assert len(warehouse.rows()) == 30
-    there = {
-        "pg": PostgresAdapter(warehouse.postgres.uri),
-        "copy": SqliteAdapter(warehouse.folder / "copy.db"),
-        "objects": ObjectDeltas(LocalDisk(warehouse.folder / "objects")),
-    }
-    found = {name: scope_checksum(adapter, MigrationScope()) for name, adapter in there.items()}
+    with (
+        closing(PostgresAdapter(warehouse.postgres.uri)) as pg,
+        closing(SqliteAdapter(warehouse.folder / "copy.db")) as copy,
+    ):
+        there = {"pg": pg, "copy": copy, "objects": ObjectDeltas(LocalDisk(warehouse.folder / "objects"))}
+        found = {name: scope_checksum(adapter, MigrationScope()) for name, adapter in there.items()}
     assert found["pg"] == found["copy"]
     assert (found["pg"].deltas, found["objects"].deltas) == (30 + 3 * away, 5)
     assert warehouse.check() == dict.fromkeys(LEAVES, (True, []))
