@@ -29,6 +29,7 @@ from tests.conformance import adapter_places
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import batch, everything
 from tests.conformance.wire import Wire
+from tests.integration.gateway_support import until
 from tests.postgres_server import postgres_server
 
 _KEYS = {"region": "us-east-1", "access_key": "k", "secret_key": "secret"}
@@ -96,6 +97,18 @@ def test_idle_connections_are_not_reused_after_a_server_restart(wired):
     wired.adapter.insert_deltas(SOME)
     wired.crash()
     assert len(everything(wired.adapter)) == 499
+
+
+def test_a_connection_whose_settings_are_rejected_is_closed(own_database):
+    with psycopg.connect(own_database, autocommit=True) as sql:
+        sql.execute("CREATE SCHEMA mine")
+        sql.execute("CREATE VIEW mine.pg_settings AS SELECT 1 AS name")
+        adapter = PostgresAdapter(f"{own_database}?options=-csearch_path%3Dmine,pg_catalog")
+        with pytest.raises(AdapterError) as kept:
+            adapter.prepare()
+        assert "setting" in str(kept.value)
+        open_connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        until(lambda: sql.execute(open_connections).fetchone() == (1,), "the end of the adapter's connection")
 
 
 @pytest.mark.parametrize("kind", [pytest.param("bigquery", marks=pytest.mark.deep), "parquet on s3"])

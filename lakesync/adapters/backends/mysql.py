@@ -169,7 +169,7 @@ class MySqlExecutor:
         if not self._address.path:
             raise ConfigurationError(f"{without_password(uri)!r} names no database: write mysql://USER@HOST/DATABASE")
         self._driver = pymysql
-        self._pool = Pool(self._connect, self._alive, self._close)
+        self._pool = Pool(self._open, self._prepare, self._alive, self._close)
         self._version: str | None = None  # the server's, once a connection was opened
 
     @property
@@ -196,10 +196,10 @@ class MySqlExecutor:
         """Close every connection."""
         self._pool.close()
 
-    def _connect(self) -> Driver[Any]:
-        """Open a connection in UTC, with time limits for statements and locks, and with the SQL mode that they need."""
+    def _open(self) -> Driver[Any]:
+        """Open a connection in UTC, with a time limit for locks, and with the SQL mode that statements need."""
         address = self._address
-        connection = self._driver.connect(
+        return self._driver.connect(
             host=address.host,
             port=address.port or 3306,
             user=address.user or None,
@@ -216,6 +216,9 @@ class MySqlExecutor:
             write_timeout=_STATEMENT_SECONDS + _CONNECT_SECONDS,
             ssl={"ca": address.options["ssl_ca"]} if "ssl_ca" in address.options else None,
         )
+
+    def _prepare(self, connection: Driver[Any]) -> None:
+        """Set the isolation level and MariaDB's time limit for statements, and note the server's version."""
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute("SELECT VERSION()")
@@ -225,7 +228,6 @@ class MySqlExecutor:
                 # On since MariaDB 11.6.2: two writers of one row would then fail with error 1020 rather than wait.
                 if cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
                     cursor.execute("SET SESSION innodb_snapshot_isolation = OFF")
-        return connection
 
     def _alive(self, connection: Driver[Any]) -> bool:
         """Return whether the server still answers on a connection."""

@@ -135,7 +135,7 @@ class PostgresExecutor:
             from lakesync.wire import postgres
         self._driver, self._wire = psycopg, postgres
         self._uri = uri
-        self._pool = Pool(self._connect, self._is_alive, lambda connection: connection.close())
+        self._pool = Pool(self._open, self._prepare, self._is_alive, lambda connection: connection.close())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -151,9 +151,12 @@ class PostgresExecutor:
         """Close every connection."""
         self._pool.close()
 
-    def _connect(self) -> BoundedConnection:
-        """Open a connection in UTC, with time limits for statements and locks unless the URI or the role sets some."""
-        connection = self._wire.BoundedConnection.connect(**self._wire.parameters(self._uri), autocommit=True)
+    def _open(self) -> BoundedConnection:
+        """Open a connection."""
+        return self._wire.BoundedConnection.connect(**self._wire.parameters(self._uri), autocommit=True)
+
+    def _prepare(self, connection: BoundedConnection) -> None:
+        """Set UTC, and time limits for statements and locks unless the URI or the role sets some."""
         connection.execute("SET TIME ZONE 'UTC'")
         for name, seconds in (("statement_timeout", _STATEMENT_SECONDS), ("lock_timeout", _LOCK_SECONDS)):
             connection.execute(
@@ -162,7 +165,6 @@ class PostgresExecutor:
         limit = connection.execute("SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'").fetchone()
         statement_ms = limit[0] if limit is not None else _STATEMENT_SECONDS * 1000
         connection.response_seconds = statement_ms / 1000 + _MARGIN_SECONDS
-        return connection
 
     def _is_alive(self, connection: BoundedConnection) -> bool:
         """Return whether the server still answers on a connection."""

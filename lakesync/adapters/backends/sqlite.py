@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,7 @@ class SqliteExecutor:
             path: the file's path. The file and its folder are created on the first connection.
         """
         self._path = path
-        self._pool = Pool(self._open, lambda _: True, lambda sql: sql.close())
+        self._pool = Pool(self._open, self._prepare, lambda _: True, lambda sql: sql.close())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -111,14 +111,13 @@ class SqliteExecutor:
     def _open(self) -> sqlite3.Connection:
         """Open the file and create it if it does not exist."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as on_failure:
-            sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            on_failure.callback(sql.close)
-            for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
-                sql.execute(f"PRAGMA {pragma}").fetchall()
-            sql.create_function("lakesync_checksum", 1, text_checksum, deterministic=True)
-            on_failure.pop_all()
-        return sql
+        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+
+    def _prepare(self, sql: sqlite3.Connection) -> None:
+        """Set how the file is locked and written, and add the checksum function."""
+        for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
+            sql.execute(f"PRAGMA {pragma}").fetchall()
+        sql.create_function("lakesync_checksum", 1, text_checksum, deterministic=True)
 
 
 class _SqliteConnection:

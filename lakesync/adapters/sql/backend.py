@@ -306,15 +306,23 @@ class Pool(Generic[C]):
     A connection whose use failed is closed, because its state is unknown. An idle one is checked before it is reused.
     """
 
-    def __init__(self, make: Callable[[], C], is_alive: Callable[[C], bool], close: Callable[[C], None]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], C],
+        prepare: Callable[[C], None],
+        is_alive: Callable[[C], bool],
+        close: Callable[[C], None],
+    ) -> None:
         """Create an empty pool.
 
         Args:
             make: opens a connection.
+            prepare: makes the settings of a new connection; if it fails, the connection is closed.
             is_alive: returns whether an idle connection can be used.
             close: closes a connection; never raises.
         """
         self._make = make
+        self._prepare = prepare
         self._is_alive = is_alive
         self._close = close
         self._idle: list[C] = []
@@ -323,8 +331,11 @@ class Pool(Generic[C]):
     @contextmanager
     def lease(self) -> Iterator[C]:
         """Lend a connection for the duration of a `with` block."""
-        connection = self._take_idle() or self._make()
+        idle = self._take_idle()
+        connection = self._make() if idle is None else idle
         try:
+            if idle is None:
+                self._prepare(connection)
             yield connection
         except BaseException:
             self._close(connection)
