@@ -8,28 +8,30 @@ benchmarks call this module.
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import grpc
 import stamina
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    from pyspark.sql import SparkSession
 
     from lakesync.config import Config
 
@@ -87,8 +89,15 @@ PROBE_SECONDS = 3.0
 """Seconds to wait for a TCP connection to the server."""
 RETRY_SECONDS = 30.0
 """Seconds within which a listening server must answer, and a running query must reach its server again."""
+KEEPALIVE: Mapping[str, int] = MappingProxyType(
+    {"grpc.keepalive_time_ms": 360_000, "grpc.keepalive_timeout_ms": 30_000}
+)
+"""Channel options by which a request notices a dead server: it is pinged after 6 minutes without data, and must answer
+within 30 s. A request has no deadline, because a query may take hours. Servers close connections that ping more often
+than every 5 minutes."""
+_PROBE_METHOD = "/spark.connect.SparkConnectService/Config"
 
-_CREATED: list[SparkSession] = []
+_CREATED: list[ConnectSession] = []
 """Every session of this process, so that none is garbage-collected: pyspark's finaliser closes the threads that all
 sessions share, and hangs if it runs in one of them (SPARK-55362). The creator of a session stops it."""
 
@@ -134,7 +143,8 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
     joined = named if shared else None
     if joined is not None:
         address += f";session_id={uuid.uuid5(joined, f'{datetime.now(UTC):%F}')}"
-    builder = SparkSession.builder.remote(address)
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as `SparkSession.builder.remote` does, which takes no options
+    builder = ConnectSession.builder.channelBuilder(DefaultChannelBuilder(address, [*KEEPALIVE.items()]))
     for name, value in wanted.items():
         builder = builder.config(name, value)
     try:
@@ -142,15 +152,15 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
             on=(PySparkException, grpc.RpcError), timeout=RETRY_SECONDS, wait_max=3.0, attempts=None
         ):
             with attempt:
-                spark: SparkSession = builder.create()
+                spark = builder.create()
     except (PySparkException, grpc.RpcError) as error:
         raise LakeUnavailableError(
             f"Spark at {host}:{port} listens but creates no session ({error}); see its log, and check the token"
         ) from error
-    cast("ConnectSession", spark).release_session_on_close = joined is None
+    spark.release_session_on_close = joined is None
     _CREATED.append(spark)
     _shorten_retries(spark)
-    return spark
+    return cast("SparkSession", spark)
 
 
 @contextmanager
@@ -189,7 +199,10 @@ def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
 
 
 def _probe(host: str, port: int, address: str) -> None:
-    """Check that a server listens and accepts a gRPC connection. The client itself would retry for ten minutes."""
+    """Check that a server listens and answers a request. The client itself would retry for ten minutes or longer.
+
+    The request is empty, which the server rejects before it creates a session.
+    """
     try:
         socket.create_connection((host, port), PROBE_SECONDS).close()
     except OSError as error:
@@ -198,15 +211,16 @@ def _probe(host: str, port: int, address: str) -> None:
         ) from error
     with DefaultChannelBuilder(address).toChannel() as channel:
         try:
-            grpc.channel_ready_future(channel).result(RETRY_SECONDS)
-        except grpc.FutureTimeoutError as error:
-            raise LakeUnavailableError(
-                f"Spark at {host}:{port} listens but does not answer within {RETRY_SECONDS:.0f} s; see its log, and "
-                "restart it"
-            ) from error
+            channel.unary_unary(_PROBE_METHOD)(b"", timeout=RETRY_SECONDS, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise LakeUnavailableError(
+                    f"Spark at {host}:{port} listens but does not answer within {RETRY_SECONDS:.0f} s; see its log, "
+                    "and restart it"
+                ) from error
 
 
-def _shorten_retries(spark: SparkSession) -> None:
+def _shorten_retries(spark: ConnectSession) -> None:
     """Let requests to a lost server fail after about 30 s instead of ten minutes. Callers repeat their work safely."""
     policy = DefaultPolicy(max_retries=12, max_backoff=3000)
-    cast("ConnectSession", spark).client.set_retry_policies([policy])
+    spark.client.set_retry_policies([policy])

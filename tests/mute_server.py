@@ -1,4 +1,4 @@
-"""A database that hangs: it takes connections, perhaps lets one log in, and never answers."""
+"""A server that hangs: it takes connections, perhaps lets one log in or greets it, and never answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import NamedTuple
 _SSL_REQUEST = 80877103
 _LOGGED_IN = b"R\x00\x00\x00\x08\x00\x00\x00\x00" + b"Z\x00\x00\x00\x05I"
 """Of Postgres: AuthenticationOk, ReadyForQuery."""
+HTTP2_GREETING = b"\0\0\0\4\0\0\0\0\0"
+"""An empty SETTINGS frame, after which a client of HTTP/2 sends requests."""
 
 
 class Mute(NamedTuple):
@@ -22,11 +24,12 @@ class Mute(NamedTuple):
 
 
 @contextmanager
-def mute_server(*, logs_in: bool = False) -> Iterator[Mute]:
+def mute_server(*, logs_in: bool = False, greeting: bytes = b"") -> Iterator[Mute]:
     """A server that never answers.
 
     Args:
         logs_in: it answers the login of Postgres, and no statement after it.
+        greeting: it sends this to each connection.
     """
     held: list[socket.socket] = []
     listening = socket.create_server(("127.0.0.1", 0))
@@ -36,6 +39,7 @@ def mute_server(*, logs_in: bool = False) -> Iterator[Mute]:
             while True:
                 connection, _ = listening.accept()
                 held.append(connection)
+                connection.sendall(greeting)
                 if logs_in:
                     threading.Thread(target=_log_in, args=[connection], daemon=True).start()
 

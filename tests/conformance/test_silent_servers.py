@@ -16,7 +16,7 @@ from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.sql import bigquery
 from lakesync.model.errors import AdapterError, ConfigurationError, LakeUnavailableError
 from lakesync.wire import http_limits, postgres
-from tests.mute_server import mute_server
+from tests.mute_server import HTTP2_GREETING, mute_server
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -48,10 +48,11 @@ def test_a_session_is_not_opened_for_ever_where_the_catalogue_is_silent(logs_in,
         guard_commits(f"postgresql://nobody@127.0.0.1:{server.port}/lake?connect_timeout=2")
 
 
+@pytest.mark.parametrize("greeting", [b"", HTTP2_GREETING], ids=["mute", "greets"])
 @pytest.mark.parametrize("token", [None, "a-token-of-this-test"])
-def test_a_session_is_not_opened_for_ever_where_spark_is_silent(token, monkeypatch, tmp_path):
+def test_a_session_is_not_opened_for_ever_where_spark_is_silent(token, greeting, monkeypatch, tmp_path):
     monkeypatch.setattr(sessions, "RETRY_SECONDS", 1.0)
-    with mute_server() as server:
+    with mute_server(greeting=greeting) as server:
         spark = {"remote": f"sc://localhost:{server.port}", "token": token}
         config = load({"data_dir": tmp_path, "spark": spark})
         with pytest.raises(LakeUnavailableError, match="does not answer within 1 s"):

@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Answers
 
+from lakehouse import sessions
 from lakehouse.sessions import connect, session
 from lakehouse.task_runner import in_tasks
+from tests.conformance.wire import Wire
 
 
 def workers_of(spark):
@@ -57,6 +60,20 @@ def test_each_day_has_its_own_session(spark_server, monkeypatch):
         with session(spark_server["config"], shared=True) as tomorrow:
             assert today.session_id != tomorrow.session_id
             assert tomorrow.range(2).count() == 2
+
+
+@pytest.mark.deep  # the client pings once a minute at most
+def test_a_request_fails_when_spark_becomes_silent(spark_server, monkeypatch):
+    monkeypatch.setattr(sessions, "KEEPALIVE", {"grpc.keepalive_time_ms": 1_000, "grpc.keepalive_timeout_ms": 1_000})
+    config = spark_server["config"]
+    wire = Wire(config.spark.port)
+    with session(config.replace(spark={"remote": f"sc://localhost:{wire.port}"})) as spark:
+        spark.client.set_retry_policies([])
+        wire.hold(b"never.answered")
+        with pytest.raises(SparkConnectGrpcException, match="UNAVAILABLE"):
+            spark.conf.get("never.answered", "")
+        assert wire.passed == 1
+    wire.close()
 
 
 class Tomorrow(datetime):
