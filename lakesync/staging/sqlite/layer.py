@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from lakesync.model.types import RowKey
 from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, changes_of, newest_of
@@ -124,16 +125,45 @@ class Layer:
                 for bucket, change in changes_of(row, sums):
                     yield key, bucket, change
 
+    @property
+    def move_count(self) -> int:
+        """Number of changes of entries by explicit moves that the file does not contain."""
+        return sum(len(changes) for sums in self._moves.values() for changes in sums.values())
+
+    def take_moves(self, most: int) -> dict[str, list[RowChange]]:
+        """Return changes of entries by explicit moves, by gateway; the caller writes them to the file.
+
+        The rows of these entries were taken before: a row's move under one of its keys belongs to the row's change.
+
+        Args:
+            most: the most changes to return.
+
+        Returns:
+            Changes that were not returned before; none if there are no more.
+        """
+        found: dict[str, list[RowChange]] = {}
+        left = most
+        for gateway, sums in self._moves.items():
+            while sums and left:
+                bucket, changes = next(reversed(sums.items()))  # from the end, because it is deleted there
+                taken = [(key, bucket, changes.pop(key)) for key in list(islice(changes, left))]
+                if not changes:
+                    del sums[bucket]
+                if taken:
+                    found.setdefault(gateway, []).extend(taken)
+                    left -= len(taken)
+        return found
+
     def take_all_entries(self) -> dict[str, list[RowChange]]:
         """Return all changes of entries that the file does not contain, by gateway; the caller writes them to it.
 
         A second call returns only what was added since.
         """
         found: dict[str, list[RowChange]] = {}
-        for gateway in {**self.rows, **self._moves}:
+        for gateway in list(self.rows):
             changes = list(self.take_entries(gateway, list(self._rows_with_pending_entries(gateway).values())))
-            for bucket, sums in self._moves.pop(gateway, {}).items():
-                changes += [(key, bucket, change) for key, change in sums.items()]
             if changes:
                 found[gateway] = changes
+        for gateway, changes in self.take_moves(self.move_count).items():
+            found.setdefault(gateway, []).extend(changes)
         return found

@@ -19,12 +19,14 @@ from functools import partial
 from lakesync.model.types import RowKey
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
-from lakesync.staging.sqlite.layer import Layer
+from lakesync.staging.sqlite.layer import Layer, RowChange
 from lakesync.staging.sqlite.row_file import grouping_key
 from lakesync.staging.sqlite.state_file import StateFile
 
 _ROWS_PER_PART = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
+_MOVES_PER_PART = 512
+"""Number of explicit moves in one part; an explicit move is a change of an entry that does not follow from a row."""
 _GROUP_SAVEPOINT, _JOB_SAVEPOINT = "of_group", "of_job"
 """Names of the savepoints in which the current group, and its current job (`job`), write to the file."""
 
@@ -43,10 +45,10 @@ class LayeredFile(StateFile):
         """The writes of committed groups since the last `freeze`."""
         self._frozen_layer: Layer | None = None
         """The layer that is being written to the file; None if there is none."""
-        self._writing: Iterator[None] = iter(())
-        """Writes a part of the frozen layer at each step."""
-        self.frozen_rows_left = 0
-        """About how many rows of the frozen layer are not written yet."""
+        self._writing: Iterator[int] = iter(())
+        """Writes a part of the frozen layer at each step, and yields how much is left."""
+        self.frozen_left = 0
+        """About how many rows and explicit moves of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
         """Savepoints of writes to the file by the current group, and by its current job."""
         self.wrote_unfrozen = False
@@ -125,7 +127,7 @@ class LayeredFile(StateFile):
     def _freeze(self) -> None:
         """Make the layer of committed groups the frozen one, and begin to write it."""
         self._frozen_layer, self._committed_layer = self._committed_layer, Layer()
-        self.frozen_rows_left = self._frozen_layer.count
+        self.frozen_left = self._frozen_layer.count + self._frozen_layer.move_count
         self._writing = self._written(self._frozen_layer)
 
     def write_part(self) -> bool:
@@ -135,7 +137,8 @@ class LayeredFile(StateFile):
             sqlite3.Error: it cannot be written; `intact` is false afterwards.
         """
         try:
-            for _ in self._writing:
+            for left in self._writing:
+                self.frozen_left = left
                 return False
         except BaseException:
             self._restarted = False  # `intact` is now false: the layer is incomplete, and is rebuilt from the log
@@ -162,18 +165,20 @@ class LayeredFile(StateFile):
         """Write all changes of entries to the file, so that SQL can read the feed; those of the group in savepoints."""
         for layer in (self._frozen_layer, self._committed_layer):
             if layer is not None and layer.has_entries:
-                self._write_entries(layer)
+                self._write_entries(layer.take_all_entries())
         for name, layer in ((_GROUP_SAVEPOINT, self._group_layer), (_JOB_SAVEPOINT, self._job_layer)):
             if layer.has_entries:
                 self._save(_GROUP_SAVEPOINT)
                 self._save(name)
-                self._write_entries(layer)
+                self._write_entries(layer.take_all_entries())
 
-    def _write_entries(self, layer: Layer, known: Mapping[str, Mapping[RowKey, int]] | None = None) -> None:
-        """Write the changes of entries of a layer that are not written yet.
+    def _write_entries(
+        self, taken: Mapping[str, list[RowChange]], known: Mapping[str, Mapping[RowKey, int]] | None = None
+    ) -> None:
+        """Write changes of entries that were taken from a layer.
 
         Args:
-            layer: the layer.
+            taken: the changes, by gateway.
             known: by gateway, the number by which the file identifies each row, as far as the caller has them; None for
                 none.
 
@@ -182,7 +187,7 @@ class LayeredFile(StateFile):
         """
         self._begin()
         try:
-            for gateway, changes in layer.take_all_entries().items():
+            for gateway, changes in taken.items():
                 numbers = (known or {}).get(gateway, {})
                 unnumbered = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # in order of arrival
                 if unnumbered:
@@ -200,23 +205,28 @@ class LayeredFile(StateFile):
         while not self.write_part():
             pass
 
-    def _written(self, layer: Layer) -> Iterator[None]:
+    def _written(self, layer: Layer) -> Iterator[int]:
         """Write a layer to the file part by part: a generator that writes the next part at each step.
+
+        It yields about how many rows and explicit moves are left.
 
         New rows get their numbers bucket key by bucket key, and within each in order of arrival. A pull reads rows in
         that order, so it reads few pages of the file.
         """
         self._begin()
         known: dict[str, dict[RowKey, int]] = {}
+        left = layer.count + layer.move_count
         for gateway, rows in layer.rows.items():
             of_rows = known[gateway] = {}
             for part in bulk.parts(_in_grouping_order(rows), _ROWS_PER_PART):
                 of_rows |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
                 changes = layer.take_entries(gateway, part)
                 self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])
-                self.frozen_rows_left -= len(part)
-                yield
-        self._write_entries(layer, known)  # the explicit moves: keys that rows have left, and clients' own keys
+                left -= len(part)
+                yield left
+        while moves := layer.take_moves(_MOVES_PER_PART):  # to keys that rows have left, and to clients' own
+            self._write_entries(moves, known)
+            yield layer.move_count
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:
         """Return the bucket keys of a row in memory; none if it is in no layer."""

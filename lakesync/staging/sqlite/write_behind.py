@@ -64,7 +64,7 @@ class WriteBehind:
         self._frozen_at = 0.0
         """The monotonic time when the layer was frozen."""
         self._pending_before = WriteBehindLimits(0, 0, 0)
-        """What `_pending` returned at the last call of `_rows_to_leave`; the difference shows how fast changes come."""
+        """What `_pending` returned at the last call of `_to_leave`; the difference shows how fast changes come."""
         self._applied: dict[Shard, int] = {}
         """By gateway and shard, the number of the last log row whose changes the file contains. A power cut may undo
         the newest of them."""
@@ -191,9 +191,9 @@ class WriteBehind:
                 self._frozen_rows = self._state.unfrozen_rows
                 self._state.freeze()
                 self._pending_before = self._pending()
-            rows_to_leave, deadline = self._rows_to_leave(), monotonic() + _SECONDS_AT_A_TIME
+            to_leave, deadline = self._to_leave(), monotonic() + _SECONDS_AT_A_TIME
             while not self._state.write_part():
-                if self._state.frozen_rows_left <= rows_to_leave or (monotonic() > deadline and not self.full):
+                if self._state.frozen_left <= to_leave or (monotonic() > deadline and not self.full):
                     return False  # enough for now: jobs run before the next part
             if self._state.wrote_unfrozen:  # a read has written some newer rows too, so all of them must be written
                 self._write_all()
@@ -201,8 +201,8 @@ class WriteBehind:
                 self._commit_up_to(self._frozen)
         return True
 
-    def _rows_to_leave(self) -> float:
-        """Return how many rows of the frozen layer may be left after this part.
+    def _to_leave(self) -> float:
+        """Return how many rows and explicit moves of the frozen layer may be left after this part.
 
         It is computed from the rate at which changes came since the last part, so that the frozen layer is written
         before the changes that wait behind it reach a limit. For example, if the changes since the last part used a
@@ -220,7 +220,7 @@ class WriteBehind:
         )
         if self._frozen_rows < self._allowed.rows and now.rows < _GROWING_ABOVE * self._allowed.rows:
             rows = 0.0
-        return self._state.frozen_rows_left * (1 - _SPEED_FACTOR * max(seconds, rows, size))
+        return self._state.frozen_left * (1 - _SPEED_FACTOR * max(seconds, rows, size))
 
     def _write_all(self) -> None:
         """Write all layers to the file, and commit it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
+from itertools import pairwise
 
 import pytest
 from structlog.testing import capture_logs
@@ -132,3 +133,33 @@ def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     assert "state not written behind" in [each["event"] for each in told]
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written(range(9), tmp_path))
+
+
+@pytest.mark.parametrize("read_after", [1, 100])
+def test_moves_of_many_rows_are_written_in_parts(tmp_path, read_after):
+    here = opened(tmp_path / "staging")
+    push(here, Feed(), *[make_delta("c", 5000 + number, f"r{number}", x=number) for number in range(600)])
+    push(here, Feed(), *[make_delta("late", 1 + number, f"r{number}", x=-1) for number in range(600)])
+    expected, state = read(opened_copy(tmp_path), contents), here._open.state
+    moves = "SELECT count(*) FROM entry JOIN bucket ON bucket.id = entry.bucket WHERE bucket.name = '@late'"
+
+    def written_moves():
+        return here._read(lambda: state.sql.execute(moves).fetchone()[0])
+
+    here._read(state.freeze)
+    sizes = [0]
+    while not here._read(state.write_part):
+        sizes.append(written_moves())
+        if len([size for size in sizes if size]) == read_after:
+            assert read(here, contents) == expected
+    sizes.append(written_moves())
+    assert sizes[-1] == 600
+    assert 0 < max(later - size for size, later in pairwise(sizes)) < 600
+    assert read(here, contents) == expected
+    here.close()
+
+
+def opened_copy(tmp_path):
+    """A store over what a killed process would have left."""
+    shutil.copytree(tmp_path / "staging", tmp_path / "killed")
+    return opened(tmp_path / "killed")
