@@ -284,9 +284,10 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
     record, cursor = known, None
     confirmed = find_page(record, record.confirmed_cursor)
     if confirmed is not None:
-        newest_sent = max_sent(with_possible_broadcasts(record, commit.arrival).scopes)
-        record = msgspec.structs.replace(record, gets_broadcasts=True)
-        record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, newest_sent)
+        # Any row may have come over an earlier connection. The pages before the first pull must consider that too, so
+        # that the client is sent the DELETE of a row that it may no longer see.
+        record = msgspec.structs.replace(with_possible_broadcasts(record, commit.arrival), gets_broadcasts=True)
+        record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, max_sent(record.scopes))
     access = rules.access(commit, claims)
     if ends_scope(record, access):  # processes with another connection of the client must not send it shared pages now
         announce_other_connection(commit, known, live=False)

@@ -303,6 +303,14 @@ def _heard_nothing(random: Random, who: int, world: World) -> list[Step]:
     return [*steps, ("deaf", who, who + 1, random.choice(world.limits))]
 
 
+def reconnected(random: Random, who: int, world: World) -> list[Step]:
+    """A client's line brings rows and is lost, others change rows, and the client connects again without a pull."""
+    key = random.choice(world.keys)
+    steps: list[Step] = [("push", who, "whole"), ("connect", who), ("pull", who, 1000, "whole")]
+    steps += [*_written(random, who + 1, world, key), ("hear", who, 0.05), ("cut", who)]
+    return [*steps, *_written(random, who + 1, world, key), ("connect", who)]
+
+
 def _connected(random: Random, who: int, process: int) -> list[Step]:
     """A client's new line to a process, on which it has pulled, and those of others."""
     others: list[Step] = random.choice([[], [("cut", who + 1)]])

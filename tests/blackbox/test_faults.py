@@ -468,6 +468,12 @@ CASES = {
         edit(0, "INSERT", "notes/r1", team="a", x=1), push(0), pull(0), ("clock", 0, -50),
         edit(0, "UPDATE", "notes/r1", x=2), push(0),
     ),
+    "a row that a line brought leaves its client's sight while the line is lost": case(
+        "stock stock", 4,
+        edit(1, "INSERT", "notes/r2", x=1), push(1), ("connect", 0), pull(0),
+        edit(1, "INSERT", "notes/r1", x=1), push(1), ("hear", 0, 5.0), ("cut", 0),
+        edit(1, "UPDATE", "notes/r1", x=0), push(1), ("connect", 0),
+    ),
 }  # fmt: skip
 
 CASES_OF_PROCESSES = {
