@@ -45,6 +45,7 @@ from lakesync.model.errors import ForbiddenError, ResyncRequiredError, Validatio
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.model.validation import check_id
+from lakesync.staging.records import StoredRow
 from lakesync.staging.store.push import RowCommit
 from lakesync.wire.encoded import encode_array
 from lakesync.wire.json import parse_pull
@@ -148,32 +149,41 @@ async def list_rows(
 def _read_page(commit: RowCommit, start: RowKey, limit: int) -> TableRows:
     """Read a page of a table's rows, which ends at `limit` rows or once its values have `MAX_PAGE_BYTES` bytes.
 
-    Rows are read a few at a time, because all of `limit` could fill the memory and delay other gateways.
-
     Args:
         commit: the store's transaction.
         start: the table, and the row id after which to begin.
         limit: the most rows to read, deleted ones included.
     """
     rows: list[TableRow] = []
-    key, count, size = start, 0, 0
-    while count < limit and size < MAX_PAGE_BYTES:
-        wanted = min(_ROWS_PER_READ, limit - count)
-        found = commit.scan_rows(key, wanted)
-        for row in found:
-            if row.table != start[0]:
-                return TableRows(rows, None)
-            key, count = row.key, count + 1
-            if row.state.visible:
-                values = row.state.values()
-                rows.append(TableRow(row.row_id, row.arrival, values))
-                size += sum(memoryview(value).nbytes for value in values.values())
-                if size >= MAX_PAGE_BYTES:
-                    break
-        else:
-            if len(found) < wanted:
-                return TableRows(rows, None)
-    return TableRows(rows, key[1])
+    size = 0
+    for count, row in enumerate(_rows_after(commit, start, min(_ROWS_PER_READ, limit)), 1):
+        if row.table != start[0]:
+            break
+        if row.state.visible:
+            values = row.state.values()
+            rows.append(TableRow(row.row_id, row.arrival, values))
+            size += sum(memoryview(value).nbytes for value in values.values())
+        if count == limit or size >= MAX_PAGE_BYTES:
+            return TableRows(rows, row.row_id)
+    return TableRows(rows, None)
+
+
+def _rows_after(commit: RowCommit, key: RowKey, at_a_time: int) -> Iterator[StoredRow]:
+    """Yield the gateway's rows after a row key, in key order.
+
+    They are read a few at a time, because all rows of a page could fill the memory and delay other gateways.
+
+    Args:
+        commit: the store's transaction.
+        key: the row key.
+        at_a_time: the most rows of one read.
+    """
+    while True:
+        found = commit.scan_rows(key, at_a_time)
+        yield from found
+        if len(found) < at_a_time:
+            return
+        key = found[-1].key
 
 
 _CLAIMS: dict[str, Any] = {
