@@ -49,8 +49,8 @@ REJECTED, DUPLICATES, DIFFERENCE = "_lakesync_rejected", "_lakesync_duplicates",
 """Columns of check results in merged rows. No schema may use these names.
 
 The first is the number of a row's values that do not fit their columns. The other two are in the first row of each
-slice: the number of surplus stored rows, which have the key of another one, and a sampled row that the gateway's own
-code merges differently, as text (null if there is none)."""
+slice: the number of surplus stored rows, which have the key of another one; and as text a sampled row whose values
+differ from what the gateway's merge function computes, or null."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 """The columns of check results, which are not written to the table."""

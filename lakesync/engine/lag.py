@@ -149,7 +149,7 @@ def _lacking(
 def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) -> bool:
     """Return whether the client itself deleted the row last."""
     writer = row.writers.get(client_id)
-    # `DELETED`: its last write to the row was a DELETE; nobody made the row leave a bucket after that
+    # `DELETED`: the client's last delta for the row was a DELETE. The row has left no bucket since.
     return writer is not None and writer.inserted == DELETED and all(entry.left <= writer.latest for entry in entries)
 
 

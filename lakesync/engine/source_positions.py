@@ -30,8 +30,9 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
 MIN_CURSOR = 1 << 32
-"""A lower cursor is 0 or 1: the client has no cursor yet. All others are HLC timestamps, which are far above. A mark is
-a number just below the client's cursor; below 0 or 1 there is none, so such a client reads in passes."""
+"""A lower cursor is 0 or 1: the client has no cursor yet. All others are HLC timestamps, which are far above. The
+gateway chooses each mark just below the client's cursor. No mark is possible below 0 or 1, so a client without a cursor
+reads in passes."""
 
 MAX_ATTEMPTS = 3
 """How often a page is sent without confirmation before a pull continues with the next page, in a pass."""

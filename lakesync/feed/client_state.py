@@ -5,8 +5,8 @@ result. All functions are pure: they return a changed copy of the `ClientRecord`
 from the record what a cursor means. The terms, which `feed.positions` defines in full:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the arrival from which a client pulls next.
-- A *bucket key* names a bucket of the sync rules with the claims that may see it. The feed has each row under its
-  bucket keys; a row's *feed position* is the arrival at which it stands there.
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. The feed of
+  a bucket key orders its rows by *feed position*: the arrival of a row's latest change.
 - A *scope* is a period in which a client was sent pages under the same claims and rules; a *past key* is a bucket key
   of a scope that was removed from the record.
 - At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a

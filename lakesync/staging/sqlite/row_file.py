@@ -179,7 +179,7 @@ _SCAN = (
 """SQL: the next rows in key order, without those that have only a number."""
 _MAX_ABSENT = 50_000
 """The most keys that are remembered as absent in the file."""
-_decode_born = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
+_decode_insert_position = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -258,13 +258,13 @@ class RowFile:
         row_states: list[object] = []  # values of table `row_state`, row after row
         bodies = []
         for row in rows:
-            number, live, born = known.get(row.key), row.fold().state.live, None
+            number, live, insert_position = known.get(row.key), row.fold().state.live, None
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
-                born = _encode((row.arrival, row.keys)) if _is_one_insert(row, live) else None
+                insert_position = _encode((row.arrival, row.keys)) if _is_one_insert(row, live) else None
             numbers.append(number)
-            row_states += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), born)
-            if born is None:
+            row_states += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), insert_position)
+            if insert_position is None:
                 body = encode_row(row, live)
                 bodies.append((number, body))
                 self._cache.put(gateway, CachedRow(row, number, len(body)))
@@ -324,12 +324,13 @@ def _is_one_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
     return all(cell.at == row.arrival for cell in row.state.cells.values())
 
 
-def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> StoredRow | None:
+def _read(body: bytes | None, insert_position: bytes | None, encoded: bytes | None) -> StoredRow | None:
     """Decode a row of the file.
 
     Args:
         body: the row with its merge state; None if it is not stored so.
-        born: arrival and bucket keys of a row that consists of one INSERT; None for any other row.
+        insert_position: arrival and bucket keys of a row that consists of one INSERT (column `born`); None for any
+            other row.
         encoded: that INSERT, as it is sent; None for any other row.
 
     Returns:
@@ -337,8 +338,8 @@ def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> Stor
     """
     if body is not None:
         return decode_row(body)
-    if born is None or encoded is None:
+    if insert_position is None or encoded is None:
         return None
-    at, keys = _decode_born(born)
+    at, keys = _decode_insert_position(insert_position)
     (delta,) = decode_deltas(b"[%b]" % encoded)
     return StoredRow.of_insert((intern(delta.table), delta.row_id), delta, delta.client_id, at, keys)
