@@ -5,9 +5,10 @@ that pushes are committed to), and `SyncGateway` the operations of one gateway. 
 `open_gateway` runs a gateway inside an application.
 """
 
+from lakesync.engine.adapter_gateway import GatewayStats
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.engine import Engine
-from lakesync.engine.gateway import GatewayStats, SyncGateway
+from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.standalone_engine import open_gateway
 
 __all__ = ["Engine", "EngineLimits", "GatewayStats", "SyncGateway", "open_gateway"]

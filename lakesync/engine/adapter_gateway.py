@@ -25,6 +25,7 @@ from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import PushResult, RowDelta, SyncPush
 from lakesync.model.validation import user_of
+from lakesync.staging.records import Backlog
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
 
@@ -38,6 +39,25 @@ _NAMES = Names().of_push()
 """A parameter of `commit_push` that is not used: names of deltas that were accepted once are not checked."""
 
 
+class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
+    """The counters of a gateway's log of pushes and of the log's flush to the lake. Admin routes return it as JSON."""
+
+    log_size: int
+    """Number of unflushed deltas."""
+    byte_size: int
+    """Stored bytes of the unflushed deltas."""
+    oldest_ms: int | None
+    """Server wall time of the oldest unflushed delta, in milliseconds since 1970; null if everything is flushed."""
+    last_arrival: int = msgspec.field(name="lastArrivalHlc")
+    """The newest arrival (the gateway's own HLC timestamp of a commit); 0 before the first push."""
+    last_seq: int
+    """Sequence number of the newest log row."""
+    flushed_seq: int
+    """Sequence number of the newest log row that is in the lake."""
+    flushed_ms: int | None
+    """Server wall time, in milliseconds since 1970, when a batch was last read back from the lake; null if none was."""
+
+
 class AdapterGateway:
     """A base class of `SyncGateway` with the methods that use adapters; it is never used alone."""
 
@@ -46,6 +66,7 @@ class AdapterGateway:
         gateway_id: str,
         store: StagingStore,
         wall: Callable[[], int],
+        rules: RulesCache,
         outlet: Outlet | None = None,
     ) -> None:
         """Create the flusher and the sources.
@@ -54,11 +75,12 @@ class AdapterGateway:
             gateway_id: the gateway's id.
             store: the staging store that contains the gateway.
             wall: returns the server's wall time in milliseconds since 1970.
+            rules: the gateway's cache of compiled sync rules.
             outlet: the adapter that the gateway flushes to, with its settings; None if a pipeline flushes, or nothing
                 does.
         """
         self.gateway_id = gateway_id
-        self.rules = RulesCache()
+        self.rules = rules
         self.flusher = Flusher(gateway_id, store, wall, outlet)
         self.sources = Sources(gateway_id, store, wall, self.rules)
         self._store = store
@@ -73,6 +95,23 @@ class AdapterGateway:
     def table_stats(self) -> list[TableStats]:
         """Return the numbers of unflushed deltas and stored bytes of each table."""
         return self.flusher.backlog_stats.table_stats()
+
+    def backlog(self) -> list[Backlog]:
+        """Return the size and age of the unflushed deltas in each shard (a store with some of the tables)."""
+        return self.flusher.backlog_stats.backlog()
+
+    def stats(self) -> GatewayStats:
+        """Return the size and age of the unflushed deltas, over all shards."""
+        shards = self.backlog()
+        return GatewayStats(
+            log_size=sum(shard.deltas for shard in shards),
+            byte_size=sum(shard.bytes for shard in shards),
+            oldest_ms=min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None),
+            last_arrival=max((shard.last_arrival for shard in shards), default=0),
+            last_seq=max((shard.last_seq for shard in shards), default=0),
+            flushed_seq=max((shard.flushed_seq for shard in shards), default=0),
+            flushed_ms=max((shard.flushed_ms for shard in shards if shard.flushed_ms is not None), default=None),
+        )
 
     # -- flush -------------------------------------------------------------------------------------------------------
 

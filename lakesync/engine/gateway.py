@@ -1,7 +1,8 @@
 """`SyncGateway`: one tenant's or app's stream of changes, with all of its operations.
 
 Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the *staging
-store*, the database that pushes are committed to; the modules beside this one contain what runs in it.
+store*, the database that pushes are committed to; the modules beside this one contain what runs in it. The base classes
+have the methods for the configuration, for actions and for adapters; this class has those for pushes and pulls.
 
 A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
 others. A *cursor* says up to where it has them. A *broadcast* is a page that the server sends over a WebSocket without
@@ -11,20 +12,18 @@ rows it may push. The store has a *record* of each client: what it was sent, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
-from lakesync.engine.actions import ActionGateway
-from lakesync.engine.active_rules import Reindexer
+from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checks import EngineLimits, check_limit, check_pull, check_push
 from lakesync.engine.client_position import TrackedCursor
+from lakesync.engine.configuration_gateway import ConfigurationGateway
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
@@ -37,39 +36,17 @@ from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscript
 from lakesync.feed.client_state import current_record, is_blank
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RejectedError
-from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
-from lakesync.rules.model import SyncRules
 from lakesync.staging.notices import Presence
-from lakesync.staging.records import Backlog, Checkpoint, GatewayConfig, WriteScope
+from lakesync.staging.records import Checkpoint
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.staging.store.operations import ConfigCommit
 from lakesync.staging.store.push import PushCommit
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
-    """The counters of a gateway's log of pushes and of the log's flush to the lake. Admin routes return it as JSON."""
-
-    log_size: int
-    """Number of unflushed deltas."""
-    byte_size: int
-    """Stored bytes of the unflushed deltas."""
-    oldest_ms: int | None
-    """Server wall time of the oldest unflushed delta, in milliseconds since 1970; null if everything is flushed."""
-    last_arrival: int = msgspec.field(name="lastArrivalHlc")
-    """The newest arrival (the gateway's own HLC timestamp of a commit); 0 before the first push."""
-    last_seq: int
-    """Sequence number of the newest log row."""
-    flushed_seq: int
-    """Sequence number of the newest log row that is in the lake."""
-    flushed_ms: int | None
-    """Server wall time, in milliseconds since 1970, when a batch was last read back from the lake; null if none was."""
-
-
-class SyncGateway(ActionGateway, AdapterGateway):
+class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     """A gateway over a staging store. `Engine` creates one for each gateway id; methods may be called from any thread.
 
     `submit_…` methods return a future, which completes when what they stored is durable. "Raises (in the future)" lists
@@ -104,15 +81,14 @@ class SyncGateway(ActionGateway, AdapterGateway):
             rejections: the log of rejected deltas. The gateways of an engine share it.
         """
         self._limits = limits or EngineLimits()
-        self.names = names or Names()
         self.rejections = rejections or RejectionLog(wall)
         """The latest rejected delta of each row."""
         self.newest_arrival = 0
         """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before
         the first push. A rejection is recorded with it, to see later whether the row changed since."""
+        ConfigurationGateway.__init__(self, gateway_id, store, self._limits, names)
         ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
-        AdapterGateway.__init__(self, gateway_id, store, wall, outlet)
-        self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
+        AdapterGateway.__init__(self, gateway_id, store, wall, self.rules, outlet)
 
     def submit_push(
         self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None, trusted: bool = False
@@ -390,114 +366,9 @@ class SyncGateway(ActionGateway, AdapterGateway):
 
         return self._store.submit(self.gateway_id, check_and_remember)
 
-    def config(self) -> GatewayConfig:
-        """Return the gateway's configuration: registered schemas, active sync rules, and the write scope."""
-        return self._store.gateway_config(self.gateway_id)
-
-    def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
-        """Register a table's schema, or add nullable columns to the registered one. A repeat changes nothing.
-
-        Args:
-            schema: the whole schema, parsed or as a decoded JSON object.
-
-        Returns:
-            The version of the schema.
-
-        Raises:
-            SchemaError: the schema is invalid, removes or changes a column, or has a name that differs only in case
-                from a name in the same namespace of the lake; the message names the column.
-        """
-        parsed = parse_schema(schema)
-
-        def put(commit: ConfigCommit) -> int:
-            self.names.check_schema(commit, parsed)
-            return commit.put_schema(parsed)
-
-        return self._store.submit(self.gateway_id, put).result()
-
-    def retire_schema(self, table: str) -> int:
-        """Retire a table's schema: pushes to the table are no longer checked, and its state table gets no new columns.
-
-        Rows, and the columns of the state table in the lake, stay.
-
-        Returns:
-            The version of this change; a schema that is registered later has a higher version.
-
-        Raises:
-            NotFoundError: the table has no schema.
-        """
-        return self._store.submit(self.gateway_id, lambda commit: commit.retire_schema(table)).result()
-
-    def add_names(self) -> None:
-        """Store the names in registered schemas as known spellings, if any are missing; `Engine.open` calls it."""
-        if self._store.read(self.gateway_id, self.names.lacks_registered).result():
-            self._store.submit(self.gateway_id, self.names.add_registered).result()
-
-    def ensure_schema(self, schema: TableSchema) -> bool:
-        """Register a table's schema unless the table has one or had one that was retired.
-
-        Returns:
-            Whether the schema was registered.
-
-        Raises:
-            SchemaError: as `register_schema`.
-        """
-        config = self.config()
-        if schema.table in config.schemas or schema.table in config.retired:
-            return False
-        self.register_schema(schema)
-        return True
-
-    def set_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version.
-
-        Rows that the new rules hide are not sent from now on. Each row is stored with bucket keys, by which the rules
-        show it; a *re-index* in the background gives all rows their new keys. For a gateway with few rows, that is done
-        when this returns.
-        """
-        version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
-        self.continue_reindex()
-        return version
-
-    def continue_reindex(self) -> None:
-        """Continue the re-index after a change of rules, if it is not done. Returns after two commits at most."""
-        if self._store.read(self.gateway_id, self.rules.is_reindexed).result():
-            return
-        progress = self._reindexer.submit().result()
-        if not progress.done:
-            progress = self._reindexer.submit(progress).result()
-        if not progress.done:
-            self._reindexer.start(progress)
-
-    @property
-    def declared_write_scope(self) -> WriteScope:
-        """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
-        return self._limits.write_scope
-
-    def set_write_scope(self, scope: WriteScope) -> None:
-        """Set which rows clients may push to. The stored value overrides `declared_write_scope`."""
-        self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
-
     def request_flush(self) -> None:
         """Request a flush of the log to the lake from the data pipeline."""
         self._store.request_flush(self.gateway_id)
-
-    def backlog(self) -> list[Backlog]:
-        """Return the size and age of the unflushed deltas in each shard (a store with some of the tables)."""
-        return [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
-
-    def stats(self) -> GatewayStats:
-        """Return the size and age of the unflushed deltas, over all shards."""
-        shards = self.backlog()
-        return GatewayStats(
-            log_size=sum(shard.deltas for shard in shards),
-            byte_size=sum(shard.bytes for shard in shards),
-            oldest_ms=min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None),
-            last_arrival=max((shard.last_arrival for shard in shards), default=0),
-            last_seq=max((shard.last_seq for shard in shards), default=0),
-            flushed_seq=max((shard.flushed_seq for shard in shards), default=0),
-            flushed_ms=max((shard.flushed_ms for shard in shards if shard.flushed_ms is not None), default=None),
-        )
 
     def _push(self, check: Callable[[], CheckedPush]) -> Future[PushResult]:
         """Submit a push; a sharded gateway overrides this.

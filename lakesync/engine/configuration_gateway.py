@@ -1,0 +1,127 @@
+"""The part of `SyncGateway` for its configuration: table schemas, sync rules, and the write scope.
+
+The *write scope* says to which rows clients may push. The admin routes of `gateway/`, `lakesync.toml` (by
+`gateway.bootstrap`) and embedding apps call these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakesync.engine.active_rules import Reindexer, RulesCache
+from lakesync.engine.checks import EngineLimits
+from lakesync.engine.names import Names
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import GatewayConfig, WriteScope
+from lakesync.staging.store import StagingStore
+from lakesync.staging.store.operations import ConfigCommit
+
+
+class ConfigurationGateway:
+    """A base class of `SyncGateway` with the methods for its configuration; it is never used alone."""
+
+    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, names: Names | None = None) -> None:
+        """Create it without reading the store.
+
+        Args:
+            gateway_id: the gateway's id.
+            store: the staging store, which has the configuration.
+            limits: the engine's limits, of which the write scope and the rows of a commit of a re-index are used.
+            names: the known spellings of table and column names; gateways may share them. None creates them.
+        """
+        self.gateway_id = gateway_id
+        self.names = names or Names()
+        self.rules = RulesCache()
+        self._store = store
+        self._declared_write_scope = limits.write_scope
+        self._reindexer = Reindexer(gateway_id, store, self.rules, limits.reindex_rows)
+
+    def config(self) -> GatewayConfig:
+        """Return the gateway's configuration: registered schemas, active sync rules, and the write scope."""
+        return self._store.gateway_config(self.gateway_id)
+
+    def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
+        """Register a table's schema, or add nullable columns to the registered one. A repeat changes nothing.
+
+        Args:
+            schema: the whole schema, parsed or as a decoded JSON object.
+
+        Returns:
+            The version of the schema.
+
+        Raises:
+            SchemaError: the schema is invalid, removes or changes a column, or has a name that differs only in case
+                from a name in the same namespace of the lake; the message names the column.
+        """
+        parsed = parse_schema(schema)
+
+        def put(commit: ConfigCommit) -> int:
+            self.names.check_schema(commit, parsed)
+            return commit.put_schema(parsed)
+
+        return self._store.submit(self.gateway_id, put).result()
+
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema: pushes to the table are no longer checked, and its state table gets no new columns.
+
+        Rows, and the columns of the state table in the lake, stay.
+
+        Returns:
+            The version of this change; a schema that is registered later has a higher version.
+
+        Raises:
+            NotFoundError: the table has no schema.
+        """
+        return self._store.submit(self.gateway_id, lambda commit: commit.retire_schema(table)).result()
+
+    def add_names(self) -> None:
+        """Store the names in registered schemas as known spellings, if any are missing; `Engine.open` calls it."""
+        if self._store.read(self.gateway_id, self.names.lacks_registered).result():
+            self._store.submit(self.gateway_id, self.names.add_registered).result()
+
+    def ensure_schema(self, schema: TableSchema) -> bool:
+        """Register a table's schema unless the table has one or had one that was retired.
+
+        Returns:
+            Whether the schema was registered.
+
+        Raises:
+            SchemaError: as `register_schema`.
+        """
+        config = self.config()
+        if schema.table in config.schemas or schema.table in config.retired:
+            return False
+        self.register_schema(schema)
+        return True
+
+    def set_rules(self, rules: SyncRules) -> int:
+        """Activate sync rules, and return their version.
+
+        Rows that the new rules hide are not sent from now on. Each row is stored with bucket keys, by which the rules
+        show it; a *re-index* in the background gives all rows their new keys. For a gateway with few rows, that is done
+        when this returns.
+        """
+        version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
+        self.continue_reindex()
+        return version
+
+    def continue_reindex(self) -> None:
+        """Continue the re-index after a change of rules, if it is not done. Returns after two commits at most."""
+        if self._store.read(self.gateway_id, self.rules.is_reindexed).result():
+            return
+        progress = self._reindexer.submit().result()
+        if not progress.done:
+            progress = self._reindexer.submit(progress).result()
+        if not progress.done:
+            self._reindexer.start(progress)
+
+    @property
+    def declared_write_scope(self) -> WriteScope:
+        """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
+        return self._declared_write_scope
+
+    def set_write_scope(self, scope: WriteScope) -> None:
+        """Set which rows clients may push to. The stored value overrides `declared_write_scope`."""
+        self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
