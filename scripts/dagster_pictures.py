@@ -9,6 +9,7 @@ row that a state table has twice).
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +75,9 @@ BACKFILLS = {
     "maintenance": ["maintenance"],
 }
 """A picture's name → the assets of its backfill."""
+_HAS_SUCCEEDED = re.compile(r"Succeeded \([1-9]")
+_HAS_ERRORED = re.compile(r"Errored \([1-9]")
+"""Headings of a run's steps. They count no step, and the bars are white, until the browser has read the run's log."""
 
 
 def main() -> None:
@@ -111,13 +115,13 @@ def browser_page() -> Iterator[Page]:
         browser.close()
 
 
-def take(page: Page, url: str, text: str, file: Path) -> None:
+def take(page: Page, url: str, text: str | re.Pattern[str], file: Path) -> None:
     """Open a page, wait until it has loaded and shows a text, and save a picture of it.
 
     Args:
         page: a browser page.
         url: URL of the page.
-        text: the text that must be shown.
+        text: the text that must be shown, or a pattern of it.
         file: the picture's file.
     """
     page.goto(url)
@@ -150,7 +154,7 @@ def take_running(page: Page, url: str, folder: Path, spark_ui: str | None) -> No
         page.goto(f"{url}/runs/{runs[0]}")
         page.get_by_text("RUN_SUCCESS").first.wait_for()
         page.locator("button:has([aria-label=expand_arrows])").first.click()  # show all steps instead of the log
-        take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # `take` reloads the page
+        take(page, f"{url}/runs/{runs[0]}", _HAS_SUCCEEDED, folder / "run.png")  # `take` reloads the page
         page.set_viewport_size({"width": 1800, "height": 1100})
         take(page, f"{url}/assets/checkpoint?view=events", "spark/application", folder / "materialization.png")
     if spark_ui is not None:
@@ -220,7 +224,7 @@ def take_failed_check(scene: Scene, page: Page, into: Path) -> None:
     page.goto(f"{scene.dagster}/runs/{failed}")
     page.get_by_text("RUN_FAILURE").first.wait_for()
     page.locator("button:has([aria-label=expand_arrows])").first.click()  # show all steps instead of the log
-    take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # `take` reloads the page
+    take(page, f"{scene.dagster}/runs/{failed}", _HAS_ERRORED, into / "failed-run.png")  # `take` reloads the page
     scene.wait_for_checks("planes")
     detail = f"{scene.dagster}/assets/tables/planes?view=checks&checkDetail=row_once"
     take(page, detail, "1 found:", into / "failed-check.png")
