@@ -24,9 +24,12 @@ from lakesync.model.errors import ValidationError
 log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
-"""Size of a request's head, at most."""
+"""Size of a request's head, at most; twice as much if it follows another request in one read."""
 HEAD_SECONDS = 20.0
-"""Longest time from the connection, or from a head's first byte, to the head's end."""
+"""Longest time from the connection, or from a head's first byte, to the head's end.
+
+No time for a head or body runs before all earlier requests of the connection are answered: it may not be read then.
+"""
 LINGER_SECONDS = 1.0
 """Time from a rejection, or from a response that came before the end of the body, until the connection is closed."""
 BODY_SECONDS = 40.0
@@ -116,14 +119,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = False
     """Whether a head has begun and not ended."""
     _head_bytes = 0
-    """Bytes received since the head began, including earlier bytes in the same piece of data."""
+    """Bytes received since the head began, without those of a piece of data in which another request ended."""
     _in_body = False
-    """Whether a head has ended and its body has not."""
+    """Whether a head has ended and its body has not. Then `cycle`, uvicorn's newest request, is the body's request."""
+    _has_ended = False
+    """Whether a request has ended within the piece of data that is parsed."""
     _is_rejected = False
+    _rejection = b""
+    """The response to a rejected request, which waits for the responses to earlier requests; else empty."""
     _is_upgraded = False
     """Whether the connection has become a WebSocket."""
     _timer: asyncio.TimerHandle | None = None
-    """Runs when the time for the head or body ends; None between requests."""
+    """Runs when the time for the head or body ends; None between requests, and while an earlier request is served."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first head."""
@@ -145,16 +152,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _parse(self, piece: bytes) -> None:
         """Parse a piece of data, and apply the limits to the head or body that is in progress after it."""
+        self._has_ended = False
         super().data_received(piece)
-        if not self._in_head:
-            if self._in_body and self._timer is None:
-                self._timer = self.loop.call_later(BODY_SECONDS, self.transport.close)
-            return
-        self._head_bytes += len(piece)
-        if self._head_bytes >= MAX_HEAD_BYTES:
-            self._reject(431, _TOO_LONG)
-        elif self._timer is None:
-            self._start_timer()
+        if self._in_head and not self._has_ended:
+            self._head_bytes += len(piece)
+            if self._head_bytes >= MAX_HEAD_BYTES:
+                self._reject(431, _TOO_LONG)
+        self._start_timer()
 
     def on_message_begin(self) -> None:
         """Record that a head begins."""
@@ -165,22 +169,25 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Record that a head has ended."""
         self._in_head = False
         self._stop_timer()
-        self._in_body = not self.parser.should_upgrade()
         super().on_headers_complete()
+        self._in_body = not self.parser.should_upgrade()
 
     def on_message_complete(self) -> None:
-        """Record that a body has ended."""
+        """Record that a request has ended."""
+        self._has_ended = True
         if self._in_body:
             self._in_body = False
             self._stop_timer()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Close the connection soon if the body is incomplete, because the application does not read the rest."""
+        """Start the time of the next request, or of the rest of a body that the application does not read."""
         super().on_response_complete()
-        if self._in_body:
+        if self._is_rejected:
+            self._send_rejection()
+        else:
             self._stop_timer()
-            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+            self._start_timer()
 
     def handle_websocket_upgrade(self) -> None:
         """Give the unwrapped connection to the WebSocket protocol."""
@@ -194,12 +201,27 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._reject(400, f"{msg} Send HTTP/1.1.")
 
+    @property
+    def _is_next(self) -> bool:
+        """Whether all requests are answered that came before the head or body in progress."""
+        if self._in_body:
+            return not self.pipeline
+        return self.cycle is None or self.cycle.response_complete
+
     def _start_timer(self) -> None:
-        """Start the time that the head of a request may take."""
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+        """Start the time of the head or body in progress, unless it runs. uvicorn has a timer between requests."""
+        if self._timer is not None or self._is_rejected or self._is_upgraded or not self._is_next:
+            return
+        if self.transport.is_closing():
+            return
+        if self._in_body:
+            seconds = LINGER_SECONDS if self.cycle.response_complete else BODY_SECONDS
+            self._timer = self.loop.call_later(seconds, self.transport.close)
+        elif self._in_head or self.timeout_keep_alive_task is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def _stop_timer(self) -> None:
-        """Stop it, because the head is complete or the connection is closed."""
+        """Stop the time of the head or body."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -213,15 +235,24 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _reject(self, status: int, message: str) -> None:
-        """Send an error response, drop further data, and close after the client had time to read the response.
-
-        A connection with unread data is reset when it is closed, and the client would lose the response.
-        """
+        """Drop further data, and send an error response after those to earlier requests."""
         if self._is_rejected or self.transport.is_closing():
             return
         self._is_rejected = True
         self._stop_timer()
-        self.transport.write(head_rejection(status, message))
+        self._rejection = head_rejection(status, message)
+        self._send_rejection()
+
+    def _send_rejection(self) -> None:
+        """Send the error response once it is next, and close after the client had time to read it.
+
+        A connection with unread data is reset when it is closed, and the client would lose the response.
+        """
+        if not self._rejection or not self._is_next or self.transport.is_closing():
+            return
+        if not (self._in_body and self.cycle.response_started):  # else the request has a response already
+            self.transport.write(self._rejection)
+        self._rejection = b""
         self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 

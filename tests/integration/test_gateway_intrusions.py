@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -148,6 +151,87 @@ def test_a_connection_without_its_body_is_closed(serve, monkeypatch, seconds):
         connection.sendall(head.encode() + b"{")
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer == b"" if seconds == "BODY_SECONDS" else answer.startswith(b"HTTP/1.1 401")
+
+
+@contextmanager
+def connected(url: str) -> Iterator[socket.socket]:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as connection:
+        yield connection
+
+
+def statuses(connection: socket.socket) -> list[int]:
+    """The statuses of all responses until the server closes the connection."""
+    answers = b"".join(iter(lambda: connection.recv(65536), b""))
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 ([0-9]{3})", answers)]
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST_HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def posted(client, path: str, length: int) -> bytes:
+    """The head of a request with a body."""
+    head = f"POST {path.format(gw=client.gateway)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\n"
+    return f"{head}Content-Length: {length}\r\n\r\n".encode()
+
+
+def test_a_body_after_an_answered_request_has_its_own_time(serve, monkeypatch):
+    """The end of the first response is not taken for that of the second request, whose body is incomplete."""
+    monkeypatch.setattr(compat_uvicorn, "LINGER_SECONDS", 0.0)
+    server = serve()
+    body = b'{"clientId":"client-1","deltas":[],"lastSeenHlc":"0"}'
+    with connected(server.url) as connection:
+        connection.sendall(HEALTH + posted(server.client(), "/sync/{gw}/push", len(body)) + body[:9])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        assert requests.get(f"{server.url}/health", timeout=DEADLINE).ok  # a time of 0 s has ended since
+        connection.sendall(body[9:] + LAST_HEALTH)
+        assert statuses(connection)[-2:] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "second", "expected"),
+    [
+        ("HEAD_SECONDS", b"GET /hea", [202, 408]),
+        ("BODY_SECONDS", b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", [202, 405]),
+        ("HEAD_SECONDS", b"this is not HTTP\r\n\r\n", [202, 400]),
+    ],
+    ids=["slow head", "slow body", "malformed"],
+)
+def test_a_request_is_answered_before_the_next_one_is_rejected(serve, monkeypatch, seconds, second, expected):
+    monkeypatch.setattr(compat_uvicorn, seconds, 0.2)
+    server = serve()
+    admin = server.client().admin()
+    assert admin.push(delta("t1", {"n": 1}, client=admin.client_id)).status_code == 200  # so that the flush takes time
+    with connected(server.url) as connection:
+        connection.sendall(posted(admin, "/admin/flush/{gw}?wait=0.5", 0) + second)
+        assert statuses(connection) == expected
+
+
+def test_a_malformed_body_gets_no_second_response(served):
+    """The request is answered with 401 before its body is read."""
+    with connected(served.url) as connection:
+        connection.sendall(b"POST /sync/gw/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+        connection.sendall(b"no size of a chunk\r\n")
+        assert statuses(connection) == []
+
+
+def test_empty_lines_do_not_keep_a_connection_open(serve, monkeypatch):
+    monkeypatch.setattr(compat_uvicorn, "HEAD_SECONDS", 0.2)
+    with connected(serve().url) as connection:
+        connection.sendall(HEALTH)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"\r\n")
+        assert statuses(connection) == []
+
+
+def test_the_limit_of_a_head_excludes_earlier_requests(served):
+    """A server reads several pipelined requests at once."""
+    large = HEALTH[:-2] + b"X: " + b"x" * 60_000 + b"\r\n\r\n"
+    with connected(served.url) as connection:
+        connection.sendall(large * 10 + LAST_HEALTH)
+        assert statuses(connection) == [200] * 11
 
 
 def test_error_messages_have_a_bounded_length(served):
