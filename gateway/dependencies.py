@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
@@ -289,9 +290,8 @@ def _check_repeated_parameters(request: HTTPConnection) -> None:
     """
     if not request.scope["query_string"]:
         return
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
-        if given.count(name) > 1:
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if count > 1:
             raise ValidationError(f"the query parameter {name[:50]!r} is given more than once; give it one value")
 
 
