@@ -16,8 +16,8 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import LogSource
 from lakesync.staging.shards import shard_map, shard_urls
+from lakesync.staging.sqlite.administration import folder_of
 from lakesync.staging.sqlite.files import LOG_FILE
-from lakesync.staging.sqlite.inspection import folder_of
 from lakesync.staging.store_urls import store_status
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
 

@@ -69,9 +69,9 @@ def store_status(url: str) -> Status:
         StagingUnavailableError: the store cannot be read.
     """
     if url.startswith(_SQLITE):
-        from lakesync.staging.sqlite import inspection as sqlite_inspection
+        from lakesync.staging.sqlite import administration as sqlite_administration
 
-        return sqlite_inspection.status(url)
+        return sqlite_administration.status(url)
     _check_postgres(url)
     from lakesync.staging.postgres import administration
 
@@ -93,9 +93,9 @@ def upgrade_store(url: str) -> list[Upgrade]:
         StagingUnavailableError: the store cannot be reached or, on SQLite, a process has it open.
     """
     if url.startswith(_SQLITE):
-        from lakesync.staging.sqlite import inspection as sqlite_inspection
+        from lakesync.staging.sqlite import administration as sqlite_administration
 
-        return sqlite_inspection.upgrade(url)
+        return sqlite_administration.upgrade(url)
     _check_postgres(url)
     from lakesync.staging.postgres import administration
 
@@ -166,7 +166,7 @@ def _nested_store(
     store: ReplacementStore, folder: str, shard: str, replayer: Replayer
 ) -> AbstractContextManager[ReplacementStore]:
     """Return a shard's new store in a folder inside that of another new store."""
-    from lakesync.staging.sqlite.replacement import nested_replacement
+    from lakesync.staging.sqlite.administration import nested_replacement
 
     return nested_replacement(store, folder, shard, replayer)
 
@@ -176,7 +176,7 @@ def _replacement_store(
 ) -> AbstractContextManager[ReplacementStore]:
     """Return a shard's new store of the kind that the URL names."""
     if url.startswith(_SQLITE):
-        from lakesync.staging.sqlite.replacement import replacement_folder
+        from lakesync.staging.sqlite.administration import replacement_folder
 
         return replacement_folder(shard, url, wall, replayer, replace=replace)
     if url.startswith(_POSTGRES):

@@ -13,22 +13,22 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.secrets import make_private_folder
 from lakesync.model.types import StoredConnector
 from lakesync.staging.cut_point import CutPointStore
 from lakesync.staging.erasing_store import ErasingStore
-from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.notices import Listener, Notices
+from lakesync.staging.pipeline_tables import PipelineTables
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_rebuild
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.owner import Owner
-from lakesync.staging.sqlite.pipeline import Pipeline
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
@@ -82,6 +82,39 @@ def _rewrite(connection: sqlite3.Connection) -> None:
 T = TypeVar("T")
 
 
+class _Pipeline(PipelineTables):
+    """What the data pipeline reads and writes in `log.db`: batches, ledger, checkpoints and marks.
+
+    Only the thread that owns the store calls its methods. `PipelineTables` has the statements, which the Postgres store
+    shares; `staging.store.pipeline` says what each method promises, and defines the terms.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        """Use the store's journal, `log.db`, which is open."""
+        self._journal = journal
+
+    def writing(self) -> _Pipeline:
+        """Prepare the file for a method that writes, and return this object; see `Journal.prepare_sql`."""
+        self._journal.prepare_sql()
+        return self
+
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._journal.sql.execute(statement, values).fetchall()
+
+    def gateways(self) -> list[str]:
+        """Return the ids of all gateways, sorted; the journal has all heads in memory."""
+        return sorted(self._journal.heads)
+
+    def _head(self, gateway: str) -> Head:
+        return self._journal.head(gateway)
+
+    def _set_head(self, head: Head) -> None:
+        self._journal.set_head(head)
+
+    def _now_ms(self) -> int:
+        return self._journal.wall()
+
+
 class _Opened:
     """The parts of an open store. Creating it locks the folder and opens the files; if that fails, all are closed."""
 
@@ -106,7 +139,7 @@ class _Opened:
             self.behind = WriteBehind(self.journal, self.state, recovery, limits)
             self.group = GroupCommit(self.journal, self.state, self.behind, notices)
             self.behind.recover_if_lost()
-            self.pipeline = Pipeline(self.journal)
+            self.pipeline = _Pipeline(self.journal)
             self.owner = Owner(self.group, self.behind, f"staging {folder.name}", limits)
             self._files = opening.pop_all()
 

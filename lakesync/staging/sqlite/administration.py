@@ -1,28 +1,125 @@
-"""Builds a new SQLite store in a folder beside the store in use, and then gives it the name of that folder.
+"""Reads the status of a SQLite store, upgrades its schema, and replaces it by a new one.
 
-`staging.store_urls` calls it for a rebuild from the lake. A crash before the rename leaves the old store as it was.
+`staging.store_urls` calls it, for `lakesync staging status`, `upgrade` and `rebuild`. Status and upgrade read and write
+the files without opening them as a store. A replacement is built from the lake in a folder beside the store in use,
+and then gets the name of that folder; a crash before the rename leaves the old store as it was.
 """
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.secrets import make_private_folder
 from lakesync.staging.head import Head
+from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest, pending
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.restored_log import ReplacementStore, Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, replacement_folder_of
+from lakesync.staging.sqlite.files import (
+    LOG_FILE,
+    STATE_FILE,
+    OwnerLock,
+    connect,
+    migrate,
+    replacement_folder_of,
+    size_of,
+)
 from lakesync.staging.sqlite.store import SqliteStore
 from lakesync.staging.store.push import Replayer
 
 T = TypeVar("T")
+
+_DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
+"""Each file's name, and the name of its migrations."""
+
+
+def folder_of(url: str) -> Path:
+    """Return the folder of a `sqlite://` URL.
+
+    Raises:
+        ConfigurationError: there is no store in the folder.
+    """
+    folder = _folder_named(url)
+    if not (folder / LOG_FILE).exists():
+        raise ConfigurationError(f"there is no staging store in {folder}: name its folder, sqlite:///ABSOLUTE/FOLDER")
+    return folder
+
+
+def _folder_named(url: str) -> Path:
+    """Return the folder that a `sqlite://` URL names."""
+    return Path("/") / url.removeprefix("sqlite://").lstrip("/")
+
+
+def status(url: str) -> Status:
+    """Read a store's status from its files; a process may have it open.
+
+    The gateways' counters are left out if a newer LakeSync wrote the file, because its tables may differ.
+
+    Args:
+        url: `sqlite:///FOLDER`.
+
+    Raises:
+        ConfigurationError: there is no store.
+        StagingUnavailableError: a file cannot be read.
+    """
+    folder = folder_of(url)
+    schemas = tuple(Schema(name, _version(folder / name), newest(database)) for name, database in _DATABASES)
+    heads: tuple[GatewayHead, ...] = ()
+    if schemas[0].version <= schemas[0].newest:
+        heads = tuple(GatewayHead(*row) for row in _select(folder / LOG_FILE, HEADS))
+    size = sum(size_of(file) for file in folder.iterdir())
+    return Status(url, schemas, size, heads)
+
+
+def upgrade(url: str) -> list[Upgrade]:
+    """Apply missing migrations to both files, with the store's lock.
+
+    Args:
+        url: `sqlite:///FOLDER`.
+
+    Returns:
+        For each file, its schema version before and after.
+
+    Raises:
+        ConfigurationError: there is no store.
+        StagingVersionError: a newer LakeSync wrote a file; nothing was changed.
+        StagingUnavailableError: a process has the store open, or a file cannot be written.
+    """
+    folder = folder_of(url)
+    lock = OwnerLock(folder)
+    try:
+        before = {name: _version(folder / name) for name, _ in _DATABASES}
+        for name, database in _DATABASES:  # check both before changing either
+            pending(database, before[name], str(folder / name))
+        for name, database in _DATABASES:
+            with closing(connect(folder / name)) as connection:
+                migrate(connection, database, folder / name)
+        return [Upgrade(name, before[name], _version(folder / name)) for name, _ in _DATABASES]
+    except sqlite3.Error as exc:
+        raise StagingUnavailableError(f"the staging folder {folder} cannot be upgraded: {exc}") from exc
+    finally:
+        lock.release()
+
+
+def _version(path: Path) -> int:
+    """Return a database's schema version; 0 if its file is missing."""
+    return int(_select(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
+
+
+def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Run a query on a read-only connection; an error becomes StagingUnavailableError."""
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+            return connection.execute(query).fetchall()
+    except sqlite3.Error as exc:
+        raise StagingUnavailableError(f"{path} cannot be read: {exc}") from exc
 
 
 class _RestoringCommit(SqliteCommit, RestoringCommit):
@@ -99,7 +196,7 @@ def replacement_folder(
         ConfigurationError: a store exists and `replace` is false.
         StagingUnavailableError: another process owns the folder, or it cannot be written.
     """
-    folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
+    folder = _folder_named(url)
     existing = next(folder.rglob(LOG_FILE), None)
     if existing is not None and not replace:
         raise ConfigurationError(f"there is a staging store in {existing.parent}: add --replace, which sets it aside")
