@@ -41,7 +41,7 @@ def failure_policy(
         context: the step's context.
         pyspark: the step's Spark resource, which gets a new session before a retry; None for a step without Spark.
         retried: whether Dagster retries the step after a transient error. False if a sensor or schedule requests the
-            work again.
+            work again, so that the step fails at once.
 
     Raises:
         RetryRequested: the error was transient, or a group that contained a transient one.
@@ -81,8 +81,10 @@ def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, 
         context: the step's context.
         error: the error that the step raised.
     """
-    is_transient = any(isinstance(each, TransientError) for each in _leaves(error))
-    return not is_transient or context.op_execution_context.retry_number >= RETRIES
+    errors = list(_leaves(error))
+    has_defect = not all(isinstance(each, LakeSyncError) for each in errors)
+    is_transient = any(isinstance(each, TransientError) for each in errors)
+    return has_defect or not is_transient or context.op_execution_context.retry_number >= RETRIES
 
 
 def set_aside(

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from assets.failure_policy import RETRIES, failure_policy
+from assets.failure_policy import RETRIES, failure_policy, is_final
 from lakesync.config import load
 from lakesync.model.errors import FlushError, IntegrityError, LakeUnavailableError, SchemaError
 from resources.spark import SparkConnectResource
@@ -64,3 +64,24 @@ def test_an_exception_group_with_a_transient_error_is_retried(tmp_path):
     result, tries = run(tmp_path, [both])
     assert result.success
     assert tries == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("raised", "final"),
+    [
+        (FlushError("not there", retry_after=SOON), [False] * RETRIES + [True]),
+        (SchemaError("t.n is string in this schema and number in the lake"), [True]),
+        (ExceptionGroup("two parts failed", [FlushError("not there"), KeyError("a defect of ours")]), [True]),
+    ],
+)
+def test_an_error_is_final_if_dagster_does_not_retry_the_step(raised, final):
+    found = []
+
+    @dg.asset
+    def table(context: dg.AssetExecutionContext):
+        with failure_policy(context):
+            found.append(is_final(context, raised))
+            raise raised
+
+    assert not dg.materialize([table], raise_on_error=False).success
+    assert found == final
