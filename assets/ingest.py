@@ -181,7 +181,7 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
         "pages": read.pages,
         "rows": read.rows,
         "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
-        "counted": read.census_taken,
+        "counted": read.census_taken,  # a census lists all ids that the source has, to find deleted rows
         "calls": usage.calls,
         "seconds": round(connector_result.report.seconds, 2),
         **_cursor(read.cursor),

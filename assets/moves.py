@@ -232,7 +232,7 @@ def _migration_partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefi
         start_date=f"{declared.since:%Y-%m-%d}",
         end_date=None if end is None else f"{end:%Y-%m-%d}",
         timezone="UTC",
-        end_offset=1 if end is None else 0,
+        end_offset=1 if end is None else 0,  # 1 includes the current day
     )
     return dg.MultiPartitionsDefinition({"day": days, "table": dg.StaticPartitionsDefinition(list(declared.tables))})
 
@@ -298,7 +298,8 @@ def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.As
 def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
     """Return the partitions of a pair of tiers: UTC days by hlc.
 
-    They begin before the first arrival, so that deltas which are old already when they arrive have a partition.
+    They begin before the first arrival, so that deltas which are old already when they arrive have a partition, and
+    include the current day.
 
     Args:
         config: the project's configuration, which declares the tiers.

@@ -276,7 +276,7 @@ CLOSE_GOING_AWAY = 1001
 CLOSE_BAD_FRAME = 1002
 """A frame does not follow the protocol."""
 CLOSE_REJECTED = 1008
-"""The request is invalid or not permitted; repeating it is of no use."""
+"""The request is rejected; the code at the beginning of the reason says whether it is of use to repeat it later."""
 CLOSE_TOO_BIG = 1009
 """A message exceeds a limit of size."""
 CLOSE_FAILED = 1011
@@ -306,7 +306,7 @@ def close_code_of(error: Exception) -> tuple[int, str]:
 
 
 def _close_code(error: LakeSyncError) -> int:
-    """Return the WebSocket close code for an error, by which the client decides whether to connect again."""
+    """Return the WebSocket close code for an error. Backpressure and a rate limit are rejections here."""
     if isinstance(error, BadFrameError):
         return CLOSE_BAD_FRAME
     if isinstance(error, PayloadTooLargeError):

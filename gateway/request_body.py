@@ -27,7 +27,7 @@ from lakesync.wire.encoded import encode_page
 T = TypeVar("T")
 
 _LARGE_BYTES = 32 << 10
-"""Size from which pushes and actions are decoded in a worker thread, before the store or a handler has them."""
+"""Size from which pushes and actions are decoded in a worker thread. Smaller ones are decoded where they are used."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The parameter with which zlib reads the gzip format."""
 
@@ -121,10 +121,11 @@ def push_decoder(request: Request) -> Callable[[bytes], SyncPush]:
 
 
 async def decode_if_large(decode: Callable[[bytes], T], body: bytes) -> Callable[[], T]:
-    """Return a function that returns the decoded push or actions. A large body is decoded here, in a worker thread.
+    """Return a function that returns the decoded push or actions.
 
     A mebibyte of nested values takes half a second to decode. In the thread of the event loop or of the store, that
-    would delay all clients.
+    would delay all clients. So a large body is decoded now, in a worker thread; a small one when the function is
+    called.
 
     Args:
         decode: the decoder of the body's format.
@@ -153,7 +154,7 @@ def decode_pull(request: Request, body: bytes) -> SyncPull:
 
 
 def push_response(request: Request, result: PushResult) -> Response:
-    """Return the response to a push in the format of the request. Only in JSON has it the field `accepted`.
+    """Return the response to a push in the format of the request. In protobuf it lacks the field `accepted`.
 
     Args:
         request: the request.

@@ -1,8 +1,8 @@
 """The pipeline's marks: named texts in the staging store that say how far each part of the pipeline has come.
 
-This module has the names of all marks. It also has the values of two kinds: those of polls (when a connector was polled
-last, and which of its tables fail), and those of migrations (which days are copied). Assets write marks after their
-work; sensors compare them to find out what is due.
+This module has the names of all marks. It also encodes the values of two kinds: those of polls (when a connector, an
+external system, was read last, and which of its tables fail), and those of migrations (which days are copied). Assets
+write marks after their work; sensors compare them to find out what is due.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def move_mark(group: str, name: str) -> str:
 
 
 def destination_mark(destination: str, adapter: str) -> str:
-    """Return the name of the mark of one adapter of a destination: the newest delta of each stream that it has.
+    """Return the name of the mark of one adapter (database or object store) that a destination writes to.
 
-    The authoritative mark is at the adapter. Staging has a copy for the sensors.
+    Its value says for each stream (`GATEWAY/SHARD`) up to which arrival the adapter has all deltas. The authoritative
+    mark is at the adapter. Staging has a copy for the sensors.
 
     Args:
         destination: the destination's name in `lakesync.toml`.

@@ -216,7 +216,7 @@ def report_end(run_id: str, code: int) -> None:
 
 def end_runs_of_earlier_hosts() -> None:
     """Record the runs of an earlier, killed host as ended. Their processes end with their host."""
-    own = str(os.getppid())
+    own = str(os.getppid())  # a child of the host calls this function; the tag `HOST` has the host's process id
     with dg.DagsterInstance.get() as instance:
         for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
             if run.tags.get(HOST, own) != own:

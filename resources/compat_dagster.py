@@ -2,12 +2,14 @@
 
 Dagster 1.13.27 has no public way to them:
 
-- `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run.
-  Without it Dagster compares the clocks of two processes, of which SQLite stores whole seconds, and may show a check
-  as outdated (dagster-io/dagster#31230).
+- `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run
+  (`assets.freshness`). Without it Dagster compares the times of check and materialisation. They come from the clocks of
+  two processes, and SQLite stores one in whole seconds, so Dagster may show a check as outdated
+  (dagster-io/dagster#31230).
 - `ExecuteRunArgs` is the argument of `dagster api execute_run`, with which a process executes a recorded run.
   Dagster's launchers for Docker and Kubernetes import it from here too (dagster-io/dagster#5652 asks for a
-  documented way). A setting that preloads the modules of runs would replace the launcher: dagster-io/dagster#8638.
+  documented way). `lakesync_dagster.run_launcher` calls `run_arguments`, and `run_host` the command. Both could be
+  removed if Dagster could preload the modules of runs: dagster-io/dagster#8638.
 - `WorkspaceProcessContext` and `WorkspaceFileTarget` make the argument of `DagsterWebserver`, whose `build_middleware`
   is made to be overridden. The command `dagster-webserver` has no option for a middleware (dagster-io/dagster#2219).
 """

@@ -219,8 +219,14 @@ class PipelineLags:
 
 
 def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
-    """Yield a destination's dead letters, as its latest run reported them to staging."""
+    """Yield the dead letters of one adapter of a destination, as its latest run reported them to staging.
+
+    Args:
+        name: the mark's name, `destinations/DESTINATION/ADAPTER`.
+        text: the mark's value.
+    """
     mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
+    # the caller sets the time, 0 here; `!` marks a table that is set aside as a whole
     yield from (DeadLetters("destination", f"{target}!{table}", "", 1, 0) for table in mark.set_aside)
     yield from (DeadLetters("destination", target, *counted, 0) for counted in mark.dead_letters.items())
 
@@ -307,7 +313,7 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
         for name, tables in tables_by_name.items():
             failed, polls = [failing[table] for table in tables], [times[table] for table in tables]
             mark, since_ms = max(poll.mark for poll in polls), min(table.since_ms for table in failed)
-            lag = Lag("poll", name, each.gateway, mark, 0, since_ms)
+            lag = Lag("poll", name, each.gateway, mark, deltas=0, since_ms=since_ms)
             found.append(FailingPoll(lag, max(table.count for table in failed), min(poll.next_ms for poll in polls)))
     return found
 
@@ -375,4 +381,5 @@ def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterat
         day = first_missing_day(CopiedDays.of(marks, name), declared)
         if declared.schedule is not None and day is not None:
             first_ms, end_ms = ms_of_days([day])
+            # a mark after now would mean that the clock was set back
             yield Timed("migration", name, "", min(first_ms, now_ms), next_tick_ms(declared.schedule, end_ms - 1))

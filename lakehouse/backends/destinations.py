@@ -1,12 +1,12 @@
 """Brings destinations up to date: Spark tasks write the deltas that a destination lacks, transaction by transaction.
 
 A destination writes to one or more adapters (databases or object stores). Each adapter has a follower, which reads the
-lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`) the
-arrival up to which deltas are written. An arrival is the gateway's timestamp for a push; in a stream arrivals only
-grow; -1 is below all. One task writes a small backlog. A large one becomes a load, which is divided into parts, one for
-each task (`lakesync.adapters.transfer.loads`). Tasks read the lake's files themselves; the driver receives only marks,
-counts and errors. A destination may have merged tables beside the deltas: its destination tables. The assets of
-destinations (`assets.destinations`) call `follow`.
+lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`; a
+shard is a staging store for some of the tables) the arrival up to which deltas are written. An arrival is the gateway's
+timestamp for a push; in a stream arrivals only grow; -1 is below all. One task writes a small backlog. A large one
+becomes a load, which is divided into parts, one for each task (`lakesync.adapters.transfer.loads`). Tasks read the
+lake's files themselves; the driver receives only marks, counts and errors. A destination may have merged tables beside
+the deltas: its destination tables. The assets of destinations (`assets.destinations`) call `follow`.
 """
 
 from __future__ import annotations
@@ -218,9 +218,9 @@ class FollowTask(NamedTuple):
 def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
     """Write the deltas that an adapter lacks, or the rest of its load in progress.
 
-    A task runs even without deltas if it has other work: a suspended table's retry is due, or the schemas have new
-    columns, for which the destination tables are rewritten. A load that was announced but has not started, because the
-    process died in between, is withdrawn.
+    A task runs even without deltas if it has other work: a suspended table's retry is due, or the schemas have other
+    columns than at the last write (`row_columns`), so that the destination tables are rewritten. A load that was
+    announced but has not started, because the process died in between, is withdrawn.
     """
     with closing(follower.open()) as adapter:
         start = read_follower_progress(adapter, follower.name, follower.selection)
@@ -252,7 +252,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
             load = _begin(spark, follower, start, ends, parts, has_current_columns=has_current_columns)
     whole = FollowTask(follower, ranges, after, until)
     tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
-    written = [part for each in on_executors(spark, tasks, AppliedChunk) for part in each]
+    written = [chunk for of_task in on_executors(spark, tasks, AppliedChunk) for chunk in of_task]
     reached = written[-1].progress if written and load is None else start
     if load is not None or is_load_announced:
         with closing(follower.open()) as adapter:
@@ -260,7 +260,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
                 reached = finish_load(adapter, follower.name, follower.selection)
             else:
                 withdraw_load(adapter, follower.name)
-    days = _sum_by_day([part.days for part in written])
+    days = _sum_by_day([chunk.days for chunk in written])
     return FollowReport(reached.deltas - start.deltas, len(written), len(tasks), reached, wanted, days)
 
 
@@ -284,7 +284,7 @@ def _plan_ranges(
 
 @lake_errors
 def _task_count(spark: SparkSession, ranges: Sequence[ArrivalRange], after: Mapping[str, int], writers: int) -> int:
-    """Return the number of tasks that write a backlog: by its size, Spark's slots, and the adapter's writers."""
+    """Return the number of tasks that write a backlog, by its size and Spark's slots, and at most `writers`."""
     backlog = sum(each.deltas_beyond(after[each.stream]) for each in ranges)
     wanted = min(writers, backlog // _MIN_DELTAS_PER_PART)
     return min(wanted, task_slots(spark)) if wanted > 1 else 1

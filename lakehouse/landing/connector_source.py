@@ -141,6 +141,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts: one, or several of a large table."""
         with closing(self._open_source(self._config)) as source:
+            # without a cursor (None), a source returns all rows
             division = source.split(self._table, None) if isinstance(source, ParallelSource) else None
         return [InputPartition(piece) for piece in (division.parts if division is not None else [None])]
 

@@ -182,6 +182,7 @@ class Delivery:
         if not self._landing.is_due(table.name):
             return report
         self._prepare(table)
+        # the newest landed hlc stands for the last page
         for page in self._push(self._landing.deltas(table.name), report, self._landing.newest):
             crash_point("delivery.pushed")
             self._landing.record_delivered(table.name, page)
@@ -205,7 +206,7 @@ class Delivery:
         self._prepare(table)
         deltas = self._landing.history(table.name, days)
         if deltas is not None:
-            list(self._push(deltas, report, self._landing.newest))
+            list(self._push(deltas, report, self._landing.newest))  # pages are not recorded again
         return report
 
     def _prepare(self, table: Table) -> None:

@@ -23,8 +23,8 @@ ROWS_PER_TASK = 250_000
 """Rows of the history that one task reads, approximately."""
 
 _ROWS_AT_ONCE = 100_000
-"""Rows of a file that are decoded at once and divided into a chunk for each slice of the merge. A chunk costs 60 µs to
-write, read and join, so it should have a thousand rows."""
+"""Rows of a file that are decoded at once. They are divided into chunks by the slice of row keys to which they belong,
+because a merge works slice by slice. A chunk costs 60 µs to write, read and join, so it should have a thousand rows."""
 
 _FILTERED = pa.schema(
     [("gateway", pa.string()), ("table_name", pa.string()), ("day", pa.date32()), ("arrival", pa.int64())]
@@ -53,7 +53,7 @@ class Increment(NamedTuple):
             names: names of the columns to return.
         """
         gateways = pa.array(list(self.ranges), pa.string())
-        gateway_index = pc.index_in(rows["gateway"], gateways)
+        gateway_index = pc.index_in(rows["gateway"], gateways)  # null for other gateways, whose rows are not selected
         after = pa.array([low for low, _ in self.ranges.values()], pa.int64()).take(gateway_index)
         last = pa.array([high for _, high in self.ranges.values()], pa.int64()).take(gateway_index)
         is_selected = pc.and_(pc.greater(rows["arrival"], after), pc.less_equal(rows["arrival"], last))
@@ -64,7 +64,7 @@ class Increment(NamedTuple):
         return columns if pc.all(is_selected, skip_nulls=False).as_py() else columns.filter(is_selected)
 
     def deltas(self, file: DataFile) -> Iterator[pa.Table]:
-        """Yield the increment's deltas in a file, in the kernel's columns. Tasks call it."""
+        """Yield the increment's deltas in a file, with the columns that a merge needs (`DELTAS`). Tasks call it."""
         return self._read(file, _DELTA_COLUMNS, DELTAS.names)
 
     def keys(self, file: DataFile) -> Iterator[pa.Table]:

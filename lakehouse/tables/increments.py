@@ -66,7 +66,8 @@ class MergeReport(msgspec.Struct, frozen=True):
     tombstones: int
     """Deleted rows among them."""
     rejected_values: int
-    """Live values in these rows that do not fit their column's type: null in the typed column, kept in `_cells`."""
+    """Live values in these rows that do not fit their column's type: null in the typed column, kept in the table's
+    column `_cells`, which has all values of a row as JSON."""
     snapshot_id: int | None
     """The table's snapshot afterwards; None if it is empty."""
     marks: dict[str, int]
@@ -317,7 +318,7 @@ def count_deltas(spark: SparkSession, history: History, increment: Increment) ->
     """
     if history.deltas is not None:
         return history.deltas
-    parts = divide_files(history.files, max(ROWS_PER_TASK, rows_in(history.files) // 64))
+    parts = divide_files(history.files, max(ROWS_PER_TASK, rows_in(history.files) // 64))  # about 64 tasks at most
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         count = sum(rows.num_rows for file in parts[number] for rows in increment.keys(file))

@@ -1,9 +1,9 @@
 """`Dispatcher`: executes the actions of one gateway exactly once, across repeated requests, restarts and processes.
 
 An action is a request of a client to do something in an external system; the handler of a connector does it. The
-gateway's engine calls `Dispatcher.submit`. A claim in the staging store decides which process executes an action. It
-expires if the process does not renew it (a lease). The stored outcome is returned to repeated requests.
-`lakesync.actions.runner` has the claims and outcomes.
+gateway's engine calls `Dispatcher.submit`. A claim in the staging store, which is not a claim of a token, decides which
+process executes an action. It expires if the process does not renew it (a lease). The stored outcome is returned to
+repeated requests. `lakesync.actions.runner` has the functions for claims and outcomes.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Dispatcher:
             if (
                 stored is not None
                 and stored.outcome is not None
-                and is_done_or_claimed(stored, self._wall(), self._limits)
+                and is_done_or_claimed(stored, self._wall(), self._limits)  # the outcome is recent
             ):
                 return decode(stored.outcome, action.action_id)
             return self._log_rejection(action, rejection or unknown_connector(action))
@@ -251,7 +251,7 @@ class Dispatcher:
         outcome = await run_attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
         crash_point("actions.done")
         entry = ActionEntry(
-            seq=0,
+            seq=0,  # the store numbers it
             at_ms=self._wall(),
             client_id=action.client_id,
             action_id=action.action_id,
@@ -277,7 +277,7 @@ class Dispatcher:
         return outcome
 
     async def _renew_lease(self, record: ActionRecord) -> None:
-        """Renew the lease until it is cancelled; returns if another process has the claim."""
+        """Renew the lease until this task is cancelled; return if another process has the claim."""
         while True:
             await asyncio.sleep(self._limits.lease / 3)
             try:

@@ -89,7 +89,7 @@ class Materialisable(Protocol):
     """A `DatabaseAdapter` that can also maintain destination tables: one table of rows for each synced table."""
 
     def ensure_schema(self, schema: TableSchema) -> None:
-        """Create the destination table (`source_table`, or `table`), or add its missing columns.
+        """Create the destination table, or add its missing columns. Its name is the schema's `source_table` or `table`.
 
         Its primary key is `gateway` and `row_id`. The schema's own key is not unique there, because clients that are
         offline may create rows with the same one. Besides the schema's columns the table has `props` (JSON for the
@@ -148,7 +148,7 @@ class ArrowAdapter(Protocol):
         Args:
             batch_id: identifies this exact set of deltas permanently.
             gateway: the gateway id.
-            deltas: a table with the columns of `arrow.arrow_schema`, in either form.
+            deltas: a table with the columns of `arrow.arrow_schema`; its column `columns` may be a map or JSON text.
         """
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:

@@ -139,7 +139,7 @@ class ArrowPage(msgspec.Struct, frozen=True):
     """One page of a query's result as an Arrow table."""
 
     deltas: pa.Table
-    """In the query's order, at most `limit`. Has the columns of `arrow.arrow_schema`, in either form of `columns`."""
+    """In the query's order, at most `limit`. Has the columns of `arrow.arrow_schema`; `columns` is a map or text."""
     end: Position | None
     """Pass it as `after` to get the next page. None on the last page."""
 

@@ -87,7 +87,7 @@ def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
     urls = [config.staging.url] if shards is None else list(shard_urls(shards, config.staging.url).values())
     for url in urls:
         if url.startswith("memory:"):
-            continue
+            continue  # only the gateway's own process can read it
         try:
             heads = store_status(url).heads
         except ConfigurationError:

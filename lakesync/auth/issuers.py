@@ -124,7 +124,7 @@ def _make_issuer(section: DeclaredIssuer) -> Issuer:
     elif section.jwks_url is not None:
         load = partial(fetch_set, section.jwks_url)
     else:
-        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))
+        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))  # "it": the URL, in a message
     return Issuer(
         section.issuer,
         KeySet(load, keys, name=section.issuer, cooldown=cooldown),

@@ -311,7 +311,7 @@ def _get(url: str) -> bytes:
             allow_redirects=False,
             stream=True,
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-            auth=no_auth,
+            auth=no_auth,  # otherwise requests would send a password from ~/.netrc
         ) as response:
             if response.status_code != requests.codes.ok:
                 raise KeysUnavailableError(f"the response has status {response.status_code}")

@@ -295,7 +295,7 @@ class DagsterClient:
             materialisation are absent.
         """
         variables = {"key": {"path": asset.split("/")}, "partitions": partitions}
-        result: dict[str, dict[str, Any]] = {}
+        result: dict[str, dict[str, Any]] = {}  # Dagster returns a partition's newest materialisation first
         for each in self._request(MATERIALISATIONS, variables, "assetOrError", "Asset")["assetMaterializations"]:
             if each["runId"] in run_ids:
                 values = {entry["label"]: _value(entry) for entry in each["metadataEntries"]}

@@ -76,7 +76,7 @@ class AsyncClient:
     async def run(self, function: Callable[[Client], T]) -> T:
         """Call a function with the blocking client in its thread: `await db.run(lambda db: db.to_pandas("todos"))`.
 
-        A transaction is one such call: `await db.run(book)`, where `book` contains `with db.transaction():`.
+        A transaction is one such call: `await db.run(transfer)`, if `transfer(db)` contains `with db.transaction():`.
 
         Args:
             function: the function; its result is returned, and its exception raised.

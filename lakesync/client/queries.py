@@ -36,8 +36,8 @@ MAX_INTERVAL = 0.25
 class Watch:
     """Iterates over the results of a query: the current one, then each changed one.
 
-    A query of synced tables runs again when one of them was written to: their triggers count writes. If the query reads
-    other tables too, it runs after every commit, and its result is compared with the previous one.
+    A query of synced tables runs again when one of them was written to: the triggers of synced tables count writes. If
+    the query reads other tables too, it runs after every commit, and its result is compared with the previous one.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class FlushJob(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def jobs_for(tables: Sequence[FlushedTable], context: FlushContext) -> list[FlushJob]:
-    """Return one job per table. Its id is derived from batch and table, so that a table published twice is one job.
+    """Return one job per table. Its id is derived from batch and table, so that adding it twice makes one job.
 
     Args:
         tables: the flushed tables.

@@ -20,7 +20,7 @@ SECRET_NAME = re.compile("pass|secret|token|credential|access.?key", re.IGNORECA
 """Names of settings and of query options that have secrets as values."""
 
 _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
-"""User and password of a URI. It ends at the last `@`, because a password may contain one."""
+"""User and password of a URI. The password ends at the last `@`, because it may contain one."""
 _OPTION = re.compile(r"(?<=[?&])([^=&#]*)=([^&]*)")
 """A query option of a URI: name and value."""
 UMASK = stat.S_IRWXG | stat.S_IRWXO

@@ -176,7 +176,10 @@ class ShardedPipeline:
         return self._with_own_seq(index, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase a client in every shard; the result sums all of them.
+        """Erase a client in every shard, as one erasure each.
+
+        Returns:
+            The erasure of the first shard that knows the client, with the counts of all shards.
 
         Raises:
             NotFoundError: no shard ever saw the client.

@@ -79,7 +79,7 @@ def conflicting_deltas() -> st.SearchStrategy[RowDelta]:
     return deltas(
         tables=st.just("t"),
         rows=st.just("r"),
-        clients=st.sampled_from(["a", "b", "\uffff", "\U00010000"]),
+        clients=st.sampled_from(["a", "b", "\uffff", "\U00010000"]),  # the last two sort otherwise in UTF-16
         stamps=st.integers(1, 5),
         columns=column_values(st.sampled_from(["x", "y", "z"]), st.sampled_from([None, 1, 2, "1", True]), 3),
     )
@@ -95,7 +95,7 @@ filter_values: st.SearchStrategy[Any] = (
     | st.sampled_from(["é" * 70, "é" * 70 + "x", "9" * 80, "a" * 63, "a" * 64, "a" * 65, "a" * 300])
     | texts
 )
-"""Column values near the constants and limits of filters, so that filters match some of them."""
+"""Column values near the constants of filters, and near the 64 characters that filters compare."""
 
 _constants = st.sampled_from(["a", "b", "3", "10", "2.5", "", "true", "a" * 65]) | texts.filter(
     lambda text: not text.startswith("jwt:")

@@ -116,7 +116,7 @@ def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:
     """Group a row's columns by stamp, oldest first.
 
     Args:
-        live: the value of `RowState.live`: the deltas that own columns, in the order of their stamps.
+        live: the value of `RowState.live`: the deltas that wrote the current values, in the order of their stamps.
     """
     groups: list[Group] = []
     for part in live:
@@ -124,7 +124,7 @@ def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:
         if groups and groups[-1].stamp == stamp:
             groups[-1] = Group(stamp, {**groups[-1].columns, **part.columns}, None)
         else:
-            # `whole`: the delta still owns every column that it wrote, so the group is that delta
+            # `whole`: every value that the delta wrote is current, so the group is that delta
             groups.append(Group(stamp, part.columns, part.delta_id if part.whole else None))
     return groups
 

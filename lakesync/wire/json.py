@@ -1,8 +1,9 @@
 """The JSON encoding of pushes, pulls and their responses. Gateway, client and stores call it.
 
-A *push* sends deltas (changes of rows), a *pull* requests those that the client lacks. An *hlc* (timestamp of a hybrid
-logical clock, or cursor) has 64 bits, which a JSON number in JavaScript would round. So it is encoded as a decimal
-string; it is decoded from that or from an integer. Column values keep the text in which they were sent.
+A *push* sends deltas (changes of rows), a *pull* requests those that the client lacks; `lakesync.model.types` describes
+their fields. An *hlc* (timestamp of a hybrid logical clock, or cursor) has 64 bits, which a JSON number in JavaScript
+would round. So it is encoded as a decimal string; it is decoded from that or from an integer. Column values keep the
+text in which they were sent.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def decode_response(body: bytes) -> SyncResponse:
 
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:
-    """Encode the response to a pull."""
+    """Encode the response to a pull. A `SyncPage` is one whose deltas may still be encoded; they are decoded here."""
     return _encode(_Response(_all_to_wire(response.deltas), str(response.server_hlc), response.has_more))
 
 
@@ -197,7 +198,7 @@ def decode_deltas(body: bytes) -> list[RowDelta]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode any other value: every integer under a key `hlc` or ending in `Hlc` becomes a decimal string."""
+    """Encode any value: every integer under a key that is `hlc`, or ends in `Hlc`, becomes a decimal string."""
     return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
 
 
@@ -280,7 +281,7 @@ def _all_to_wire(deltas: Iterable[RowDelta]) -> list[_Delta]:
 
 
 def _with_hlcs(value: Any) -> Any:
-    """Return a value in which every integer under a key `hlc` or ending in `Hlc` is a decimal string."""
+    """Return a value in which every integer under a key that is `hlc`, or ends in `Hlc`, is a decimal string."""
     if isinstance(value, dict):
         return {
             key: str(item)

@@ -136,7 +136,7 @@ def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
         return False
     if body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0 and (cursor or b'"lastSeenHlc"' in body):
         return False
-    has_small = min(hlcs, default=_LARGE) < _LARGE
+    has_small = min(hlcs, default=_LARGE) < _LARGE  # then any of them may have been rounded
     position = 0
     for hlc in hlcs if has_small else [hlc for hlc in hlcs if not hlc % _DOUBLE_STEP]:
         position = body.find(b'"hlc":"%d"' % hlc, position)

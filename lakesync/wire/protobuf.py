@@ -185,6 +185,7 @@ def _delta(message: pb.RowDelta, where: str) -> RowDelta:
 
 
 _PACKAGE = "lakesync.columns"
+"""The package of the messages that `_message_classes` declares."""
 _BYTES, _INT, _HLC, _TEXT, _MESSAGE = (
     Field.TYPE_BYTES,
     Field.TYPE_INT32,

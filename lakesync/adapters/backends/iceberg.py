@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
 _DELTAS = "deltas"
+"""The table's name."""
 _MAX_INT64 = (1 << 63) - 1
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TYPES: dict[Kind, str] = {"integer": "INTEGER", "number": "NUMERIC", "boolean": "INTEGER"}
+"""Kind of a column → its type. Columns of the other kinds are TEXT."""
 
 
 class SqliteAdapter(SqlAdapter):
@@ -93,7 +94,7 @@ class SqliteExecutor:
             path: the file's path. The file and its folder are created on the first connection.
         """
         self._path = path
-        self._pool = Pool(self._open, self._prepare, lambda _: True, lambda sql: sql.close())
+        self._pool = Pool(self._open, self._prepare, is_alive=lambda _: True, close=lambda sql: sql.close())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -157,7 +158,8 @@ class _SqliteConnection:
         # After an error that has ended the transaction, the caller cannot continue: it is not a statement's error.
         if not isinstance(error, sqlite3.Error) or not self._sql.in_transaction:
             return None
-        return StatementError(str(error), isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)))
+        is_value_error = isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError))
+        return StatementError(str(error), is_value_error)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

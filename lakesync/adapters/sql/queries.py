@@ -4,7 +4,8 @@ A query returns deltas by arrival (the gateway's timestamp of receipt) or by hlc
 a place in that order; the next page starts there.
 
 A digest has a number and a sum of checksums of one table and day. The same digests are computed of the lake's history,
-so a comparison of both finds deltas that the destination lacks and rows that others have changed, without reading them.
+so a comparison of both finds, without reading them, deltas that the destination lacks and rows that other programs have
+changed.
 A destination table has the current rows of a synced table; `delete_orphan_rows` deletes its rows without deltas.
 """
 
@@ -44,7 +45,7 @@ SORT_COLUMNS = {
     "arrival": ("arrival", "hlc", "client_id", ID_EXPRESSION, "gateway"),
     "hlc": ("hlc", "client_id", ID_EXPRESSION, "gateway"),
 }
-"""The columns of a `Position` by the query's order, most significant first."""
+"""The columns of a `Position` by the query's order, most significant first; `ID_EXPRESSION` is the delta id."""
 
 
 def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
@@ -209,6 +210,7 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
         if {column.name for column in table_columns(schema)} <= present:
             found += _row_digests(connection, dialect, scope, schema, checksum_of(dialect, schema))
         elif {*key_of(schema), system_column(schema, "last_arrival"), system_column(schema, "checksum")} <= present:
+            # the stored checksum is compared with itself, because it cannot be computed without all columns
             found += _row_digests(connection, dialect, scope, schema, dialect.quote(system_column(schema, "checksum")))
     return found
 
@@ -263,6 +265,7 @@ def _row_digests(
     gateway, row_id = (quote(name) for name in key_of(schema))
     arrival = f"COALESCE({quote(system_column(schema, 'last_arrival'))}, 0)"
     day = dialect.integer_division(arrival, ARRIVALS_PER_DAY)
+    # summed instead of arrivals, whose sum would overflow
     remainder = f"({arrival} - {dialect.integer_division(arrival, ARRIVAL_MODULUS)} * {ARRIVAL_MODULUS})"
     is_deleted = f"{quote(system_column(schema, 'deleted_at'))} IS NOT NULL" if schema.soft_delete else "1 = 0"
     is_intact = f"{quote(system_column(schema, 'checksum'))} = {checksum}"

@@ -2,8 +2,8 @@
 
 A destination table has the current rows of one synced table, with typed columns. `row_tables` calls this module. The
 conversion differs from the lake's (`lakehouse.tables.typed_columns`) on purpose: a string column accepts any JSON value
-as text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are reported
-as dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
+as text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are set
+aside as dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
 """
 
 from __future__ import annotations

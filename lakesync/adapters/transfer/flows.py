@@ -4,7 +4,8 @@ A delta is a change of one row. The filter applies to rows, not to deltas. When 
 are copied. A row that has matched once continues to be copied, and is hidden in the destination table, the target's
 table of current rows, while it does not match. A flow's mark, stored at the target, says up to which arrival it has
 copied. A backend stores the deltas of each gateway in order of arrival, but older ones of another gateway may be
-written later. Therefore each run reads the hour before its mark again. `lakehouse.backends` runs flows in Spark tasks.
+written later. Therefore each run reads the hour before its mark again. Old deltas may be in cold tiers: backends to
+which they were moved from the target. `lakehouse.backends` runs flows in Spark tasks.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class FlowStep(msgspec.Struct, frozen=True):
 
 
 class FilteredContents:
-    """`ContentTransform` of a flow: hides rows that do not match its filter."""
+    """Changes the contents of a flow's rows before they are written: hides rows that do not match its filter."""
 
     def __init__(self, row_filter: RowFilter, transform: ContentTransform = UNCHANGED) -> None:
         """Store the filter.
@@ -156,7 +157,7 @@ def run_flow(
         row_filter: the rows to copy.
         schemas: the target's destination tables.
         page: deltas read at once.
-        cold: cold tiers that may store older deltas of the target's rows.
+        cold: the cold tiers with older deltas of the target's rows.
         until: the last arrival to read; None for no bound.
 
     Yields:
@@ -215,7 +216,7 @@ def replay_flow(
         schemas: the target's destination tables.
         arrivals: the first and the last arrival, inclusive.
         page: deltas read at once.
-        cold: cold tiers that may store older deltas of the target's rows.
+        cold: the cold tiers with older deltas of the target's rows.
 
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.

@@ -54,6 +54,7 @@ _MAX_PRINTED = 20
 _MAX_FIELD_CHARS = 1 << 30
 """Characters of a CSV field, at most, instead of Python's low default; the gateway has its own limits."""
 _TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", "f", "0"})
+"""Texts in a CSV field of a boolean column, in lower case."""
 
 
 @push_app.command(

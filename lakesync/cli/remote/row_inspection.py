@@ -292,6 +292,7 @@ def _holders(
         metrics = remote.get("/admin/metrics/{gateway}", clients=clients)
         row_query = {"table": delta.table, "rowId": delta.row_id}
         explained = {
+            # `user_of`: an import writes under a client id of its own, for the client that it names
             client: remote.get("/admin/explain/{gateway}", clientId=client, **row_query)
             for client in dict.fromkeys([user_of(delta.client_id), *(each["clientId"] for each in metrics["clients"])])
         }

@@ -1,7 +1,7 @@
 """The jars that Spark needs: pinned by SHA-256, downloaded once into a cache that projects share, and verified.
 
-`lakesync up` calls `ensure_all` before it starts Spark, and `lakesync doctor` checks the cache. Without either,
-`python -m lakesync.cli.up.jars` downloads missing jars. The Python package `jgo` does the download.
+`lakesync up` calls `ensure_all` before it starts Spark, and `lakesync doctor` checks the cache. To fill it beforehand,
+`python -m lakesync.cli.up.jars` downloads what is missing of `JARS`. The Python package `jgo` does the downloads.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _sha256(path: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Download missing jars; with `--cached`, exit with 1 if a jar is missing.
+    """Download missing or damaged jars; with `--cached`, exit with 1 if there are any.
 
     Args:
         arguments: command line arguments; None: those of the process.

@@ -76,7 +76,8 @@ _POOLS = """\
 WAITING_TASKS = 12
 """Concurrent tasks of the embedded server beyond its cores.
 
-Polls and moves mostly wait for other systems. With this many extra tasks, hanging ones cannot block a flush.
+Polls, flows and migrations mostly wait for other systems. With this many extra tasks, hanging ones cannot block a
+flush.
 """
 _FIRST_HEAP_MIB = 64
 """Initial size of the heap."""
@@ -150,7 +151,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         os.pathsep.join([str(spark_home / "jars" / "*"), *map(str, jars)]),
         _MAIN_CLASS,
     ]
-    # An argument file keeps the catalogue's password out of the list of processes.
+    # an argument file keeps the catalogue's password out of the list of processes
     arguments = folder / "server.args"
     arguments.unlink(missing_ok=True)
     with os.fdopen(os.open(arguments, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

@@ -175,7 +175,8 @@ class Pusher:
         """Mark the edits that the gateway rejected as refused, and the others of the batch as waiting.
 
         If the gateway may have stored the push, the batch stays in doubt and is repeated. If the gateway rejects a push
-        without naming deltas, the next batches are halved until the rejected edit is alone.
+        without naming deltas, the next batches are halved until the rejected edit is alone. After the largest number of
+        overload errors in a row (`RetryPolicy.pushes`), the whole batch is refused.
 
         Args:
             response: why the newest push failed.
@@ -342,7 +343,8 @@ class Puller:
         """End the full pull and set the cursor to the checkpoint's; later changes are pulled next."""
         self.backoff.reset()
         self._state.clock.observe(end.highest_hlc)
-        changes = self._apply_and_advance(SyncResponse((), end.cursor), restart=not self._frames_applied)
+        is_empty = not self._frames_applied  # then no frame has begun the full pull
+        changes = self._apply_and_advance(SyncResponse((), end.cursor), restart=is_empty)
         self._had_page = self._checkpoint_tried = self.due = True
         return changes
 

@@ -76,8 +76,8 @@ def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) 
         store: the store with the known rows and the edits.
         deltas: the page's deltas.
         generation: the number of the latest full pull, or SOURCE_GENERATION for a page of a named source (a database
-            that the gateway serves beside its own rows). A row of an older generation is emptied first, because the
-            gateway's rows may have been replaced since then.
+            that the gateway serves beside its own rows). A row of an older generation, but not of SOURCE_GENERATION, is
+            emptied first, because the gateway's rows may have been replaced since then.
     """
     by_row: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:

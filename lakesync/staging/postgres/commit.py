@@ -98,7 +98,7 @@ class PostgresView(HeadView, SideQueries):
 
         Args:
             connection: an open connection; statements run in its current transaction.
-            head: the gateway's head, loaded in this transaction.
+            head: the gateway's head (its counters and configuration), loaded in this transaction.
         """
         self._connection = connection
         self._read_head = head
@@ -220,7 +220,7 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
         self._journal.announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """Return the stored rows among `keys`."""
+        """Return the stored rows among `keys`. In Postgres all of their deltas are merged."""
         return self.rows(keys)
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
@@ -239,7 +239,7 @@ class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements
         self._journal.put_client(record)
 
     def run_alone(self) -> None:
-        """Do nothing: rows and log are in one transaction, so no replay of the log is ever needed."""
+        """Do nothing: rows and log are in one transaction, so no replay is ever needed. See `RowCommit.run_alone`."""
 
     def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
         self._journal.put_schema(table, version, schema)

@@ -34,8 +34,8 @@ class AccessPeriod(msgspec.Struct, frozen=True, array_like=True):
     claims: Claims
     """The claims that the rules read."""
     first: Position | None = None
-    """The source's newest position when the period began; None if the source was empty. Versions of rows that were
-    replaced up to this position were not sent in the period."""
+    """The source's newest position when the period began; None if the source was empty. A version of a row that was
+    replaced up to this position was not sent in the period."""
     last: Position | None = None
     """The source's position up to which the client was sent rows in the period; None if it was sent none."""
 
@@ -130,8 +130,8 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     """Whether broadcasts (pages that the server sends over a WebSocket without a request) may be sent in this scope.
     They are not recorded for each client. Only the newest scope has it."""
     has_unstored_cursors: bool = False
-    """Whether pages were sent in this scope whose cursors the client does not store. A client at any cursor may have
-    their rows."""
+    """Whether pages were sent in this scope on a WebSocket whose cursors the client does not store. So a client that
+    sends an older cursor may have their rows all the same."""
     upserted_up_to: int = -1
     """The latest feed position at which an INSERT or UPDATE was sent in this scope; -1 if only `sent_up_to` is
     known."""
@@ -161,7 +161,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     """The complete cursor at which these pages began; -1 if the client had nothing then, or it is unknown what."""
     newest_at_start: int
     """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
-    no earlier page can have sent it at another one."""
+    no earlier one of these pages can have sent it at another position."""
     resync: bool
     """Whether these pages began with a client that may have any row, so that each is sent as DELETE and INSERT."""
     base_scope: int
@@ -191,7 +191,8 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     began_at: int
     """The newest arrival when the client was first sent something in the scope."""
     sent_up_to: int
-    """The latest feed position at which a row was sent that the client may have; with the empty key, any row."""
+    """The latest feed position at which a row was sent that the client may have; with the empty key, at which any row
+    or DELETE was sent."""
     ended_at: int = MAX_HLC
     """The newest arrival when the scope ended; `MAX_HLC` if that is unknown. The client was not shown rows that joined
     the bucket later."""
@@ -202,7 +203,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
     client_id: str
     epoch: int
-    """The store's epoch in which the record was written; `LOST` if it was erased or lost."""
+    """The epoch in which the record was written (a rebuild of the store begins a new one); `LOST` if the record was
+    erased or lost."""
     last_seen_ms: int
     """Server wall time of the client's last recorded request, in milliseconds since 1970."""
     scopes: tuple[Scope, ...] = ()

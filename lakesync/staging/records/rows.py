@@ -274,7 +274,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     """A change of one row's feed entry under one bucket key.
 
     `join`: the row came into the bucket. `stay`: it is in the bucket and changed. `leave`: it left the bucket. `own`:
-    the row concerns one client alone (key `@client`), because its delta lost a conflict, or it may not see the row.
+    the row concerns one client alone (bucket key `@client`): the client's delta lost a conflict, or the client may not
+    see the row.
     """
 
     bucket: str
@@ -310,15 +311,15 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def left(self) -> int:
         """When the row last left the bucket; 0 if it never left."""
-        # `since` is 0 in entries under a client's own key, which no row joins or leaves
+        # `since` is 0 in an entry of `own` moves: no row joins or leaves the key `@client`
         return self.left_before if self.inside or not self.since else self.changed
 
     def may_be_inside_at(self, arrival: int) -> bool:
         """Return whether the row may have been inside the bucket at an arrival.
 
         A row may stay in a bucket several times. The entry has the times of the last stay, the end of the stay before,
-        and the start of the first one. Between these two, the row may have left and joined any number of times, so the
-        result is true there.
+        and the start of the first one. From that start to that end, the row may have left and joined any number of
+        times, so the result is true there.
         """
         if self.since <= arrival:
             return self.inside or self.left > arrival

@@ -52,13 +52,14 @@ class Layer:
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
+        """By gateway: the newest version of each row."""
         self.count = 0
         """Number of rows."""
         self.newest: dict[tuple[str, str], int] = {}
         """The newest arrival of an entry's change, by gateway and bucket key."""
         self._pending_entries: dict[str, dict[RowKey, StoredRow]] = {}
-        """By gateway: the rows of `rows` whose entries are not yet changed in the file. A gateway is absent while that
-        holds for all of its rows, so that most layers need no second dictionary."""
+        """By gateway: the rows of `rows` whose entries are not yet changed in the file. A gateway is absent while these
+        are all of its rows, so that most layers need no second dictionary."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
         """By gateway: explicit moves that the file does not contain, those of one entry combined."""
 
@@ -151,7 +152,7 @@ class Layer:
     def take_moves(self, most: int) -> dict[str, list[RowChange]]:
         """Return changes of entries by explicit moves, by gateway; the caller writes them to the file.
 
-        The rows of these entries were taken before: a row's move under one of its keys belongs to the row's change.
+        Call `take_entries` for the layer's rows first: it takes the moves under the rows' own keys too.
 
         Args:
             most: the most changes to return.
@@ -160,16 +161,16 @@ class Layer:
             Changes that were not returned before; none if there are no more.
         """
         found: dict[str, list[RowChange]] = {}
-        left = most
+        remaining = most
         for gateway, sums in self._moves.items():
-            while sums and left:
+            while sums and remaining:
                 bucket, changes = next(reversed(sums.items()))  # from the end, because it is deleted there
-                taken = [(key, bucket, changes.pop(key)) for key in list(islice(changes, left))]
+                taken = [(key, bucket, changes.pop(key)) for key in list(islice(changes, remaining))]
                 if not changes:
                     del sums[bucket]
                 if taken:
                     found.setdefault(gateway, []).extend(taken)
-                    left -= len(taken)
+                    remaining -= len(taken)
         return found
 
     def take_all_entries(self) -> dict[str, list[RowChange]]:

@@ -4,10 +4,10 @@ The views and commits of the store (`sqlite.commit`) read and write through `Sta
 under one bucket key of the sync rules: when it joined the bucket, left it, and last changed in it.
 
 Commits write to a *layer* in memory. Reads of rows search the layers and then the file. Reads of entries need SQL, so
-they first write the layers' entries to the file's open transaction. `freeze` and `write_part` write rows and entries in
-parts, so that no push waits for long; `commit` ends the transaction. The file then contains the rows of one position in
-the log. Its entries may be those of a later position: a replay of the log from there changes them in the same way
-again.
+they first write the layers' entries to the file's open transaction. `freeze` and `write_part` of the base class write
+rows and entries in parts, so that no push waits for long; `commit` ends the transaction. The file then contains the
+rows of one position in the log. Its entries may be those of a later position: a replay of the log from the rows'
+position changes them in the same way again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class State(LayeredFile):
         return found | self._rows.get(gateway, missing)
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
-        """Store rows and changes of feed entries in the current job's layer.
+        """Store rows and changes of feed entries in the layer of the current job (the function that makes the commit).
 
         Args:
             gateway: the gateway's id.
@@ -91,7 +91,7 @@ class State(LayeredFile):
     def read_range(
         self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
     ) -> FeedRange | None:
-        """Return a range of the feed like `View.read_range`; None if one of its rows is in memory only."""
+        """Return a range of the feed like `View.read_range`; None also if one of its rows is in memory only."""
         self._write_all_entries()
         # the file identifies bucket keys by numbers; one without a number has no entries
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]

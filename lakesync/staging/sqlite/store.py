@@ -335,5 +335,8 @@ class SqliteStore(ErasingStore, CutPointStore):
         return self._open.owner.submit(lambda _: run(), writes=True).result()
 
     def _read(self, run: Callable[[], T]) -> T:
-        """Run a function in the owner thread, between transactions, and wait for it."""
+        """Run a function in the owner thread, outside of a transaction of `log.db`, and wait for it.
+
+        It may write too, in transactions of its own.
+        """
         return self._open.owner.submit(lambda _: run(), writes=False).result()

@@ -147,9 +147,9 @@ class NoticeSource(Protocol):
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` when commits of a gateway have become visible, whichever process made them.
 
-        A notice never comes before `read` shows the commit. Notices may be combined, and may name more bucket keys than
-        changed. After a lost connection, every gateway gets a notice. The listener is called in a thread of the store:
-        it must return quickly, and must not wait for the store.
+        A notice never comes before the store's `read` shows the commit. Notices may be combined, and may name more
+        bucket keys than changed. After a lost connection, every gateway gets a notice. The listener is called in a
+        thread of the store: it must return quickly, and must not wait for the store.
 
         Returns:
             A function that removes the listener; a call that has begun may still end afterwards.

@@ -11,6 +11,7 @@ step declares the part that it uses.
 - An *arrival* is the gateway's own timestamp of a commit. A *checkpoint* is a snapshot of all rows at one arrival, from
   which new clients start.
 - A *shard* is a store with some of a gateway's tables; without sharding there is one, `main`.
+- An *epoch* is one copy of a gateway in a store; a rebuild of the store from the lake begins a new one.
 """
 
 from __future__ import annotations
@@ -139,10 +140,7 @@ class CheckpointStore(GatewayStore, Protocol):
         """
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None before its first one.
-
-        A rebuild of the store from the lake begins a new epoch.
-        """
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
 
 
 class PipelineMarks(Protocol):

@@ -3,8 +3,8 @@
 The vendors are Auth0 (access tokens of an API), Clerk (session tokens), Supabase Auth, Keycloak (access tokens of a
 realm) and Firebase Authentication (ID tokens). The claims of Clerk, Supabase and Firebase were compared with the
 vendors' documentation; nothing was compared with a real account. Tests of logins run a provider with `serve_oidc`.
-`vendors` has what differs between the vendors. Other words: JWKS (the set of public keys with which tokens are
-verified), `kid` (the id of a key in it).
+`vendors` has what differs between the vendors. A provider publishes a key set (JWKS): the public keys with which tokens
+are verified, each with an id (`kid`).
 """
 
 from __future__ import annotations

@@ -260,6 +260,7 @@ def _keycloak_token(provider: Provider, _: Request, form: Mapping[str, str]) -> 
 # -- Firebase ------------------------------------------------------------------------------------------------------
 
 FIREBASE_PROJECT = "shop-4711"
+"""The project's id, which is the audience of its tokens and the end of their issuer."""
 _IDENTITY = "/identitytoolkit.googleapis.com/v1/accounts:signInWithPassword"
 _SECURE_TOKEN = "/securetoken.googleapis.com/v1/token"  # noqa: S105 a path
 

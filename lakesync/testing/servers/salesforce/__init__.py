@@ -312,7 +312,7 @@ class SalesforceApi(SalesforceService):
 
     def respond(self, request: Request) -> Response:
         """Respond to a request: with a planned failure, an error of session or limit, or a route's response."""
-        if self.failures and (failure := self.failures.popleft()).status:
+        if self.failures and (failure := self.failures.popleft()).status:  # status 0: this request does not fail
             return failure
         if request.path == "/services/oauth2/token" and request.method == "POST":
             return self._sign_in(request)
