@@ -9,13 +9,13 @@ that wrote it, and that client's id.
 `trace` finds a delta's push, flush batch, Iceberg snapshot, and the tables that contain it. A delta is in staging's log
 until a flush has written it to the lake's table `deltas`. Its push is named by gateway, shard (the staging store for
 some of its tables), epoch (the time at which the store's copy of the gateway was created) and seq (the push's number in
-the log). Its arrival is the time at which the gateway accepted it, as an HLC; tables and checkpoints say up to which
-arrival they contain everything.
+the log). Its arrival is the time at which the gateway accepted it, as an HLC; state tables (with the current rows) and
+checkpoints (files of all rows, for new clients) say up to which arrival they contain everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -231,7 +231,7 @@ def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: boo
         delta: the DELETE.
         tombstone: the row's newest DELETE before it; None if there was none.
         changed: whether it has changed the row's state.
-        hides: whether the row was visible before it, and is not any more.
+        hides: whether the row was visible before it, and is hidden after it.
     """
     if not changed and tombstone is not None:
         is_same = tombstone.delta_id == delta.delta_id
@@ -321,22 +321,27 @@ def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDe
 
     Raises:
         NotFoundError: no delta has such an id.
-        ValidationError: several deltas match, or the prefix is too short.
+        ValidationError: several deltas of the log match, or without one there, of the lake; or the prefix is too short.
         LakeUnavailableError: the delta is not in the log, and there is no catalogue.
         StagingUnavailableError: unflushed deltas cannot be read.
     """
     if len(delta_id) < _MIN_PREFIX:
         raise ValidationError(f"delta id {delta_id!r} is too short; give at least {_MIN_PREFIX} characters")
+    matching: dict[tuple[str, str], TracedDelta] = {}
     for found in unflushed_deltas(config):
         log, delta = found.range, found.delta
         if delta.delta_id.startswith(delta_id) and gateway in (None, log.gateway):
-            return TracedDelta(
+            traced = TracedDelta(
                 *(delta.delta_id, log.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
                 *(len(delta.columns), found.arrival, log.shard, log.epoch, found.seq, found.ordinal),
                 batch_id=None,
                 snapshot=None,
                 state=None,
             )
+            matching.setdefault((log.gateway, delta.delta_id), traced)
+    if matching:
+        _check_one(matching, delta_id)
+        return next(iter(matching.values()))
     with LakeReader(config) as lake:
         if (deltas := _deltas(lake)) is None:
             raise NotFoundError(f"no delta {delta_id!r} is in staging's log, and the lake is empty; check the id")
@@ -374,12 +379,19 @@ def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str
         raise NotFoundError(
             f"no delta {delta_id!r} is in staging's log or in the lake; its push may have been rejected"
         )
-    if len({(row["gateway"], row["delta_id"]) for row in rows}) > 1:
-        first_ids = ", ".join(sorted({row["delta_id"] for row in rows})[:5])
-        raise ValidationError(
-            f"{len(rows)} deltas start with {delta_id!r}: {first_ids}, …; give more characters of the id"
-        )
+    _check_one({(row["gateway"], row["delta_id"]) for row in rows}, delta_id)
     return rows[0]
+
+
+def _check_one(matching: Collection[tuple[str, str]], delta_id: str) -> None:
+    """Raise ValidationError if several deltas, as (gateway, delta id), begin with a text."""
+    if len(matching) > 1:
+        first_ids = ", ".join(sorted({each for _, each in matching})[:5])
+        gateways = ", ".join(sorted({each for each, _ in matching})[:5])
+        raise ValidationError(
+            f"{len(matching)} deltas of {gateways} start with {delta_id!r}: {first_ids}, …; give more of the id or the "
+            "gateway"
+        )
 
 
 def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta:

@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 from lakesync import config
 from lakesync.analysis.provenance import trace
 from lakesync.cli.app import app
+from lakesync.engine import Engine
 from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError
+from lakesync.model.types import SyncPush
+from lakesync.staging import open_staging
+from lakesync.testing import ManualClock
+from tests.conformance.book import make_delta
 
 DELTAS = pa.schema(
     [
@@ -84,11 +89,24 @@ def test_an_ambiguous_or_short_id_is_rejected(lake):
     place, _ = lake
     with pytest.raises(ValidationError, match="8 characters"):
         trace(place, "aaaa")
-    with pytest.raises(ValidationError, match="2 deltas start with"):
+    with pytest.raises(ValidationError, match=r"2 deltas of .* start with"):
         trace(place, "aaaa0000")
     for gateway, delta_id in ((None, "cccc0000"), ("other", "bbbb0000")):
         with pytest.raises(NotFoundError, match="no delta"):
             trace(place, delta_id, gateway)
+
+
+def test_an_ambiguous_id_in_the_log_is_rejected(tmp_path):
+    place, clock = config.load({"data_dir": tmp_path}), ManualClock()
+    engine = Engine(open_staging(place.staging.url, None, clock), clock)
+    engine.open()
+    delta = make_delta("ann", clock.now_ms << 16, "r1", x=1)
+    for gateway in ("shop", "depot", "depot"):
+        engine.gateway(gateway).handle_push(SyncPush("ann", (delta,)))
+    engine.close()
+    with pytest.raises(ValidationError, match=r"2 deltas of .* start with"):
+        trace(place, delta.delta_id)
+    assert trace(place, delta.delta_id, "depot").gateway == "depot"
 
 
 def test_no_catalogue_file_is_created_by_a_read(tmp_path):
