@@ -48,7 +48,9 @@ class CheckpointEnd(NamedTuple):
     cursor: int
     """The cursor of the pull that follows it (header `X-Checkpoint-Hlc`)."""
     highest_hlc: int = 0
-    """The highest hlc (hybrid logical clock) of the checkpoint's deltas, if the driver stored them itself; else 0."""
+    """The highest hlc (hybrid logical clock) of the checkpoint's deltas, if the driver stored them itself; else 0.
+
+    The core's clock continues above it."""
 
 
 class Broadcast(NamedTuple):
@@ -99,7 +101,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     """Seconds, at most. If the gateway asks for a longer delay (`Retry-After`), the client waits that long."""
     pushes: int | None = None
     """After this many consecutive RATE_LIMITED or BACKPRESSURE_ERROR responses, the edits of a push are marked as
-    refused; None: never. Other failures do not count, because the gateway may have stored the push."""
+    refused, and are not sent until the app retries them; None: never. Other failures do not count, because the gateway
+    may have stored the push."""
     actions: int = 5
     """After how many failed attempts an action is marked as failed."""
 

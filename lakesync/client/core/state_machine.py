@@ -64,7 +64,7 @@ class ClientCore:
         monotonic: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Continue from the store's position.
+        """Continue from the store's position: the cursor, the clock, and the counters of edits and full pulls.
 
         Args:
             store: the durable state.
@@ -279,7 +279,7 @@ class ClientCore:
             if not candidate.backoff.delay():
                 request = candidate.request()
                 if isinstance(request, SyncPush):
-                    self._puller.note_push(self._pusher.batch_rows())
+                    self._puller.note_push(self._pusher.batch_rows())  # a broadcast of them may be older
                 self._pending = request
                 return request
         return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))

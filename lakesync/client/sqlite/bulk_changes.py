@@ -157,8 +157,9 @@ def plan_rows(
 ) -> PagePlan:
     """Plan a page row by row.
 
-    A DELETE is not compared with stored stamps (see `core.rows.apply_page_delta`): it may be older than the row that
-    the client may no longer see. It never is from an older page, as `Puller` applies pages and broadcasts in order.
+    A DELETE is not compared with stored stamps (see `core.rows.apply_page_delta`). The gateway also sends one for a row
+    that the client may no longer see, with a stamp that may be below the row's. It is never from an older page, because
+    `Puller` applies pages and broadcasts in order.
 
     Args:
         rows: the page's deltas of one table.

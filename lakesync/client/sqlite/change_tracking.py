@@ -1,10 +1,11 @@
 """Change tracking: triggers in the app's file that journal every write to a synced table.
 
-`SqliteClientStore` creates the triggers, and `Replica` reads the journal, whose rows become edits. For each row written
-since the journal was last read, the triggers keep the row before its first write (`_lakesync_before_TABLE`; its column
-`there` says whether the row existed) and its current values (`_lakesync_after_TABLE`; `here` says whether the row
-exists, `at` when it was last written). In both, `c_NAME` has the value of the column NAME. Triggers are plain SQL: they
-run on each connection of every program that opens the file, and commit or roll back with the app's own transaction.
+`SqliteClientStore` creates the triggers, and `Replica` reads the journal, whose rows become edits (changes to push).
+For each row written since the journal was last read, the triggers keep the row before its first write
+(`_lakesync_before_TABLE`; its column `there` says whether the row existed) and its current values
+(`_lakesync_after_TABLE`; `here` says whether the row exists, `at` when it was last written). In both, `c_NAME` has the
+value of the column NAME. Triggers are plain SQL: they run on each connection of every program that opens the file, and
+commit or roll back with the app's own transaction.
 
 Only the journal says what the app changed. A row that is missing from the table was not necessarily deleted: the table
 may have been dropped, recreated or renamed.
@@ -46,8 +47,8 @@ _QUIET = "CREATE TABLE IF NOT EXISTS _lakesync_quiet (one INTEGER PRIMARY KEY)"
 _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
     tbl TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, schema BLOB NOT NULL,
     changes INTEGER NOT NULL DEFAULT 0, triggers TEXT, remade INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"""
-"""`changes` counts writes, for watches. `triggers` is the digest of the triggers as they were created. `remade` is set
-when the table was recreated, until the core has asked for its rows again."""
+"""`changes` counts writes, for watches (queries that run again after a change). `triggers` is the digest of the
+triggers as they were created. `remade` is set when the table was recreated, until the client has requested its rows."""
 _ADDED_COLUMNS = {"triggers": "TEXT", "remade": "INTEGER NOT NULL DEFAULT 0"}
 """Columns of `_lakesync_tables` that files of earlier versions lack."""
 
@@ -59,11 +60,11 @@ _TRIGGERS: dict[str, tuple[str, Operation | None]] = {
     "updated": ("AFTER UPDATE", "UPDATE"),
     "deleted": ("AFTER DELETE", "DELETE"),
 }
-"""When each trigger fires, and the operation during which LakeSync may drop it.
+"""When each trigger fires, and the operation during which LakeSync may drop it; None: never.
 
 `insert` journals a row that INSERT OR REPLACE is about to replace, `inserted` the new row. A change of a row id counts
-as a delete and an insert: `move` journals what is at the new id before, `moved` that the old id is gone. `updated` and
-`deleted` journal the row before and after."""
+as a delete and an insert: `move` journals what is at the new id before, `moved` that the old id is gone, and `updated`,
+which fires too, the rest. `updated` and `deleted` journal the row before and after."""
 _ANCHOR = "move"
 """The trigger whose row in `sqlite_master` shows which table all of them are on; never dropped alone."""
 _EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}
@@ -159,7 +160,8 @@ class ChangeTracking:
     def without_triggers(self, writes: Iterable[tuple[Operation, Mapping[str, int]]]) -> Iterator[None]:
         """Drop triggers that many writes would fire, and create them again afterwards.
 
-        Use it within a transaction only, so that no other connection sees a table without triggers.
+        Use it within a transaction only, so that no other connection sees a table without triggers. The rollback after
+        an error restores them.
 
         Args:
             writes: for each operation, the number of rows that it writes by table.
@@ -184,7 +186,7 @@ class ChangeTracking:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Write to the app's tables without journalling. Use it within a transaction only."""
+        """Write to the app's tables without journalling, within a transaction only; its rollback ends the pause too."""
         self._db.execute("INSERT INTO _lakesync_quiet VALUES (1)")
         yield
         self._db.execute("DELETE FROM _lakesync_quiet")
@@ -222,7 +224,7 @@ class ChangeTracking:
             for row_id, at, existed, exists, *cells in self._journal_rows(table, list(types), limit):
                 before = _row(types, cells[: len(types)]) if existed else None
                 after = _row(types, cells[len(types) :]) if exists else None
-                if before is None and after is not None:
+                if before is None and after is not None:  # an INSERT has no null columns
                     after = {name: value for name, value in after.items() if value is not None}
                 result.append(LocalChange(table, row_id, before, after, at))
         result.sort(key=lambda change: change.at or 0)
@@ -386,8 +388,9 @@ def _row(types: Mapping[str, ColumnType], cells: list[SqlValue]) -> dict[str, ob
 def _trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
     """Return the statements that create a table's triggers, by trigger name.
 
-    The conflict clause of the statement that fires a trigger overrides those inside the trigger, but not ON CONFLICT.
-    The row after a write is read from the table, not from NEW, because a trigger of the app may have changed it.
+    In SQLite the `OR REPLACE` of the app's statement overrides an `OR IGNORE` inside its triggers. So these use ON
+    CONFLICT, which it does not override. The row after a write is read from the table, not from NEW, because a trigger
+    of the app may have changed it.
 
     Args:
         schema: the table's schema.

@@ -91,7 +91,7 @@ class SqliteClientStore:
         A table stays synchronised, even if `schemas` no longer names it, until it is dropped.
 
         A commit joins a transaction that is open on the connection, so that edits are rolled back together with the
-        app's changes. If responses of the gateway are rolled back with it, create a new core over the store.
+        app's changes. If that rollback undoes responses of the gateway, create a new core over the store.
 
         Args:
             connection: a connection to the app's database in autocommit mode.
@@ -308,7 +308,7 @@ class SqliteClientStore:
         return Position() if row is None else _decode_position(row[0])
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
-        """See `ClientStore.known`.
+        """Return rows as the gateway has them. See `ClientStore.known`.
 
         Raises:
             IntegrityError: a settled row is missing from the app's table: the client must resync.
@@ -316,7 +316,7 @@ class SqliteClientStore:
         return self._rows.known(keys)
 
     def older_than(self, generation: int) -> list[RowKey]:
-        """See `ClientStore.older_than`."""
+        """Return the rows of older generations. See `ClientStore.older_than`."""
         return self._rows.older_than(generation)
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
@@ -375,7 +375,7 @@ class SqliteClientStore:
         return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
 
     def copy_from(self, staging_tables: Mapping[str, str], generation: int) -> set[str]:
-        """Copy complete rows from staging tables, except rows that have edits.
+        """Copy complete rows from staging tables, into which a checkpoint was loaded, except rows that have edits.
 
         Args:
             staging_tables: the quoted name of each synced table's staging table, with the name of its database. It has

@@ -235,7 +235,7 @@ def write_rows(
         group: the rows.
         columns: the values of each column of the group, as SQLite binds them.
         records: the rows' records.
-        generation: the rows' generation: the number of the latest full pull.
+        generation: the rows' generation: the number of the latest pull of all rows.
         types: the column types of all tables.
         replace: whether the rows exist and all their values are replaced; otherwise they are new.
     """

@@ -154,7 +154,7 @@ class RowStorage:
             row_ids: the rows' ids.
         """
         statement = (
-            "SELECT requested.key, generation, stamps FROM json_each(?) AS requested "
+            "SELECT requested.key, generation, stamps FROM json_each(?) AS requested "  # key: the index in the list
             f"CROSS JOIN {known_table(table)} ON row_id = requested.value"
         )
         generations: list[int | None] = [None] * len(row_ids)
@@ -164,7 +164,7 @@ class RowStorage:
         return StoredRecords(generations, records)
 
     def older_than(self, generation: int) -> list[RowKey]:
-        """See `ClientStore.older_than`."""
+        """Return the rows of older generations, except those of named sources. See `ClientStore.older_than`."""
         sources = [
             "tbl, row_id FROM _lakesync_known",
             *(f"'{name}', row_id FROM {known_table(name)}" for name in self._types),
@@ -298,7 +298,7 @@ class RowStorage:
 
 
 def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:
-    """Return the merged state of a settled row from its record and its values in the app's table."""
+    """Return the state of a settled row, from its record and its values in the app's table. It has no delta ids."""
     live = [
         LiveDelta(hlc, client_id, "", {column: values[column] for column in columns}, len(columns))
         for hlc, client_id, columns in stamps.parts

@@ -122,6 +122,7 @@ INVALID_VALUES: dict[ColumnType, tuple[str, str]] = {
 UTF8_ERROR_MARK = "UTF-8"
 """Part of the message of the OperationalError that sqlite3 raises when it reads text that is not valid UTF-8."""
 JsonValue = bytes | memoryview | msgspec.Raw
+"""JSON text."""
 TableTypes = Mapping[str, Mapping[str, ColumnType]]
 """Table → column → the column's type."""
 
@@ -153,7 +154,7 @@ _column_of, _value_of = attrgetter("column"), attrgetter("value")
 def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
     """Return a JSON value in the form in which a column stores it.
 
-    A value of another type than the column is stored as well as SQLite can: the client keeps the exact value elsewhere.
+    A value of another type than the column is stored as well as SQLite can: the row's record has the exact value.
 
     Args:
         kind: the column's type.

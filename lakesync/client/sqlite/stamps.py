@@ -136,7 +136,7 @@ class StampCodec:
         parts = [(stamp[:2], stamp[2]) for stamp in stamps.parts]
         inserted = _NOT_INSERTED
         if stamps.inserted is not None:
-            if all(stamp != stamps.inserted for stamp, _ in parts):
+            if all(stamp != stamps.inserted for stamp, _ in parts):  # all columns of the INSERT were overwritten
                 parts = sorted([*parts, (stamps.inserted, ())], key=lambda part: part[0])
             inserted = [stamp for stamp, _ in parts].index(stamps.inserted)
         if stamps.tombstone is not None or not 0 < len(parts) <= 2:

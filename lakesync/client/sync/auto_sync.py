@@ -4,7 +4,7 @@
 the gateway sends changes on it as broadcasts, and pulls are sent on it too. Pushes are HTTP requests in any case.
 
 The session runs the steps of a synchronisation; the replica is the app's database with the client's state, whose core
-decides which request is next.
+decides which request is next. The core has caught up when its newest page was the gateway's last one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AutoSync:
             while self._thread.is_alive():
                 if closing:
                     self._session.cancel()
-                if not self._session.is_foreground:
+                if not self._session.is_foreground:  # the request in progress is this thread's, not the app's
                     self._session.cancel_request()
                 self._thread.join(CLOSE_TIMEOUT)
             self._thread = None
@@ -155,7 +155,7 @@ class AutoSync:
         session, result = self._session, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._interval)
-            session.discard_pending_request()
+            session.discard_pending_request()  # its sender was interrupted, for example by `stop`
             waits = [session.send_all(result, self._stopping.is_set)]
             if not self._stopping.is_set():
                 waits.append(session.send_actions(result))

@@ -54,7 +54,7 @@ Pull = Callable[[SyncPull], SyncResponse]
 
 
 class CycleResult(msgspec.Struct):
-    """What the requests of one synchronisation have changed so far."""
+    """What the requests of one synchronisation (a cycle) have changed so far."""
 
     pushed: int = 0
     """Number of edits that the gateway accepted."""
@@ -70,8 +70,8 @@ class CycleResult(msgspec.Struct):
     """Whether a request was sent, or the gateway sent something."""
     found_new_column: bool = False
     """Whether a row had a column that its table here lacks."""
-    caught_up: bool = False
-    """Whether the response to a pull or a broadcast arrived, so that the client has newer rows."""
+    received_page: bool = False
+    """Whether the response to a pull or a broadcast arrived."""
     failed_push: bool = False
     """Whether `error` is that of a push."""
 
@@ -85,7 +85,7 @@ class CycleResult(msgspec.Struct):
         """
         self.had_contact = True
         if response is None or isinstance(response, SyncResponse):
-            self.caught_up = True
+            self.received_page = True
         if isinstance(request, SyncPush) and isinstance(response, PushResult):
             self.pushed += len(request.deltas)
         else:

@@ -48,7 +48,8 @@ class SyncThread(threading.Thread):
 class Replica:
     """A client's database and core. Thread-safe: one thread at a time runs a step.
 
-    `tracking` is the change tracking: triggers write every row that the app changes into a journal in the file.
+    `store.tracking` is the change tracking: triggers write every row that the app changes into a journal in the file. A
+    recreated table is one that the app dropped and created again, by which it lost its triggers.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Replica:
         queue: SyncQueue | None = None,
         wall: Callable[[], int] | None = None,
     ) -> None:
-        """Open the database and continue from its position.
+        """Open the database and continue from its position: the cursor, and what else was stored of the progress.
 
         Args:
             path: the app's database file.

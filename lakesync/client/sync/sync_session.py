@@ -76,7 +76,7 @@ class SyncSession:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other threads and other clients of the file from synchronising.
+        """Keep other threads and other clients of the file from synchronising. Calls may be nested.
 
         Raises:
             DbError: another client of the file is synchronising.
@@ -134,8 +134,8 @@ class SyncSession:
     def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
         """Send requests until the core has none.
 
-        The next page of a pull may be fetched in advance. That is stopped at the end, and cancelled if the core did not
-        reach its end.
+        Pages are fetched in advance. A fetch in progress is awaited at the end if the core has no more requests,
+        otherwise cancelled.
 
         Args:
             result: the outcomes are added to it.
@@ -213,7 +213,7 @@ class SyncSession:
             self.report_failure(result.error)
             return report
         self.had_contact, self.last_error = True, None
-        if self.replica.core.caught_up and (result.caught_up or self.replica.core.mode == "pushOnly"):
+        if self.replica.core.caught_up and (result.received_page or self.replica.core.mode == "pushOnly"):
             self.last_sync = time.time()
         self._listeners.emit("onSyncComplete", report)
         return report

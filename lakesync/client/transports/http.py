@@ -334,7 +334,8 @@ class HttpTransport:
         date = response.headers.get("Date")
         if date is not None:
             try:
-                # The header has whole seconds, and a server may cache it for a second. Adding 0.0 makes -0.0 positive.
+                # The header has whole seconds, and a server may cache it for a second: it is a second old on average.
+                # Adding 0.0 makes -0.0 positive.
                 self._clock_offset = round(local_time - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
             except ValueError:
                 self._clock_offset = None

@@ -159,7 +159,7 @@ class WebSocketSubscription:
             raise _close_error(error) from error
 
     def receive(self, timeout: float | None) -> Message | None:
-        """Wait for a message. See `Subscription.receive`."""
+        """Wait for a message; return None after the timeout or a `wake`. See `Subscription.receive`."""
         try:
             received = self._received.get(timeout=None if timeout is None else max(0.0, timeout))
         except queue.Empty:
