@@ -1,8 +1,8 @@
 """The gateway server's process, `python -m gateway`: it serves one staging store until a signal stops it.
 
-A gateway is one app's stream of changes, and one server serves many. The staging store is the SQLite file or Postgres
-database with the logs and settings of all of them. `lakesync up` and a service manager start the process. It logs one
-JSON object per line to stderr, also for uvicorn and other libraries.
+A gateway is one app's stream of changes, and one server serves many. The staging store is the folder of SQLite files,
+or the Postgres database, with the logs and settings of all of them. `lakesync up` and a service manager start the
+process. It logs one JSON object per line to stderr, also for uvicorn and other libraries.
 """
 
 from __future__ import annotations

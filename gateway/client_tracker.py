@@ -322,7 +322,7 @@ class ClientTracker:
         if client is None or client.since is None:
             return TrackedCursor()
         return TrackedCursor(
-            client.since if client.repeats else client.cursor,
+            client.since if client.repeats else client.cursor,  # a repeat shows that it did not store what it was sent
             client.since,
             knows_resync=client.knows_resync,
             keeps_cursor=client.repeats > 0,

@@ -67,6 +67,7 @@ class RequestRecord:
     route: str = "unmatched"
     """Path template of the route, without the `/v1` prefix."""
     gateway: str | None = None
+    """The gateway's id; None before the caller is known, as for `client`."""
     client: str | None = None
     deltas: int | None = None
     """Number of pushed or pulled deltas; None for other requests."""
@@ -75,6 +76,7 @@ class RequestRecord:
     status: int = 0
     """HTTP status of the response; 0 before it is sent."""
     bytes_in: int = 0
+    """Bytes of the request's body; `bytes_out`: of the response's."""
     bytes_out: int = 0
     content_policy: bytes = b"default-src 'none'; frame-ancestors 'none'"
     """Value of the response's Content-Security-Policy header."""

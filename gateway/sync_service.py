@@ -27,8 +27,8 @@ T = TypeVar("T")
 class _Completions:
     """Completed futures whose waiting tasks, in one event loop, do not know of it yet.
 
-    The store's thread completes all pushes of a group one after another. Each wake-up of the event loop costs system
-    calls and a change of threads, so the loop is woken up once for all futures that complete until it runs.
+    The store's thread completes all pushes of a transaction one after another. Each wake-up of the event loop costs
+    system calls and a change of threads, so the loop is woken up once for all futures that complete until it runs.
     """
 
     def __init__(self) -> None:
@@ -104,8 +104,8 @@ async def serve_push(
 
     The push may be decoded in the store's thread, which is faster; see `SyncGateway.submit_received`.
 
-    If the request times out before the commit has begun, the push is cancelled. Otherwise it could be committed after
-    the client had repeated it, and the repeat had been rejected.
+    If the request times out before the commit has begun, the push is cancelled. Otherwise a client could repeat it, be
+    told that the repeat is rejected, and the first one would still be committed.
 
     Args:
         services: the server's shared objects.

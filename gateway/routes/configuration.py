@@ -49,7 +49,7 @@ class RegisteredSchemas(ApiModel):
 
 
 class ColumnBody(Column, frozen=True):
-    """A column; `references` may be an object too, as the reference's clients send it."""
+    """A column; `references` may be an object too, as the TypeScript client sends it."""
 
     references: str | Reference | None = None  # type: ignore[assignment]  # `parse_schema` converts it to text
 
@@ -164,8 +164,9 @@ class SettingsBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     """Settings of a gateway."""
 
     write_scope: WriteScope
-    """Rows that a client may write where there are rules. `visible`: rows that they show it, and new ones; `rules`: the
-    same, also as the push leaves them; `any`: every row, which lets a client read every row."""
+    """Rows that a client may push to, if there are sync rules. `visible`: rows that the rules show to the client, and
+    new rows. `rules`: the same, and the rules must also show the row after the push. `any`: every row; a client can
+    then make any row visible to itself and read it."""
 
 
 class SavedSettings(ApiModel):

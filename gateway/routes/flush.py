@@ -1,8 +1,8 @@
 """The routes of flushes, for admins: request a flush, and list, retry or drop dead letters.
 
-A flush moves the deltas in the staging log to the table `deltas` of the lake, or to the server's own target. There, a
-job after the flush updates the destination tables, which have the current rows; a dead letter is a job that failed all
-its attempts. In the lake, the pipeline merges the deltas into state tables, which have the current rows too.
+A flush moves the deltas in the staging log to the table `deltas` of the lake, or to the server's own target. At such a
+target, a job after the flush updates the destination tables, which have the current rows; a dead letter is a job that
+failed all its attempts. In the lake, the pipeline merges the deltas into state tables, which have the current rows too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def flush(
     await run_in_threadpool(caller.gateway.request_flush)
     if not seconds:
         return FlushRequested(requested=True)
-    marks = await run_in_threadpool(services.engine.store.marks)
+    marks = await run_in_threadpool(services.engine.store.marks)  # a pipeline stores its report among them
     return await _wait_for_flush(caller, wanted, seconds, by_pipeline=report_in(marks) is not None)
 
 
@@ -88,7 +88,7 @@ async def _wait_for_flush(
 
     Args:
         caller: the authenticated caller, whose gateway is flushed.
-        wanted: shard → its backlog at the time of the request.
+        wanted: shard (a staging store with some of the tables) → its backlog at the time of the request.
         seconds: seconds to wait, at most.
         by_pipeline: whether a pipeline merges the flushed deltas into state tables.
     """
@@ -130,10 +130,13 @@ class DeadLetter(ApiModel):
     table: str
     batch_id: str
     arrival_hlc: Hlc
+    """The newest arrival (the gateway's timestamp of a push) in the flush."""
     delta_count: int
     row_ids: tuple[str, ...]
+    """The rows to update."""
     attempts: int
     failure: str | None
+    """The error of the last attempt."""
 
 
 class DeadLetterList(ApiModel):

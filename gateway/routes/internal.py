@@ -1,8 +1,8 @@
 """The internal routes, for processes on the same machine with the service token: the pipeline and its connectors.
 
 Only the gateway's process may open a staging store on SQLite, so the pipeline calls the store's methods through it
-(`lakesync.staging.remote`). It also pushes through it: polled rows as a connector, and the deltas of a flow (a copy
-from a backend) in the name of the clients that wrote them.
+(`lakesync.staging.remote`). The pipeline also pushes to the gateway: polled rows as a connector, and the deltas of a
+flow (a copy from a backend) in the name of the clients that wrote them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
 
     def receive() -> ReceivedPush:
         push = decode()
-        return ReceivedPush(push, {"sub": push.client_id}, trusted=True)  # no token is behind these claims
+        return ReceivedPush(push, {"sub": push.client_id}, trusted=True)  # no token, so no write scope
 
     result = await result_of(found.submit_received(receive))
     return push_response(request, result)
