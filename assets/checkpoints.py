@@ -2,7 +2,7 @@
 
 An arrival is the gateway's timestamp of a push. `checkpoint_snapshots` is the last step of a flush: it tags the state
 tables' Iceberg snapshots and writes the rows as frames (protobuf messages), from which new clients start. `checkpoint`
-reports the same with a partition for each gateway. The code location (`lakesync_dagster.definitions`) calls this
+shows these frames with a partition for each gateway. The code location (`lakesync_dagster.definitions`) calls this
 module.
 """
 
@@ -97,6 +97,7 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
                 lake.checkpoints_uri,
                 on_failed=failed.setdefault,
             )
+            # a transient error fails the step, which Dagster then retries
             if failed and (not made or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("checkpoints failed", list(failed.values()))
             for gateway, error in failed.items():  # the run goes on, and `raise_set_aside` fails it at its end
@@ -215,8 +216,8 @@ def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
 def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
     """Return up to when the checkpoints have all deltas, as metadata.
 
-    A checkpoint that did not need to change has all deltas up to the run's cut point, although its own arrival is
-    earlier.
+    A run merges the tables up to its cut point, an arrival. A checkpoint that did not need to change has all deltas up
+    to there, although its own arrival is earlier.
     """
     points = run_state.cut_points()
     arrivals = (

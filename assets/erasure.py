@@ -122,7 +122,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     tables = [table_step(schema.table, namespace) for schema, namespace in snapshot.states]
     connectors, landing_snapshots = connector_steps(snapshot)
     tiers, flows, migrations = tier_steps(config), flow_steps(config), migration_steps(config)
-    hot, cold = destination_steps(config)
+    single, tiered = destination_steps(config)
     report = report_step(config)
 
     @dg.graph(name=ERASE)
@@ -130,8 +130,8 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         redacted = history()  # the results only order the steps: each runs after those that it is called with
         moved = [step(redacted) for step in tiers]
         polled = [step(redacted) for step in connectors]
-        erased = [step(redacted) for step in (*tables, *flows, *migrations, *hot)]
-        erased += [step([redacted, *moved]) for step in cold]
+        erased = [step(redacted) for step in (*tables, *flows, *migrations, *single)]
+        erased += [step([redacted, *moved]) for step in tiered]
         erased += [step(polled) for step in landing_snapshots]
         return report([redacted, *moved, *polled, *erased])  # type: ignore[no-any-return]
 
@@ -260,8 +260,8 @@ def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.Op
         The steps of adapters without cold tiers (stores to which old deltas move), and those of adapters with cold
         tiers, which must run after the steps of the tiers.
     """
-    hot: list[dg.OpDefinition] = []
-    cold: list[dg.OpDefinition] = []
+    single: list[dg.OpDefinition] = []
+    tiered: list[dg.OpDefinition] = []
     for each in destination_targets(config):
         name, target = each.destination, each.target
         step = _backend_step(
@@ -270,8 +270,8 @@ def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.Op
             f"The adapter `{target.name}` of the destination `{name}`, and its cold tiers, without erased values.",
             partial(target_erasures, each),
         )
-        (cold if target.cold else hot).append(step)
-    return hot, cold
+        (tiered if target.cold else single).append(step)
+    return single, tiered
 
 
 def tier_steps(config: Config) -> list[dg.OpDefinition]:

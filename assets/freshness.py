@@ -1,8 +1,10 @@
 """Creates the check `fresh` of each asset that clients' deltas must reach: it passes if they were in the asset in time.
 
-Deltas belong to the UTC day of their arrival at the gateway. A day is late if some of its deltas were acknowledged to
-the client longer ago than `late_after_seconds` and are not in the asset. The freshness sensor (`sensors.freshness`)
-reports the checks without a run. The code location (`lakesync_dagster.definitions`) calls this module too.
+These assets are the lake's history `deltas`, and what is made from it: state tables (with current rows), checkpoints
+(from which new clients start) and the databases of destinations. Deltas belong to the UTC day of their arrival at the
+gateway. A day is late if some of its deltas were acknowledged to the client longer ago than `late_after_seconds` and
+are not in the asset. The freshness sensor (`sensors.freshness`) reports the checks without a run. The code location
+(`lakesync_dagster.definitions`) calls this module too.
 """
 
 from collections.abc import Iterator, Sequence

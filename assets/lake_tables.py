@@ -3,7 +3,8 @@
 The step of `deltas` flushes staging's log: the deltas that gateways have acknowledged and the lake lacks. A run flushes
 each gateway up to its cut point, the arrival (the gateway's timestamp of receipt) of the newest push before the run,
 because the run's checkpoint is made there. Staging's ledger counts the acknowledged deltas of each day. A state table
-has the current rows of a synced table, merged from the history.
+has the current rows of a synced table, merged from the history. Its marks are the arrivals, by gateway, up to which it
+is merged. Its contract decides about columns that are registered later: `evolve`, `freeze` or `discard`.
 
 `lakehouse.history.flush` and `lakehouse.tables.increments` do the work. The code location
 (`lakesync_dagster.definitions`) calls this module.
@@ -106,7 +107,8 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,  # keeps the first error of each gateway
             )
-            # After a transient error the whole step is retried once. Then the gateways that fail are set aside.
+            # After a transient error the whole step is retried once. Then a flush sets the gateways that fail aside; a
+            # run of chosen days fails.
             is_retried = context.op_execution_context.retry_number == 0 and any(
                 isinstance(error, TransientError) for error in failed.values()
             )

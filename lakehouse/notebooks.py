@@ -126,7 +126,8 @@ class LogReader(DataSourceReader):
         if partition is None:  # Spark passes None if there are no partitions
             return
         source, log_range = partition.value
-        yield from decode_log((row for row in log_rows(source, log_range) if row.body is not None), log_range, "")
+        unflushed = (row for row in log_rows(source, log_range) if row.body is not None)  # others are in the lake now
+        yield from decode_log(unflushed, log_range, "")
 
 
 def register_log(spark: SparkSession, store: FlushStore) -> None:

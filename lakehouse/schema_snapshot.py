@@ -35,6 +35,7 @@ class PolledConnector(msgspec.Struct, frozen=True):
     name: str
     type: str
     tables: tuple[str, ...]
+    """The tables that its polls fill."""
     interval_ms: int
     """Milliseconds between two polls."""
 
@@ -59,7 +60,7 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def states(self) -> tuple[tuple[TableSchema, str], ...]:
-        """Each state table's schema and its namespace; `""` is the shared one."""
+        """Schema and namespace of each state table (the current rows of a table); `""` is the shared namespace."""
         found = self.namespaces or {"": self.tables}
         return tuple((schema, namespace) for namespace, tables in sorted(found.items()) for schema in tables)
 
@@ -148,8 +149,8 @@ def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
 def join(first: TableSchema, second: TableSchema) -> TableSchema:
     """Join the schemas of one table at two gateways.
 
-    A column that both have gets the type of the first. A value that does not fit it is null in the typed column of the
-    state table and unchanged in `_cells`.
+    A column that both have gets the type of the first. A value that does not fit it is null in the state table's typed
+    column, and unchanged in its column `_cells`, which has all values as JSON.
 
     Args:
         first: the schema whose types are kept.

@@ -168,7 +168,7 @@ class _Views:
         total = newer_count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
         division = Division.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # slices of the key range, to bound memory
         untyped: dict[str, str] = {}
-        if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):
+        if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):  # it may read untyped columns
             cells = merged_frames(increment, base, (), division) if newer_count or base is None else base
             inferred = self._inferred_types(cells, plan)
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]
@@ -180,7 +180,7 @@ class _Views:
             rows = reduce(lambda first, second: first.unionAll(second), stored)
         else:
             rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)
-        return rows.where(~sf.col("_gone")).select(*result)
+        return rows.where(~sf.col("_gone")).select(*result)  # `_gone`: the row is deleted
 
     def _base(self, plan: StatePlan, base: SnapshotRows) -> DataFrame:
         """Return the rows of a snapshot onto which newer deltas are merged."""
@@ -209,7 +209,7 @@ class _Views:
             rows = at_snapshot(self._spark, self._names.deltas, current.snapshot_id)
             parts.append(rows.where(_above(plan.parts.merged_up_to)))
         wanted = sf.col("table_name") == plan.name
-        if plan.gateways.names:
+        if plan.gateways.names:  # with `others`: all gateways except these
             of_named_gateways = sf.col("gateway").isin(*plan.gateways.names)
             wanted &= ~of_named_gateways if plan.gateways.others else of_named_gateways
         if plan.parts.upto is not None:

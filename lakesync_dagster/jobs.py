@@ -108,7 +108,7 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         tags={
             "dagster/max_runtime": str(config.dagster.max_run_seconds),
             SLOT: UPKEEP_SLOT,
-            UPKEEP: "one at a time",
+            UPKEEP: "one at a time",  # Dagster limits runs with this tag to one
             **_LOW_PRIORITY,
         },
     )

@@ -1,9 +1,9 @@
 """Turns the destinations, flows and migrations that `lakesync.toml` declares into the tasks that Spark runs.
 
 A backend is a database or object store, or a combination of them. A destination is a backend that receives the lake's
-deltas; a flow copies deltas from one backend to another; a migration copies whole tables once. Of a tiered backend, the
-hot tier has the newest deltas and the cold tier the older ones. An erasure deletes a row's or client's data from all of
-them. Assets and sensors call this module. Importing it loads neither Spark nor a database driver.
+deltas; a flow copies deltas from one backend to another; a migration copies whole tables, day by day. Of a tiered
+backend, the hot tier has the newest deltas and the cold tier the older ones. An erasure deletes a row's or client's
+data from all of them. Assets and sensors call this module. Importing it loads neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class DestinationTarget(NamedTuple):
-    """One database or object store (adapter) that a destination writes to, with its own mark in the lake's history."""
+    """One database or object store (adapter) that a destination writes to. It follows the history with its own mark."""
 
     destination: str
     """Name of the destination in `lakesync.toml`."""
@@ -77,9 +77,9 @@ def destination_targets(config: Config) -> Iterator[DestinationTarget]:
 def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock) -> list[FollowerPosition]:
     """Return the mark of each destination's adapter, as its latest run reported it to staging.
 
-    It is empty for an adapter that never ran, or whose selection of tables has changed since. A table that an adapter
-    could not write is suspended, and the others go on. If its retry is due, the adapter's marks are lowered by one, so
-    that sensors find the adapter behind and request a run.
+    A follower is what reads the history in order, here an adapter. The mark is empty if the adapter never ran, or if
+    its selection of tables has changed since. A table that an adapter could not write is suspended, and the others go
+    on. If its retry is due, the adapter's marks are lowered by one, so that sensors find it behind and request a run.
 
     Args:
         config: the project's configuration, which declares the destinations.
@@ -108,6 +108,7 @@ def follower_of(store: GatewayStore, destination: DestinationTarget) -> destinat
     from lakehouse.backends.destinations import Follower, selection_of
 
     selection = selection_of(destination.target, destination.declared.gateways)
+    # with `rows`, the adapter also keeps tables of current rows, which need schemas
     schemas = registered(store).of(selection.tables, selection.without) if destination.declared.rows else ()
     return Follower(destination.mark_name, destination.target, selection, schemas)
 
@@ -164,7 +165,12 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
     from lakehouse.backends.moves import Migration
     from lakesync.adapters.transfer.migration import MigrationScope
 
-    scope = MigrationScope(declared.gateway, (table,), _first_hlc(day) - 1, _first_hlc(day + timedelta(days=1)) - 1)
+    scope = MigrationScope(
+        declared.gateway,
+        (table,),
+        since=_first_hlc(day) - 1,  # exclusive
+        until=_first_hlc(day + timedelta(days=1)) - 1,  # inclusive
+    )
     return Migration(
         f"migrations/{name}/{table}/{day}",
         resolve_backend(config, declared.source),

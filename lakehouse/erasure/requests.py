@@ -72,7 +72,7 @@ class SearchResult(msgspec.Struct, frozen=True):
     proven: tuple[ErasureProof, ...]
     """The requests of which no file has covered rows."""
     left: tuple[Leftover, ...]
-    """Files in use that still have rows which other requests cover."""
+    """Files in use that still have rows which the other requests cover."""
 
 
 def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
@@ -179,8 +179,8 @@ def restore_overwritten(
 ) -> Erasure:
     """Restore in staging the older values, of other clients, that a client's erased values had overwritten.
 
-    Staging has only the newest value of a column; the history has the older ones. The erasure of a row restores
-    nothing.
+    Staging has only the newest value of a column; the history has the older ones, and lost the client's own before
+    this call. The erasure of a row restores nothing.
 
     Args:
         spark: an open Spark session.
@@ -190,14 +190,15 @@ def restore_overwritten(
         open_staging: opens the staging store in a Spark task.
 
     Returns:
-        The request with its new arrival. Checkpoints from before that are no longer served.
+        The request with its new arrival, that of the restored rows. Checkpoints from before it are no longer served.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
-        with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")  # erased deltas have no values
+        # without erased deltas, which are UPDATEs without columns
+        with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")
         rows_of_client = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         others = with_contents.join(rows_of_client, ["table_name", "row_id"], "semi")
         wanted = others.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
@@ -241,7 +242,7 @@ def delete_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
     file_system, root = file_system_of(f"{checkpoints_uri.rstrip('/')}/{gateway}")
     deleted = []
     for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
-        arrival = info.base_name.rpartition("-")[2]
+        arrival = info.base_name.rpartition("-")[2]  # a checkpoint's folder is named `EPOCH-ARRIVAL`
         if info.type == pafs.FileType.Directory and arrival.isdecimal() and int(arrival) < below:
             file_system.delete_dir(info.path)
             deleted.append(info.path)

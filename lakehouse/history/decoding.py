@@ -37,8 +37,9 @@ DELTAS_SCHEMA = (
     "table_name string, row_id string, op string, client_id string, hlc bigint, delta_id string, width int, "
     "columns map<string, string>"
 )
-"""The columns of `deltas` in Spark's types. `seq` is the push's number in the log, `ordinal` the delta's position in
-its push, `width` the delta's number of columns, and `day` the UTC day of its arrival."""
+"""The columns of `deltas` in Spark's types. `shard` is a staging store with some of the tables, `epoch` which copy of
+that store. `seq` is the push's number in its log, `ordinal` the delta's position in its push, `width` its number of
+columns, `hlc` the client's timestamp, and `day` the UTC day of the arrival."""
 
 BYTES_PER_BATCH = 640 << 10
 """Bytes of unpacked bodies that are decoded into one Arrow batch: about 2,000 deltas, which fit into the processor's
@@ -69,7 +70,7 @@ def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> It
 
     Args:
         rows: rows of the log, in order.
-        log_range: gateway, shard (store with some of its tables) and epoch (which copy of that store) of the rows.
+        log_range: gateway, shard and epoch of the rows.
         batch_id: id of the flush batch, which every decoded row gets.
 
     Raises:
@@ -140,7 +141,7 @@ STORED_BYTES_PER_TASK = 16 << 20
 """About the most stored bytes of the log that one task decodes and writes."""
 
 ORDERED_BYTES = 32 << 20
-"""Bytes of decoded rows that a task sorts by table at once, so that a row group of the file has few tables."""
+"""Bytes of decoded rows that a task sorts by table at once."""
 
 _ROWS_PER_BATCH = 16_384
 """The most rows in one Arrow batch that a task yields to Spark."""
@@ -198,7 +199,7 @@ def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows grouped by table, since the history's partitions include the table."""
+    """Yield rows sorted by table, so that a row group of the file has few tables: readers of one skip the others."""
     rows = pa.Table.from_batches(parts).combine_chunks()
     tables = rows["table_name"].combine_chunks().dictionary_encode()
     if len(tables.dictionary) > 1:

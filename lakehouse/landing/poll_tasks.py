@@ -74,7 +74,9 @@ class TableResult(msgspec.Struct, kw_only=True):
     table: str
     pages: int = 0
     rows: int = 0
+    """Number of rows that the source returned, whether or not they have changed."""
     deleted: int = 0
+    """Number of rows that the source reported as deleted, or that a census lacks."""
     position: ReadPosition | None = None
     """The table's new read position; None if it has not changed."""
     has_rows_to_land: bool = False

@@ -394,6 +394,7 @@ def _with_checks(fields: StructType) -> tuple[list[str], StructType]:
 
 
 def _batches(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of rows, in batches that a task returns to Spark."""
     yield from rows.select(list(names)).combine_chunks().to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
