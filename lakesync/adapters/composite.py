@@ -74,7 +74,7 @@ class CompositeBase:
         return _merge_pages(self._adapters_for(query), query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return each row's merged state over all adapters."""
+        """Return each row's merged state over all adapters; see `DatabaseAdapter.get_latest_state`."""
         states: dict[str, RowState] = {}
         for query in queries_of_rows(table, ((gateway, row_id) for row_id in row_ids)):
             states |= states_of(
@@ -229,9 +229,11 @@ class TierReport(msgspec.Struct, frozen=True):
     """What was moved to the cold tier."""
 
     deltas: int
+    """Number of deltas."""
     id_sum: int
     """Sum of the ids of these deltas, as in `BatchChecksum`."""
     pages: int
+    """Number of pages; each was copied, verified and deleted on its own."""
     until: int
     """The hlc up to which deltas were moved, inclusive."""
 
@@ -254,7 +256,7 @@ class LifecycleAdapter(CompositeBase):
         """Store the tiers.
 
         Args:
-            hot: `Prunable`; receives all writes.
+            hot: receives all writes. To move deltas it must be `Prunable`: support deleting them.
             cold: receives what `migrate_to_tier` moves.
             max_age_ms: age by hlc above which `migrate_to_tier` moves a delta.
             wall: the clock, in milliseconds since 1970.
@@ -314,7 +316,7 @@ class LifecycleAdapter(CompositeBase):
         query = DeltaQuery(order="hlc", since=since, until=until, limit=PAGE_DELTAS)
         count, total, pages = 0, 0, 0
         while len(deltas := read_arrow(self.hot, query).deltas):
-            copied = copy_page(self.cold, "tier", deltas)
+            copied = copy_page(self.cold, "tier", deltas)  # reads it back too
             crash_point("tier.after_copy")
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")

@@ -1,5 +1,7 @@
 """Opens adapters, which read and write deltas at a database or an object store, by URI. The scheme names their kind.
 
+`backend_config`, the flush without a pipeline, and the CLI call it.
+
 A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
 value a function from the URI to the adapter:
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Adapter = DatabaseAdapter | LakeAdapter
-"""A database or an object store."""
+"""A database, or an object store (`LakeAdapter`)."""
 
 GROUP = "lakesync.adapters"
 """The group of entry points in which packages declare adapters."""

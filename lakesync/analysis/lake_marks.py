@@ -1,8 +1,9 @@
 """Reads the marks of the lake's tables by pyiceberg, and returns which parts of the pipeline are behind.
 
 A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas: the arrival (the
-gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.marks` compares the marks. Sensors,
-freshness checks and `lakesync status` call this module.
+gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.marks` compares the marks. Staging is
+upstream of the history, the lake's table `deltas`; all other parts follow the history. Sensors, freshness checks and
+`lakesync status` call this module.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class MarkReader:
         """Create the reader; nothing is opened yet.
 
         Args:
-            config: names the lake, its namespaces and shards.
+            config: names the lake, its namespaces, and the shards (staging stores, each for some of the tables).
         """
         self._config = config
         self._shards = shard_map(config.shard_config)

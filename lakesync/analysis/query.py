@@ -306,7 +306,7 @@ class _DuckDbTables:
         deltas = self._planner.deltas
         if deltas is not None:
             keys = scan_condition(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"})
-            own = all_of()
+            own = all_of()  # the gateways whose rows the table has
             if gateways.names:
                 own = condition("gateway", "not in" if gateways.others else "in", set(gateways.names))
             bound = condition("arrival", "<=", upto) if upto is not None else all_of()

@@ -36,7 +36,7 @@ _OPERATORS: dict[str, Callable[..., BooleanExpression]] = {
 
 
 class Predicate(NamedTuple):
-    """`column op value`: a condition of a SQL statement, which every row meets that the statement uses of a table."""
+    """`column op value`: a condition of a SQL statement. Rows of the table that do not meet it have no effect on it."""
 
     column: str
     op: str

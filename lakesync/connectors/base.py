@@ -111,7 +111,7 @@ class Source(Protocol):
     Methods raise errors of `lakesync.model.errors`: terminal ones that a person must fix (`AuthError`,
     `ForbiddenError`, `ConfigurationError`), and transient ones (`RateLimitedError`, `AdapterError`).
 
-    Three members are optional: `probes()`, see `lakesync.connectors.base`; `split`, see `ParallelSource`; and
+    Three members are optional: `probes()`, see `probes_of`; `split`, see `ParallelSource`; and
     `resumable = True` for a source that can continue after any page from that page's cursor, so that a long read is
     written in parts.
     """
@@ -266,7 +266,7 @@ class ConnectorType:
         """
         if ingest is None:
             return ()
-        if self.descriptor.output_tables is None:
+        if self.descriptor.output_tables is None:  # the user chooses them
             return tuple(each["table"] for each in ingest.get("tables", ()))
         tables = [schema.table for schema in self.descriptor.output_tables]
         return tuple(table for table in tables if settings.get(self.switches.get(table, ""), True))

@@ -88,6 +88,7 @@ class HttpApi:
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, PinnedAdapter(hosts or HostPolicy()))
         self.calls = 0
+        """Number of requests sent so far."""
         self._map_error = map_error
         self._attempts = attempts
         self._retry_timeout = retry_timeout_s

@@ -29,7 +29,7 @@ _ALWAYS_DELETABLE_ROWS = 20
 """A census may delete this many rows of a table, even if they are more than the allowed share."""
 
 MAX_REMEMBERED = 500
-"""Number of rows, and of claims, that `SeenRows` remembers. A larger page is written whole, without comparison."""
+"""Number of rows, and of claims (see there), that `SeenRows` remembers. A larger page is written whole, uncompared."""
 
 _DELETED = ""
 """The digest of a deleted row."""
@@ -96,7 +96,7 @@ def census_pages(source: Source, table: str, compare: Compare, deleted_share: fl
         deleted_share: the share of the known rows, 0 to 1, that may be deleted.
 
     Raises:
-        CensusError: more rows would be deleted. None is.
+        CensusError: more rows would be deleted; no row is.
         LakeSyncError: as the source's methods.
     """
     census = source.census(table)

@@ -128,6 +128,7 @@ class ActionGateway:
         connector = self._connectors.seal(self.gateway_id, body)
 
         def add(commit: ActionCommit) -> StoredConnector:
+            # a handler in this process would receive the actions of a connector with its name
             if connector.name in {each.name for each in commit.connectors()} | set(self._services.names()):
                 raise DuplicateError(f"connector {connector.name!r} exists already: unregister it first")
             commit.put_connector(connector)
@@ -168,7 +169,7 @@ class ActionGateway:
             raise NotFoundError(f"no connector {name!r} is registered")
 
     def connectors(self) -> list[StoredConnector]:
-        """Return the registered connectors, ordered by name. Their secrets are encrypted, or `env:`/`file:` names."""
+        """Return the registered connectors, ordered by name. Their secrets are encrypted, or references: `env:NAME`."""
         return self._store.connectors(self.gateway_id)
 
     def reseal_connectors(self) -> None:

@@ -1,6 +1,8 @@
 """A gateway's active sync rules: what a client may see by them, and the update of all rows after they change.
 
-Rows are stored with *bucket keys*, and a client's claims give it bucket keys: it may see the rows with one of its keys.
+The rules consist of buckets: tables with filters, which may compare a column with a claim of the client's token. A
+*bucket key* is a bucket's name with values of the compared columns. Rows are stored with their bucket keys, and a
+client's claims give it bucket keys: it may see the rows with one of its keys.
 Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
 After a change of the rules, a *re-index* gives all rows their new keys, in short commits. Every `SyncGateway` has one
 `Reindexer` for this, and starts it after a change, when the gateway is opened, and when a pull finds a re-index that is

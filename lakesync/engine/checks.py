@@ -218,8 +218,8 @@ def check_scope(
         scope: `visible` checks each row as it is stored, `rules` also as the push would make it.
         now_ms: server wall time in milliseconds since 1970.
         stored: the rows of `deltas` as they are stored; rows that do not exist yet are absent.
-        keys: the bucket keys that the sender may see, with which rows are skipped quickly. Empty while the rows' stored
-            keys may be older than the active rules.
+        keys: the bucket keys (a bucket with values of its filters) that the sender may see. They are compared with the
+            rows' stored keys first, which is fast. Empty while the stored keys may be older than the active rules.
 
     Raises:
         ForbiddenError: `rejected` has every delta of a row that is outside. The message does not reveal whether the row
@@ -243,7 +243,7 @@ def check_scope(
             after.setdefault(delta.key, RowState()).merge(delta)
         versions += after.items()
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
-    # only keys that these rows have can show them
+    # only keys that these rows have can show them; the index asks for those with a prefix
     in_use = sorted({bucket for _, row_keys in keyed for bucket in row_keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
     outside.update(key for key, row_keys in keyed if row_keys.isdisjoint(allowed))

@@ -21,8 +21,8 @@ Kind = Literal["id", "name", "text", "integer", "string", "number", "boolean", "
 """The kind of values in a column.
 
 `id` and `name`: text of at most 512 and 64 characters, compared by code point including trailing blanks, usable in a
-key. `text`: text of any length. `integer`: signed, 64 bits. For destination tables: `string`, `number` (loaded as JSON
-text), `boolean`, `json` (loaded as text), `time` (UTC, milliseconds).
+key. `text`: text of any length. `integer`: signed, 64 bits. For synced columns, in destination tables only: `string`
+(text of any length), `number` (loaded as JSON text), `boolean`, `json` (loaded as text), `time` (UTC, milliseconds).
 """
 
 
@@ -62,7 +62,7 @@ class Dialect:
     """
 
     has_transactions = True
-    """Whether several statements can be committed atomically. If not, a follower's mark is written last."""
+    """Whether several statements can be committed atomically. If not, the mark of what was written is written last."""
     concurrent_writers = False
     """Whether transactions on different rows run concurrently. If so, large loads are divided among tasks."""
 

@@ -47,6 +47,7 @@ TABLE_COLUMNS = (
     Column("columns", "text"),
     Column("long_id", "id", required=False),
 )
+"""`columns` has the delta's columns as JSON; `long_id` is null for an id that fits `delta_id`."""
 KEY = ("hlc", "client_id", "delta_id", "gateway")
 """The primary key; a delta's identity."""
 INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("row_id", "table_name")}

@@ -1,4 +1,4 @@
-"""What a SQL destination stores about its followers: marks, suspended tables, dead letters, and the locks of writers.
+"""What a SQL destination stores about its followers: marks, suspended tables, dead letters, and locks of its tables.
 
 A follower copies deltas to the destination; its mark says how far it has read. A destination table has the current rows
 of a synced table. A dead letter is a value that the database rejected, and a suspended table a destination table that
@@ -9,7 +9,8 @@ Three kinds of rows share the table of marks:
 
 - a follower's mark, under the follower's name;
 - a suspended table, under `FOLLOWER!TABLE`: a `SuspendedTable` in JSON, or empty once the table is not suspended;
-- a lock, a row that its owner updates: in every database with transactions it stays locked until the transaction ends.
+- a lock of some rows of a destination table, so that they have one writer at a time. The writer updates the lock's row,
+  which in every database with transactions stays locked until the transaction ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lakesync.model.hlc import wall_clock
 
 MARKS_TABLE = "lakesync_marks"
 _MARKS_SCRATCH = "lakesync_incoming"
-"""The scratch table that `delta_table` also uses; each use creates it again."""
+"""The scratch (temporary) table that `delta_table` also uses; each use creates it again."""
 MARK_COLUMNS = (Column("name", "id"), Column("mark", "text"), Column("turn", "integer"))
 """`turn` counts a row's updates, so that taking a lock changes the row."""
 
@@ -200,7 +201,10 @@ _MAX_REASON_CHARS = 2_000
 
 
 def follower_of(mark_name: str) -> str:
-    """Return the follower that a mark belongs to: `F` both for its own mark `F` and for `F#2`, part 2 of its load."""
+    """Return the follower that a mark belongs to: `F` both for its own mark `F` and for `F#2`.
+
+    That is the mark of part 2 of a load, a large backlog which several tasks write in parts.
+    """
     return mark_name.partition("#")[0]
 
 
@@ -236,6 +240,8 @@ def suspend_table(connection: Connection, follower: str, table: str, reason: str
 
 def retry_table(connection: Connection, follower: str, table: str) -> None:
     """Suspend a table with a retry that is due now, so that the follower's next run rewrites its rows.
+
+    This also applies to a table that is not suspended.
 
     Args:
         connection: an open connection.

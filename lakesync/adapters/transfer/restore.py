@@ -96,7 +96,7 @@ def restore(
             arrival. Batches are complete.
         scope: tables, gateways and days to restore. Surplus deltas are removed from these days.
         cold: the destination's cold tiers. Deltas that are stored there are not restored.
-        transform: changes row contents before they are written.
+        transform: changes row contents before they are written, for example to merge in a cold tier.
 
     Returns:
         The number of deltas written; 0 if the adapter cannot restore (`Restorable`).
@@ -138,7 +138,7 @@ def restore(
 
 
 def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.NDArray[np.uint64]:
-    """Return the `id_numbers` of all deltas of the scope's days that some adapters store."""
+    """Return the ids, as `_ids_of` does, of all deltas of the scope's days that some adapters store."""
     import numpy as np
 
     found: list[npt.NDArray[np.uint64]] = []
@@ -150,7 +150,7 @@ def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.
 
 
 def _ids_of(deltas: pa.Table) -> npt.NDArray[np.uint64]:
-    """Return the `id_numbers` of the deltas of a table, in their order."""
+    """Return the ids of a table's deltas as 64-bit numbers (`id_numbers`), in their order."""
     import numpy as np
 
     from lakesync.adapters.arrow import id_numbers

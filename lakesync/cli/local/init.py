@@ -40,7 +40,7 @@ auto_create = false # serve only the gateways that are declared below
 [gateways.$gateway]
 schemas = ["schemas/todos.json"]
 rules = "rules.json"
-write_scope = "rules" # clients change only rows that the rules show them, before and after; "visible": before
+write_scope = "rules" # the rules must show a row to the client that changes it, before and after; "visible": before
 
 # The gateway that `lakesync status`, `push`, `pull` and other commands call.
 [remote]
@@ -204,8 +204,8 @@ baseUrl = "http://127.0.0.1:8081"
 """The lines that each example (`lakesync init --example`) adds to the section of the same name."""
 _EXAMPLES = tuple(_EXAMPLE_LINES)
 """The names of the examples."""
-_CONNECTORS = frozenset({"jira", "postgres"})
-"""Examples that poll a server of this machine, which the section `connectors` must allow."""
+_CONNECTOR_EXAMPLES = frozenset({"jira", "postgres"})
+"""Examples with a connector. Its server may be on this machine, which the section `connectors` must allow."""
 
 _TODOS = {
     "table": "todos",
@@ -262,7 +262,7 @@ def _settings_text(
     parts = [_SETTINGS]
     for name, section in _SECTIONS.items():
         about = "".join(f"# {line}\n" for line in section.about.split("\n"))
-        is_enabled = name in examples or (name == "connectors" and not _CONNECTORS.isdisjoint(examples))
+        is_enabled = name in examples or (name == "connectors" and not _CONNECTOR_EXAMPLES.isdisjoint(examples))
         settings = section.settings + _EXAMPLE_LINES.get(name, "") if is_enabled else _comment_out(section.settings)
         parts.append(about + settings)
     values = {

@@ -41,8 +41,8 @@ _DELTAS_AT_ONCE = 200_000
 _MAX_ARRIVAL = (1 << 63) - 1
 """No arrival is greater: they are integers of 64 bits with a sign."""
 _POSITION = ("arrival", "shard", "epoch", "seq")
-"""The columns that identify a push: its arrival, and the shard, the epoch (which copy of the shard's store) and the
-number under which the staging store's log had it."""
+"""The columns that identify a push: its arrival, and where the staging store's log had it. That is the shard (a store
+with some of the tables), the epoch (which copy of that store) and the number in its log."""
 _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
 

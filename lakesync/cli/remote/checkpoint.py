@@ -46,6 +46,7 @@ def show(
     """
     from lakesync.cli.connection import connect
 
+    # clients=0: without a list of clients
     metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
     newest = metrics["checkpoint"]
     if newest is None:

@@ -1,9 +1,9 @@
 """`lakesync dlq`: lists, retries and drops dead letters, which were set aside so that other work could continue.
 
-A gateway has three kinds. `value` is a live value that does not fit its column. `destination` is a table or value that
-a declared destination cannot store. `work` is an update of a destination table that failed after a flush of a gateway
-without a pipeline. An app has two kinds, in its own database (`--app`): `edit`, a change that the gateway rejected, and
-`action`, an action that failed. `dead_letters` reads and changes them.
+A gateway has three kinds. `value` is a row's current value that does not fit its column. `destination` is a table or
+value that a declared destination cannot store. `work` is an update of a destination table that failed after a flush of
+a gateway without a pipeline. An app has two kinds, in its own database (`--app`): `edit`, a change that the gateway
+rejected, and `action`, an action that failed. `dead_letters` reads and changes them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def retry(
     """Retry dead letters.
 
     Work returns to its queue. A table of a destination is written again by the destination's next run, which is
-    requested if Dagster is known. An app sends its letters again at its next sync. A value needs no retry: it
+    requested if Dagster is known. An app sends edits and actions again at its next sync. A value needs no retry: it
     disappears when the row gets a value that fits, or when the table is rebuilt.
     """
     _check_selection(letter_id, everything=everything)
@@ -174,7 +174,9 @@ def _letters(
     token_file: Path | None,
     data: Path | None,
 ) -> tuple[list[dead_letters.DeadLetter], list[LakeSyncError]]:
-    """Return the dead letters of an app or of a gateway, and the errors of the places that do not answer.
+    """Return the dead letters of an app or of a gateway. Of the latter also the errors of places that do not answer.
+
+    The places are the lake, the declared destinations and the gateway.
 
     Args:
         kind: a kind of a gateway's dead letters (`--kind`); None for all.

@@ -1,7 +1,8 @@
 """`lakesync pull` and `lakesync tail`: the rows that a client may see, and their changes.
 
-Both read pages of deltas from the gateway's route `peek`. A pull by the client's app makes the gateway remember what it
-has sent to the app; `peek` does not. A cursor is the position after a page, where the next page starts.
+Both read pages of deltas from the gateway's route `peek`. A pull by the client's app, or with `--as-app`, makes the
+gateway remember what it has sent to the app; `peek` does not. A cursor is the position after a page, where the next
+page starts.
 """
 
 from __future__ import annotations

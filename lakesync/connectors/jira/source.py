@@ -231,6 +231,7 @@ class JiraSource:
             issues: list[dict[str, Any]] = page["issues"]
             last = max((to_milliseconds(issue["fields"]["updated"]) for issue in issues), default=start)
             newest_ms = max(newest_ms, last)
+            # issues that the previous page had too, because the queries overlap, are left out
             versions = {(issue["id"], issue["fields"]["updated"]) for issue in issues}
             yield [issue for issue in issues if (issue["id"], issue["fields"]["updated"]) not in previous], newest_ms
             if (following := page.get("nextPageToken")) is None:

@@ -1,6 +1,7 @@
 """The parts of Salesforce's REST API and Bulk API 2.0 that the connector uses; and the Salesforce actions.
 
-The source reads a large first load through a bulk job on Salesforce's side, whose result it reads as pages of CSV.
+The source reads a large first load through a bulk job on Salesforce's side, whose result it reads as pages of CSV. SOQL
+is Salesforce's query language.
 
 The actions create or update a record. An action must happen once, even if it is attempted again after a lost response.
 Repeating an update is harmless. A repeated create first looks for the record (`_create`). The action dispatcher calls
@@ -303,7 +304,7 @@ def _map_error(response: requests.Response) -> LakeSyncError | None:
         return BulkJobLostError(f"Salesforce has discarded the bulk job ({reason}): the next poll starts another")
     match code:
         case "INVALID_SESSION_ID":
-            return _SessionExpiredError(f"Salesforce has ended the session ({reason}), also a new one")
+            return _SessionExpiredError(f"Salesforce has ended the session ({reason}), even after a new login")
         case "REQUEST_LIMIT_EXCEEDED":
             return RateLimitedError(f"Salesforce's daily limit of calls is reached ({reason})", retry_after=3600.0)
         case "INVALID_QUERY_LOCATOR":

@@ -3,8 +3,8 @@
 A poll reads the rows above the last value of a cursor column, or all rows. The pipeline's poll tasks call the source.
 
 A cursor column grows with each change of a row, such as an update time. A transaction may commit a row whose value is
-below one that was polled already; so each poll reads some values again (the lookback), and does not record values that
-transactions which are still open may go below (the horizon).
+below one that was polled already. So each poll reads some values again (the lookback). It also records no value below
+which an open transaction may still commit; the horizon shows which transactions are open.
 """
 
 from __future__ import annotations
@@ -59,12 +59,14 @@ class PolledTable(NamedTuple):
     table: str
     """The synced table that receives the rows."""
     query: str
+    """A SELECT, without a semicolon at its end."""
     row_id: str
     """The column with the row id."""
     cursor: str | None
     """The cursor column; None if the table is read completely and compared."""
     lookback_ms: int | None
-    """How far before the cursor to read again, or in units of a cursor that is a number; None for the default."""
+    """How far before the cursor to read again: in milliseconds, or in the units of a cursor that is a number. None for
+    the default."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> PolledTable:
@@ -153,7 +155,7 @@ class SqlSource:
         """Yield rows with `low` <= row id < `high`.
 
         Args:
-            table: an output table.
+            table: one of `tables`.
             low: inclusive lower bound.
             high: exclusive upper bound.
         """
@@ -322,7 +324,7 @@ def _cursor_progress(
     """Return the part of a cursor that says which values are settled (see `SqlSource`).
 
     `settled` is the highest settled value. `pending` has `[transaction number, value]` pairs: the value is settled once
-    all transactions with lower numbers have ended.
+    all transactions with lower numbers have ended. The number is that of the first transaction to start after the poll.
 
     Args:
         cursor: the cursor that the poll started from; None for the first poll.

@@ -41,14 +41,14 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     rules_version: int
     """0 before the first rules; incremented by every change, unlike the version inside the rules."""
     write_scope: WriteScope | None = None
-    """Which rows a client may push to; None if it was not set at run time."""
+    """Which rows a client may push to; None if it was not set at run time, and the settings file decides."""
     retired: dict[str, int] = {}
     """By table, the version at which its schema was retired: pushes to the table are no longer checked. A schema that
     is registered later has a higher version."""
 
 
 class Reindex(msgspec.Struct, frozen=True):
-    """The position of a re-index, which updates the bucket keys of all rows after a change of rules."""
+    """How far a re-index is, which updates the bucket keys of all rows after a change of rules."""
 
     rules_version: int
     """The rules for which the re-index was started."""

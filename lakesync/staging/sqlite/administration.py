@@ -2,7 +2,8 @@
 
 `staging.store_urls` calls it, for `lakesync staging status`, `upgrade` and `rebuild`. Status and upgrade read and write
 the files without opening them as a store. A replacement is built from the lake in a folder beside the store in use,
-and then gets the name of that folder; a crash before the rename leaves the old store as it was.
+and then gets the name of that folder; a crash before the rename leaves the old store as it was. A gateway's
+tables may be divided among shards, stores in folders inside the main one.
 """
 
 from __future__ import annotations
@@ -197,15 +198,15 @@ def replacement_folder(
         StagingUnavailableError: another process owns the folder, or it cannot be written.
     """
     folder = _folder_named(url)
-    existing = next(folder.rglob(LOG_FILE), None)
+    existing = next(folder.rglob(LOG_FILE), None)  # of any shard
     if existing is not None and not replace:
         raise ConfigurationError(f"there is a staging store in {existing.parent}: add --replace, which sets it aside")
     replacement = replacement_folder_of(folder)
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         with _os_errors_mapped(folder):
             make_private_folder(folder)
-            ending.callback(OwnerLock(folder).release)
-            ending.callback(shutil.rmtree, replacement, ignore_errors=True)
+            stack.callback(OwnerLock(folder).release)
+            stack.callback(shutil.rmtree, replacement, ignore_errors=True)
             shutil.rmtree(replacement, ignore_errors=True)
         store = _ReplacementFolder(replacement, wall, shard=shard)
         store.open(replayer)
@@ -229,4 +230,4 @@ def _os_errors_mapped(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise StagingUnavailableError(f"the staging folder {folder} cannot be made again: {exc}") from exc
+        raise StagingUnavailableError(f"the staging folder {folder} cannot be replaced: {exc}") from exc
