@@ -118,7 +118,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
                 run_state.drop_cut_point(gateway)
-            run_state.flushed(reread=True)
+            run_state.flushed(reread=True)  # this run's tables are merged up to there
             _report_flush_by_day(context, reports)
             if days is not None:
                 _report_comparison(context, days, pyspark, lake, staging.store)

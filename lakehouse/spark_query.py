@@ -117,7 +117,7 @@ class _Views:
         self._spark = spark
         self._planner = planner
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
-        reads_unflushed = unflushed.num_rows and planner.snapshot_ms is None
+        reads_unflushed = unflushed.num_rows and planner.snapshot_ms is None  # no snapshot was requested
         self._unflushed = spark.createDataFrame(unflushed) if reads_unflushed else None
 
     def run(self, statement: Statement) -> pa.Table:
@@ -143,6 +143,7 @@ class _Views:
         if plan.snapshot is not None:
             rows = at_snapshot(self._spark, self._names.deltas, plan.snapshot)
         if self._unflushed is not None:
+            # a delta that was flushed after the log was read is in both
             not_in_lake = self._unflushed.join(rows.select(*LOG_POSITION), LOG_POSITION, "anti")
             day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", COUNTER_BITS)))
             rows = rows.unionByName(not_in_lake.withColumn("day", day), allowMissingColumns=True)
@@ -169,6 +170,7 @@ class _Views:
         division = Division.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # slices of the key range, to bound memory
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):  # it may read untyped columns
+            # merged without typed columns, for the values in `_cells`
             cells = merged_frames(increment, base, (), division) if newer_count or base is None else base
             inferred = self._inferred_types(cells, plan)
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]

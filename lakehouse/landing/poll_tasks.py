@@ -389,7 +389,8 @@ def _last_rows(rows: LandedRows, results: Sequence[TableResult], end: int) -> It
             result.has_rows_to_land = True
     if rows.newest >= end:
         raise ValueError(
-            f"a part of {results[0].table} has more than {HLCS_PER_LANDING} rows: give it a whole-number row id"
+            f"a part of {results[0].table} has more than {HLCS_PER_LANDING} rows: give it a whole-number row id, by "
+            "which it can be divided"
         )
     for result in results:
         result.newest = rows.newest

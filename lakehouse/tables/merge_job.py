@@ -188,7 +188,7 @@ class Merge(NamedTuple):
             state: the files of the state table.
             columns: name and type of each typed column.
             buckets: number of the state table's buckets.
-            rebuilt: gateways whose rows are rebuilt from their deltas only; the increment must have all of these.
+            rebuilt: gateways whose rows are rebuilt from their deltas only. The increment must have all their deltas.
             touched_only: whether the result has only the rows that the deltas touch.
         """
         # each delta touches at most one stored row

@@ -231,7 +231,7 @@ class _DuckDbTables:
         if plan.table is not None and plan.snapshot is not None:
             row_filter = all_of(scan_condition(reference.predicates, plan.table.schema()), bound)
             scan_into(self.database, f"{target} BY NAME", plan.table, columns, row_filter, snapshot=plan.snapshot)
-        if self._planner.snapshot_ms is None:
+        if self._planner.snapshot_ms is None:  # no snapshot was requested
             self._drop_flushed(plan.table)
             self.database.execute(
                 f"INSERT INTO {target} BY NAME SELECT *, CAST(hlc_time(arrival) AS DATE) AS day FROM unflushed"

@@ -81,7 +81,7 @@ def explain(
         last_seen_ms=record.last_seen_ms if record is not None else None,
         sent_hlc=record.last_sent_cursor if record is not None else None,
         newest_hlc=view.arrival,
-        mid_pages=position.read_up_to not in (0, position.base),  # neither at the start nor at a complete cursor
+        mid_pages=position.read_up_to not in (0, position.base),  # neither at the start nor at a cursor with everything
         followed_elsewhere=record is not None and record.gets_broadcasts and tracked.cursor is None,
         claims=effective_claims,
         claims_from=source,

@@ -34,6 +34,7 @@ _INSERT_IF_ABSENT = (
     f"INSERT INTO {MARKS_TABLE} (name, mark, turn) SELECT ?, ?, 0 FROM (SELECT 1 AS one) AS single"
     f" WHERE NOT EXISTS (SELECT 1 FROM {MARKS_TABLE} WHERE name = ?)"
 )
+"""Inserts a mark unless one has its name. Some databases allow WHERE only after a FROM, here of one row."""
 
 
 def read_mark(connection: Connection, name: str) -> str | None:

@@ -92,8 +92,8 @@ def restore(
     Args:
         adapter: the destination.
         follower: the follower's name.
-        history: the lake's deltas of these days, in the columns `HISTORY_COLUMNS`, in order of gateway, shard and
-            arrival. Batches are complete.
+        history: the lake's deltas of these days, in the columns `follower.HISTORY_COLUMNS`, in order of gateway, shard
+            and arrival. Batches are complete.
         scope: tables, gateways and days to restore. Surplus deltas are removed from these days.
         cold: the destination's cold tiers. Deltas that are stored there are not restored.
         transform: changes row contents before they are written, for example to merge in a cold tier.

@@ -79,7 +79,8 @@ _SLOT = """\
         limit: {limit}"""
 """A limit of runs of one kind, in `dagster.yaml`."""
 _MAX_MOVES = 8
-"""Runs of kind `move` (destinations, flows, tiers, migrations) at the same time; each takes about 60 MB."""
+"""Runs of kind `move` at the same time, each of about 60 MB. They copy deltas to and between databases and object
+stores: destinations, flows, tiers, migrations."""
 _MAX_SOCKET_PATH = 100
 """Bytes in the path of a socket; some systems allow 104."""
 _WORKSPACE = """\

@@ -248,18 +248,18 @@ class BulkChanges:
 
     @property
     def tables(self) -> set[str]:
-        """See the core's `BulkChanges.tables`."""
+        """The tables with changed rows."""
         return {table for _, counts in self._write_counts() for table in counts}
 
     @property
     def count(self) -> int:
-        """See the core's `BulkChanges.count`."""
+        """The number of changed rows."""
         groups = [group for group, _ in (*self.new, *self.replaced)] + [group for group, *_ in self.updated]
         return sum(len(group.row_ids) for group in groups) + sum(map(len, self.deleted.values()))
 
     @property
     def renewed_rows(self) -> set[RowKey]:
-        """See the core's `BulkChanges.renewed_rows`."""
+        """Known rows that get the page's generation, so that the end of a full pull does not remove them."""
         return {(group.table, row_id) for group, _ in self.replaced for row_id in group.row_ids}
 
     def add(

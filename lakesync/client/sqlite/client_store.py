@@ -303,7 +303,7 @@ class SqliteClientStore:
             self._rows.forget_missing(table)
 
     def position(self) -> Position:
-        """See `ClientStore.position`."""
+        """Return the stored position; `Position()` in a new store."""
         row = self._db.execute("SELECT value FROM _lakesync_position").fetchone()
         return Position() if row is None else _decode_position(row[0])
 
@@ -320,7 +320,7 @@ class SqliteClientStore:
         return self._rows.older_than(generation)
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
-        """See `ClientStore.edits`. A custom queue chooses the waiting edits."""
+        """Return edits in order of their numbers. A custom queue chooses the waiting ones. See `ClientStore.edits`."""
         if self.queue_link is not None and status == "waiting" and limit is not None:
             return self._chosen_by_queue(self.queue_link, limit)
         where = "" if status is None else "WHERE status = ?"
@@ -340,7 +340,7 @@ class SqliteClientStore:
         return {edit.number: edit for _, edit in self._select_edits(where, [_encode(list(numbers)).decode()])}
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
-        """See `ClientStore.edits_of`."""
+        """Return the edits of these rows in order of their numbers; rows without edits are absent."""
         result: dict[RowKey, list[Edit]] = {}
         if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
             return result
@@ -392,7 +392,7 @@ class SqliteClientStore:
         return tables
 
     def commit(self, changes: Changes) -> None:
-        """See `ClientStore.commit`.
+        """Store all changes in one transaction. See `ClientStore.commit`.
 
         Raises:
             TableError: a changed table has lost its triggers, as while the app recreates it; nothing was changed.
