@@ -1,6 +1,6 @@
 """Reads bodies of requests and builds those of responses: size limits, gzip, and JSON or protobuf by content type.
 
-The routes call it; WebSocket connections use its decoder of pushes.
+The routes call it; WebSocket connections use its decoder of pushes and its encoder of pages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gateway.request_log import header
 from lakesync.model.errors import PayloadTooLargeError, ValidationError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf
-from lakesync.wire.encoded import encode_page
+from lakesync.wire.encoded import encode_page, encoded_size
 
 T = TypeVar("T")
 
 _LARGE_BYTES = 32 << 10
-"""Size from which pushes and actions are decoded in a worker thread. Smaller ones are decoded where they are used."""
+"""Size from which bodies are decoded, and protobuf pages encoded, in a worker thread; smaller ones where they are used."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The parameter with which zlib reads the gzip format."""
 
@@ -91,17 +91,8 @@ LimitedBody = Annotated[bytes, Depends(limited_body)]
 """The type of a route's parameter that gets the request's body."""
 
 
-async def json_body(body: LimitedBody) -> Any:
-    """Dependency: returns the JSON value in the request's body, whatever its content type."""
-    return parse_json(body)
-
-
-JsonBody = Annotated[Any, Depends(json_body)]
-"""The type of a route's parameter that gets the JSON value in the request's body."""
-
-
 def parse_json(body: bytes) -> Any:
-    """Parse a body as JSON.
+    """Parse a body as JSON. A mebibyte takes up to 100 ms, so call it in a worker thread.
 
     Raises:
         ValidationError: the body is not JSON.
@@ -166,7 +157,18 @@ def push_response(request: Request, result: PushResult) -> Response:
     return Response(json.encode_push_result(result), media_type=JSON)
 
 
-def pull_response(request: Request, page: SyncPage) -> Response:
+async def encode_protobuf(page: SyncResponse | SyncPage) -> bytes:
+    """Encode a page as protobuf. A large page is encoded in a worker thread, because 4 MiB take up to 0.3 s.
+
+    Args:
+        page: the page, whose deltas may still be JSON.
+    """
+    if encoded_size(page.deltas) <= _LARGE_BYTES:
+        return protobuf.encode_response(page)
+    return await asyncio.to_thread(protobuf.encode_response, page)
+
+
+async def pull_response(request: Request, page: SyncPage) -> Response:
     """Return the response to a pull: protobuf if the request is protobuf or accepts it, else JSON.
 
     Args:
@@ -174,7 +176,7 @@ def pull_response(request: Request, page: SyncPage) -> Response:
         page: the page for the client.
     """
     if sends_protobuf(request) or PROTOBUF in (header(request.scope, b"accept") or ""):
-        return Response(protobuf.encode_response(page), media_type=PROTOBUF)
+        return Response(await encode_protobuf(page), media_type=PROTOBUF)
     return Response(encode_page(page), media_type=JSON)
 
 

@@ -29,6 +29,7 @@ from gateway.client_tracker import ConnectedClient
 from gateway.compat_uvicorn import websocket_frame
 from gateway.errors import close_code_of
 from gateway.live.connection import LiveConnection
+from gateway.request_body import encode_protobuf
 from gateway.sync_service import result_of
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
@@ -37,7 +38,6 @@ from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.rules.keys import prefixes_of
 from lakesync.staging.notices import Notice, Presence
-from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 
 T = TypeVar("T", bound=Hashable)
@@ -324,18 +324,16 @@ class Channel:
         groups = [self._group(state, members) for state, members in by_state.items()]
         needing_pull: list[tuple[LiveConnection, Subscriber]] = []
         results = await result_of(self._gateway.submit_scan(groups))
-        is_same_index = version == self._index_version
         for group, result in zip(groups, results, strict=True):
-            needing_pull += self._send_group(group, result, by_state[group.state], is_same_index=is_same_index)
+            needing_pull += await self._send_group(group, result, by_state[group.state], version)
         await self._pull(needing_pull)
 
-    def _send_group(
+    async def _send_group(
         self,
         group: SubscriberGroup,
         result: ScanResult,
         members: Sequence[tuple[LiveConnection, Subscriber]],
-        *,
-        is_same_index: bool,
+        version: int,
     ) -> list[tuple[LiveConnection, Subscriber]]:
         """Send the members of a group the changes that they lack, and return those that need a page of their own.
 
@@ -343,23 +341,26 @@ class Channel:
             group: connections with the same position in the feed, which one read serves.
             result: the result of that read.
             members: the group's connections.
-            is_same_index: whether the index was not cleared since the read began.
+            version: the index's version when the read began.
         """
         before, after = group.state, result.state
-        shared = _broadcast_frame(result.page, before) if result.page is not None and members else b""
+        shared = await _broadcast_frame(result.page, before) if result.page is not None and members else b""
         deltas = len(result.page.deltas) if result.page is not None else 0
         sent_deltas = 0
         needing_pull = []
         for connection, subscriber in members:
-            unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
-            # whether the read considered the client's siblings, over which it may have been sent other changes
             client = subscriber.client_id
+            own_page = result.own_pages.get(client)
+            own_frame = await _broadcast_frame(own_page, before) if own_page is not None else b""
+            unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
+            is_same_index = version == self._index_version  # whether the index was not cleared since
+            # whether the read considered the client's siblings, over which it may have been sent other changes
             has_all_connections = client in group.multi_connected or client not in self._multi_connected
             is_current = unchanged and is_same_index and has_all_connections and not subscriber.has_own_changes
             if not is_current:  # the read may be too old
                 self._requeue((connection,))
                 continue
-            if client in result.with_other_claims and result.own_pages[client] is not None:
+            if client in result.with_other_claims and own_page is not None:
                 needing_pull.append((connection, subscriber))  # from its old cursor: see `with_other_claims`
                 continue
             self._index_connection(connection, subscriber, after)
@@ -367,10 +368,9 @@ class Channel:
             if result.needs_pull:
                 needing_pull.append((connection, subscriber))
             elif client in result.own_pages:
-                page = result.own_pages[client]
-                if page is not None:
-                    connection.send_broadcast(_broadcast_frame(page, before))
-                    sent_deltas += len(page.deltas)
+                if own_page is not None:
+                    connection.send_broadcast(own_frame)
+                    sent_deltas += len(own_page.deltas)
             elif shared:
                 connection.send_broadcast(shared)
                 sent_deltas += deltas
@@ -398,7 +398,7 @@ class Channel:
             futures = [result_of(self._page(subscriber)) for _, subscriber, _ in batch]
             pages = await asyncio.gather(*futures, return_exceptions=True)
             for (connection, subscriber, before), page in zip(batch, pages, strict=True):
-                self._send_page(connection, subscriber, before, page)
+                await self._send_page(connection, subscriber, before, page)
 
     def _page(self, subscriber: Subscriber) -> Future[SyncResponse]:
         """Pull a page for one client."""
@@ -411,7 +411,7 @@ class Channel:
             has_not_pulled=subscriber.state.has_not_pulled,
         )
 
-    def _send_page(
+    async def _send_page(
         self,
         connection: LiveConnection,
         subscriber: Subscriber,
@@ -419,6 +419,7 @@ class Channel:
         page: SyncResponse | BaseException,
     ) -> None:
         """Send a pulled page to its connection, unless the client has pulled or been sent something meanwhile."""
+        frame = b"" if isinstance(page, BaseException) or not page.deltas else await _broadcast_frame(page, before)
         if isinstance(page, LakeSyncError) and not isinstance(page, TransientError):
             connection.close(*close_code_of(page))
         elif isinstance(page, BaseException):
@@ -428,7 +429,7 @@ class Channel:
         else:
             subscriber.after_page(page.server_hlc, has_more=page.has_more)
             if page.deltas:
-                connection.send_broadcast(_broadcast_frame(page, before))
+                connection.send_broadcast(frame)
                 self._on_broadcast(len(page.deltas))
             self._requeue((connection,))
 
@@ -448,11 +449,11 @@ class Channel:
                     each.subscriber.has_own_changes = True
 
 
-def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:
+async def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:
     """Return a page as a broadcast frame. It has no cursor if the client's own cursor is unknown.
 
     Such a client may lack earlier changes, which it would skip with the page's cursor.
     """
     if state.has_not_pulled:
         page = SyncResponse(page.deltas, 0, page.has_more)
-    return websocket_frame(encode_frame(FrameTag.BROADCAST, protobuf.encode_response(page)))
+    return websocket_frame(encode_frame(FrameTag.BROADCAST, await encode_protobuf(page)))

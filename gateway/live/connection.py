@@ -28,7 +28,7 @@ from gateway.errors import (
     metric_label,
     status_of,
 )
-from gateway.request_body import decode_if_large
+from gateway.request_body import decode_if_large, encode_protobuf
 from gateway.request_log import RequestRecord
 from gateway.sync_service import result_of, serve_pull, serve_push
 from lakesync.auth.keys import Key
@@ -203,13 +203,14 @@ class LiveConnection:
         page = await serve_pull(
             self._services, record, self._caller, message, knows_resync=self._knows_resync, live=True
         )
+        response = await encode_protobuf(page)
         if message.source is None:
             self._follow(message, page.server_hlc, has_more=page.has_more)
             if page.has_more:
                 self._wait_for_next_pull()
         elif self.subscriber is not None:
             self.subscriber.after_source()
-        return protobuf.encode_response(page)
+        return response
 
     def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
         """Record that a pull has sent the client all changes up to a cursor, from which broadcasts continue."""

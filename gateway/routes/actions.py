@@ -95,9 +95,8 @@ async def execute_actions(
         _check_all_finished(response)
     for result in response.results:
         services.metrics.actions.labels(_outcome_label(result)).inc()
-    if in_protobuf:
-        return Response(wire.encode_response(response), media_type=PROTOBUF)
-    return Response(wire.encode_response_json(response), media_type=JSON)
+    encode, media_type = (wire.encode_response, PROTOBUF) if in_protobuf else (wire.encode_response_json, JSON)
+    return Response(await run_in_threadpool(encode, response), media_type=media_type)  # up to 25 MiB of results
 
 
 @router.get(
@@ -106,9 +105,9 @@ async def execute_actions(
     response_model=Struct[ActionDiscovery],
     responses=error_responses(*CALLER_ERRORS),
 )
-async def describe_actions(caller: ClientCaller) -> Response:
+def describe_actions(caller: ClientCaller) -> Response:
     """Return the actions of each connector."""
-    return json_response(await run_in_threadpool(caller.gateway.describe_actions))
+    return json_response(caller.gateway.describe_actions())
 
 
 @router.get(
@@ -117,7 +116,7 @@ async def describe_actions(caller: ClientCaller) -> Response:
     response_model=Struct[ActionLog],
     responses=error_responses(*CALLER_ERRORS),
 )
-async def read_action_log(
+def read_action_log(
     caller: AdminCaller,
     before: Annotated[
         Annotated[int, Field(ge=1, le=_MAX_SEQ), DIGITS] | None,
@@ -126,8 +125,7 @@ async def read_action_log(
     limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES), DIGITS, Query(description="Most entries to return")] = 100,
 ) -> Response:
     """Return a page of the log of attempts at actions."""
-    entries = await run_in_threadpool(caller.gateway.action_log, before, limit)
-    return json_response(ActionLog(tuple(entries)))
+    return json_response(ActionLog(tuple(caller.gateway.action_log(before, limit))))
 
 
 def _check_all_finished(response: ActionResponse) -> None:

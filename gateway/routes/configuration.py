@@ -2,6 +2,9 @@
 
 An admin reads and changes them. A client reads the schema of one table, and anyone lists the types of connectors. The
 engine (`caller.gateway`) validates and stores what the routes receive. `create_app` includes the router.
+
+The routes are plain functions, which FastAPI calls in worker threads: they wait for the store, and reading the largest
+body, or writing the largest rules, takes more than 50 ms.
 """
 
 from __future__ import annotations
@@ -9,9 +12,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Path, Query
-from pydantic import Field, WithJsonSchema
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import WithJsonSchema
 
 from gateway.dependencies import AdminCaller, ClientCaller, ServicesDependency
 from gateway.openapi_schemas import (
@@ -24,7 +26,7 @@ from gateway.openapi_schemas import (
     example,
     request_body,
 )
-from gateway.request_body import JsonBody
+from gateway.request_body import LimitedBody, json_response, parse_json
 from lakesync.connectors import ConnectorDescriptor
 from lakesync.model.errors import DuplicateError, NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
 from lakesync.model.schema import Column, Reference, TableSchema, parse_schema
@@ -34,15 +36,15 @@ from lakesync.staging.records import SchemaVersion, WriteScope
 router = APIRouter()
 
 
-class RegisteredSchema(ApiModel):
+class RegisteredSchema(msgspec.Struct, frozen=True):
     """A registered schema."""
 
     table: str
     version: int
-    table_schema: Annotated[Struct[TableSchema], Field(alias="schema")]
+    schema: TableSchema
 
 
-class RegisteredSchemas(ApiModel):
+class RegisteredSchemas(msgspec.Struct, frozen=True):
     """All registered schemas of a gateway, ordered by table."""
 
     schemas: tuple[RegisteredSchema, ...]
@@ -74,25 +76,36 @@ class RetiredSchema(ApiModel):
     version: int
 
 
-@router.get("/sync/{gateway}/schema", summary="Read a table's schema", responses=error_responses(*CALLER_ERRORS))
-async def read_schema(
+@router.get(
+    "/sync/{gateway}/schema",
+    summary="Read a table's schema",
+    response_model=Struct[RegisteredSchema],
+    responses=error_responses(*CALLER_ERRORS),
+)
+def read_schema(
     caller: ClientCaller,
     table: Annotated[Identifier, Query(description="The table", openapi_examples=example("todos"))],
-) -> RegisteredSchema:
+) -> Response:
     """Return one table's schema."""
     if not table:
         raise ValidationError("name the table: ?table=NAME")
-    schemas = (await run_in_threadpool(caller.gateway.config)).schemas
+    schemas = caller.gateway.config().schemas
     if table not in schemas:
         raise NotFoundError(f"no schema is registered for table {table!r}")
-    return _registered(table, schemas[table])
+    return json_response(_registered(table, schemas[table]))
 
 
-@router.get("/admin/schema/{gateway}", summary="List all schemas", responses=error_responses(*CALLER_ERRORS))
-async def list_schemas(caller: AdminCaller) -> RegisteredSchemas:
+@router.get(
+    "/admin/schema/{gateway}",
+    summary="List all schemas",
+    response_model=Struct[RegisteredSchemas],
+    responses=error_responses(*CALLER_ERRORS),
+)
+def list_schemas(caller: AdminCaller) -> Response:
     """Return all tables' schemas."""
-    schemas = (await run_in_threadpool(caller.gateway.config)).schemas
-    return RegisteredSchemas(schemas=tuple(_registered(table, schemas[table]) for table in sorted(schemas)))
+    schemas = caller.gateway.config().schemas
+    registered = tuple(_registered(table, schemas[table]) for table in sorted(schemas))
+    return json_response(RegisteredSchemas(registered))
 
 
 @router.post(
@@ -101,9 +114,9 @@ async def list_schemas(caller: AdminCaller) -> RegisteredSchemas:
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, SchemaError),
     openapi_extra=request_body(SchemaBody),
 )
-async def register_schema(caller: AdminCaller, body: JsonBody) -> SavedSchema:
+def register_schema(caller: AdminCaller, body: LimitedBody) -> SavedSchema:
     """Register a schema, or add columns to a registered one."""
-    version = await run_in_threadpool(caller.gateway.register_schema, parse_schema(body))
+    version = caller.gateway.register_schema(parse_schema(parse_json(body)))
     return SavedSchema(saved=True, version=version)
 
 
@@ -112,24 +125,24 @@ async def register_schema(caller: AdminCaller, body: JsonBody) -> SavedSchema:
     summary="Retire a table's schema: pushes to the table are no longer checked; rows and the lake's columns stay",
     responses=error_responses(*CALLER_ERRORS),
 )
-async def retire_schema(
+def retire_schema(
     caller: AdminCaller,
     table: Annotated[Identifier, Path(description="The table", openapi_examples=example("todos"))],
 ) -> RetiredSchema:
     """Retire a schema: pushes to its table are no longer checked."""
-    version = await run_in_threadpool(caller.gateway.retire_schema, table)
+    version = caller.gateway.retire_schema(table)
     return RetiredSchema(retired=True, version=version)
 
 
 def _registered(table: str, known: SchemaVersion) -> RegisteredSchema:
     """Convert the store's record of a schema to the response's."""
-    return RegisteredSchema(table=table, version=known.version, table_schema=known.schema)
+    return RegisteredSchema(table, known.version, known.schema)
 
 
-class ActiveRules(ApiModel):
+class ActiveRules(msgspec.Struct, frozen=True, rename="camel"):
     """The active rules of a gateway; null and 0 before any were set."""
 
-    rules: Struct[SyncRules] | None
+    rules: SyncRules | None
     rules_version: int
     """Incremented by every change; not the version inside the rules."""
 
@@ -141,11 +154,16 @@ class SavedRules(ApiModel):
     rules_version: int
 
 
-@router.get("/admin/sync-rules/{gateway}", summary="Read the sync rules", responses=error_responses(*CALLER_ERRORS))
-async def read_rules(caller: AdminCaller) -> ActiveRules:
+@router.get(
+    "/admin/sync-rules/{gateway}",
+    summary="Read the sync rules",
+    response_model=Struct[ActiveRules],
+    responses=error_responses(*CALLER_ERRORS),
+)
+def read_rules(caller: AdminCaller) -> Response:
     """Return the active sync rules."""
-    config = await run_in_threadpool(caller.gateway.config)
-    return ActiveRules(rules=config.rules, rules_version=config.rules_version)
+    config = caller.gateway.config()
+    return json_response(ActiveRules(config.rules, config.rules_version))
 
 
 @router.post(
@@ -154,9 +172,9 @@ async def read_rules(caller: AdminCaller) -> ActiveRules:
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError),
     openapi_extra=request_body(SyncRules),
 )
-async def set_rules(caller: AdminCaller, body: JsonBody) -> SavedRules:
+def set_rules(caller: AdminCaller, body: LimitedBody) -> SavedRules:
     """Activate sync rules. Clients gain and lose rows accordingly."""
-    version = await run_in_threadpool(caller.gateway.set_rules, parse_rules(body))
+    version = caller.gateway.set_rules(parse_rules(parse_json(body)))
     return SavedRules(saved=True, rules_version=version)
 
 
@@ -178,9 +196,9 @@ class SavedSettings(ApiModel):
 @router.get(
     "/admin/settings/{gateway}", summary="Read the gateway's settings", responses=error_responses(*CALLER_ERRORS)
 )
-async def read_settings(caller: AdminCaller) -> Struct[SettingsBody]:
+def read_settings(caller: AdminCaller) -> Struct[SettingsBody]:
     """Return the active settings: those that were set here, else those of the configuration file."""
-    config = await run_in_threadpool(caller.gateway.config)
+    config = caller.gateway.config()
     return SettingsBody(config.write_scope or caller.gateway.declared_write_scope)
 
 
@@ -190,13 +208,13 @@ async def read_settings(caller: AdminCaller) -> Struct[SettingsBody]:
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError),
     openapi_extra=request_body(SettingsBody),
 )
-async def set_settings(caller: AdminCaller, body: JsonBody) -> SavedSettings:
+def set_settings(caller: AdminCaller, body: LimitedBody) -> SavedSettings:
     """Change the settings; they override those of the configuration file, also after a restart."""
     try:
-        settings = msgspec.convert(body, SettingsBody)
+        settings = msgspec.convert(parse_json(body), SettingsBody)
     except msgspec.ValidationError as error:
         raise ValidationError(f'the settings are {{"writeScope": "visible", "rules" or "any"}}: {error}') from None
-    await run_in_threadpool(caller.gateway.set_write_scope, settings.write_scope)
+    caller.gateway.set_write_scope(settings.write_scope)
     return SavedSettings(saved=True)
 
 
@@ -231,9 +249,9 @@ class ConnectorSummary(ApiModel):
 
 
 @router.get("/connectors/types", summary="List the connector types", responses=error_responses())
-async def list_connector_types(services: ServicesDependency) -> Struct[list[ConnectorDescriptor]]:
+def list_connector_types(services: ServicesDependency) -> Struct[list[ConnectorDescriptor]]:
     """Return all connector types with the JSON Schema of their settings."""
-    return await run_in_threadpool(services.engine.connectors.descriptors)
+    return services.engine.connectors.descriptors()
 
 
 @router.get(
@@ -241,10 +259,12 @@ async def list_connector_types(services: ServicesDependency) -> Struct[list[Conn
     summary="List the registered connectors",
     responses=error_responses(*CALLER_ERRORS),
 )
-async def list_connectors(caller: AdminCaller) -> list[ConnectorSummary]:
+def list_connectors(caller: AdminCaller) -> list[ConnectorSummary]:
     """Return the registered connectors."""
-    connectors = await run_in_threadpool(caller.gateway.connectors)
-    return [ConnectorSummary(name=each.name, type=each.type, has_ingest=each.ingest is not None) for each in connectors]
+    return [
+        ConnectorSummary(name=each.name, type=each.type, has_ingest=each.ingest is not None)
+        for each in caller.gateway.connectors()
+    ]
 
 
 @router.post(
@@ -253,9 +273,9 @@ async def list_connectors(caller: AdminCaller) -> list[ConnectorSummary]:
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, DuplicateError),
     openapi_extra=request_body(Connector),
 )
-async def register_connector(caller: AdminCaller, body: JsonBody) -> RegisteredConnector:
+def register_connector(caller: AdminCaller, body: LimitedBody) -> RegisteredConnector:
     """Register a connector."""
-    connector = await run_in_threadpool(caller.gateway.register_connector, body)
+    connector = caller.gateway.register_connector(parse_json(body))
     return RegisteredConnector(registered=True, name=connector.name)
 
 
@@ -264,12 +284,12 @@ async def register_connector(caller: AdminCaller, body: JsonBody) -> RegisteredC
     summary="Unregister a connector",
     responses=error_responses(*CALLER_ERRORS),
 )
-async def unregister_connector(
+def unregister_connector(
     caller: AdminCaller,
     name: Annotated[
         str, WithJsonSchema(CONNECTOR), Path(description="The connector's name", openapi_examples=example("crm"))
     ],
 ) -> UnregisteredConnector:
     """Unregister a connector."""
-    await run_in_threadpool(caller.gateway.unregister_connector, name)
+    caller.gateway.unregister_connector(name)
     return UnregisteredConnector(unregistered=True, name=name)

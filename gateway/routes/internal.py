@@ -99,5 +99,5 @@ async def ensure_table_schema(request: Request, services: ServicesDependency, ga
     A schema that the table has, or had before it was retired, is kept, even if it differs.
     """
     found = await run_in_threadpool(services.engine.gateway, gateway)
-    schema = parse_schema(parse_json(await read_body(request, MAX_BODY_BYTES)))
-    return json_response(await run_in_threadpool(found.ensure_schema, schema))
+    body = await read_body(request, MAX_BODY_BYTES)
+    return json_response(await run_in_threadpool(lambda: found.ensure_schema(parse_schema(parse_json(body)))))

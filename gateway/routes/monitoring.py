@@ -289,7 +289,7 @@ async def admin_metrics(
         pipeline=PipelineLag.of(report, gateway.gateway_id) if report is not None else None,
         dead_letters=await run_in_threadpool(dead_letter_counts, marks, services.engine.queue, gateway.gateway_id),
     )
-    return json_response(operator_stats)
+    return await run_in_threadpool(json_response, operator_stats)
 
 
 @router.get(

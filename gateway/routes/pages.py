@@ -84,13 +84,13 @@ _CONSOLE = Page((Path(__file__).parents[1] / "console_page").iterdir())
 
 
 @router.get("/console", include_in_schema=False)
-async def console(request: Request) -> Response:
+def console(request: Request) -> Response:
     """Return the console's page."""
     return _CONSOLE.index(request)
 
 
 @router.get("/console/{file}", include_in_schema=False)
-async def console_file(request: Request, file: str) -> Response:
+def console_file(request: Request, file: str) -> Response:
     """Return a file of the console's page."""
     return _CONSOLE.file(request, file)
 
@@ -105,18 +105,18 @@ _DOCS = Page(
 
 
 @router.get("/openapi.json", summary="Read this document", response_model=dict[str, Any], responses=error_responses())
-async def openapi(request: Request) -> Any:
+def openapi(request: Request) -> Any:
     """Return the OpenAPI document of all routes."""
     return request.app.openapi()
 
 
 @router.get("/docs", include_in_schema=False)
-async def swagger_ui(request: Request) -> Response:
+def swagger_ui(request: Request) -> Response:
     """Return Swagger UI's page over `openapi.json`, which the browser finds beside it."""
     return _DOCS.index(request)
 
 
 @router.get("/docs/{file}", include_in_schema=False)
-async def swagger_ui_file(request: Request, file: str) -> Response:
+def swagger_ui_file(request: Request, file: str) -> Response:
     """Return a file of Swagger UI's page."""
     return _DOCS.file(request, file)

@@ -159,4 +159,4 @@ async def _pull(request: Request, services: Services, caller: Caller, message: S
     """Answer a pull, whose parameters come from the query or the body."""
     knows_resync = header(request.scope, RESYNC_HEADER) is not None
     page = await serve_pull(services, RequestRecord.of(request), caller, message, knows_resync=knows_resync)
-    return pull_response(request, page)
+    return await pull_response(request, page)

@@ -80,8 +80,8 @@ class EncodedDeltas(Sequence[RowDelta]):
         return iter(self._deltas())
 
     def _deltas(self) -> list[RowDelta]:
-        if self._decoded is None:
-            self._decoded = decode_deltas(self.enclosed(b"[", b"]"))
+        if self._decoded is None:  # part by part: decoding a large page at once would stop all other threads
+            self._decoded = [delta for part in self.parts for delta in decode_deltas(b"[%b]" % part)]
         return self._decoded
 
 

@@ -232,3 +232,26 @@ def test_large_actions_are_decoded_outside_of_the_event_loop(alice, monkeypatch,
             answer = ask(alice, action)
         assert answer.status_code == 200
     assert threads[True] != threads[False]
+
+
+@pytest.mark.parametrize("in_protobuf", [False, True], ids=["json", "protobuf"])
+def test_results_of_actions_are_encoded_outside_of_the_event_loop(alice, monkeypatch, in_protobuf):
+    threads = []
+    names = ("decode_push", "encode_response") if in_protobuf else ("decode_push_json", "encode_response_json")
+    for name in names:
+        function = getattr(wire, name)
+
+        def recorded(value, function=function):
+            threads.append(threading.current_thread().name)
+            return function(value)
+
+        monkeypatch.setattr(wire, name, recorded)
+    action = make_action(now())
+    if in_protobuf:
+        body = wire.encode_push(ActionPush("alice", (action,)))
+        answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
+    else:
+        answer = ask(alice, action)
+    assert answer.status_code == 200
+    in_the_loop, in_a_worker = threads
+    assert in_the_loop != in_a_worker
