@@ -75,6 +75,7 @@ class GatewaySettings:
     min_free_disk_bytes: int = 64 << 20
     """Free space in these folders below which `/ready` responds with 503."""
     limits: EngineLimits = field(default_factory=EngineLimits)
+    """Limits of pushes, backpressure and actions."""
 
     @property
     def requires_tokens(self) -> bool:

@@ -66,6 +66,7 @@ class RunHost:
         """
         self._snapshot = snapshot_file(load())
         self._loaded = self._snapshot_version()
+        """The version of the file with the registered tables from which the code location was loaded."""
         for name in MODULES:
             importlib.import_module(name)
         command_line()

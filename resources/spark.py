@@ -123,8 +123,10 @@ class SparkConnectResource(LazyPySparkResource):
     ui_url: str | None = None
     """URL of Spark's UI, whose REST API has the figures of jobs; None for no figures."""
     settings: dg.ResourceDependency[Config]
+    """The project's configuration."""
     _session: SparkSession | None = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default="")
+    """The tag of the jobs since `start_measuring`."""
     _application: str | None = PrivateAttr(default=None)
     _status: SparkStatus | None = PrivateAttr(default=None)
 

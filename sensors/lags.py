@@ -83,13 +83,16 @@ class PipelineLags:
         self._reader: MarkReader | None = None
         self._lock = threading.Lock()
         self._read_at = -READ_SECONDS
+        """Time of the last read, by `time.monotonic`."""
         self._flushed_at_read: list[tuple[str, str, int, int, int | None]] = []
         """Gateway, shard, epoch, flushed sequence and checkpoint's arrival of each shard, at the time of the last read.
         Others make its result outdated."""
         self._lags: list[Lag] = []
         self._listed_at = -LIST_SECONDS
+        """Time of the last listing of queued runs, by `time.monotonic`."""
         self._queued: tuple[QueuedRun, ...] = ()
         self._requests: dict[str, Mapping[str, Attempt]] = {}
+        """Name of a sensor → key of a part → the sensor's run requests for it."""
 
     def attempts(self, sensor: str, cursor: str | None) -> Attempts:
         """Return the run requests in a sensor's cursor, and record them for the pipeline's report.
@@ -195,7 +198,7 @@ class PipelineLags:
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
 
     def _queued_runs(self, instance: Callable[[], dg.DagsterInstance]) -> tuple[QueuedRun, ...]:
-        """Return the result of `queued_runs`; while no part is behind, that of the last `LIST_SECONDS`."""
+        """Return the result of `queued_runs`; while no part is behind, it may be up to `LIST_SECONDS` old."""
         now = time.monotonic()
         if self._lags or now - self._listed_at >= LIST_SECONDS:
             self._listed_at, self._queued = now, tuple(queued_runs(instance()))

@@ -31,6 +31,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 _REPORTS = "number int, report string, failure string"
 """Columns of the rows that tasks yield: number of the task, and a report or the task's error as JSON."""
 _REPORTS_ARROW = pa.schema([("number", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
+"""The same columns in Arrow."""
 
 
 class AdapterTask(Protocol):

@@ -206,7 +206,7 @@ class FollowTask(NamedTuple):
         with ExitStack() as open_adapters:
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
-            # a hot tier's destination tables need the older deltas too, which were moved to cold tiers
+            # old deltas may have been moved to other backends (cold tiers); destination tables need them too
             older = ColdTierContents(open_backends(self.follower.target.cold, open_adapters))
             progress = read_follower_progress(adapter, name, selection, self.after)
             after = {stream: max(low, progress.streams.get(stream, -1)) for stream, low in self.after.items()}

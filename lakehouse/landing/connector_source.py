@@ -40,6 +40,7 @@ class SourceSettings(NamedTuple):
     """What a registered data source reads: either one poll, or connectors by name."""
 
     open_source: OpenSource
+    """Opens the source of a connector: its external system."""
     configs: tuple[ConnectorConfig, ...] = ()
     """The connectors that a notebook can read by name."""
     plan: PollPlan | None = None
@@ -50,7 +51,8 @@ class ConnectorSource(DataSource):
     """The data source of all connectors of one type, or of one poll.
 
     Options, which a poll does not have: `connector`, the connector's name; `gateway`, if connectors of several gateways
-    have that name; the table's name as `path`, which `load(TABLE)` sets, or as `table`.
+    have that name; the table's name as `path`, which `load(TABLE)` sets, or as `table`. `_register` makes a subclass
+    for each registration, with its own `format_name` and `settings`.
     """
 
     format_name: ClassVar[str]

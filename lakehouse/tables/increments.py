@@ -145,6 +145,7 @@ def merge_table(
     deltas_in = count_deltas(spark, history, increment)
     if deltas_in or rebuild or (table.has_new_columns and table.snapshot_id is not None):
         written = write_state(spark, table, increment, history, upto if rebuild else None)
+        # the table `rejected` lists the values that do not fit their column
         if written.snapshot_id is not None and (written.rejected or table.ever_rejected):
             replace_rejected(spark, table, written.snapshot_id, names)
         if table.has_new_columns:

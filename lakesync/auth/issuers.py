@@ -1,7 +1,8 @@
 """The issuers whose tokens a gateway accepts, and how it reads the claims of their tokens.
 
 An issuer signs tokens (JWTs): a login provider, or the project's own backend. The settings `[[gateway.issuers]]` and
-`jwt_secret` declare them. The gateway and `lakesync token inspect` create them; `checks.py` and `verifier.py` use them.
+`jwt_secret` declare issuers. The gateway and `lakesync token inspect` create their objects; `checks.py` and
+`verifier.py` use these.
 A claim is named by its path: `app_metadata.team` is the claim `team` in the object `app_metadata`.
 """
 

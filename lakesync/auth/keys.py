@@ -189,7 +189,9 @@ class KeySet:
         self._cooldown = cooldown
         self._clock = clock
         self._last_try: float | None = None
+        """When the last fetch began, by `clock`."""
         self._loading: asyncio.Task[bool] | None = None
+        """The fetch in progress."""
 
     async def refresh(self) -> bool:
         """Fetch the keys, or wait for a fetch that is in progress.
@@ -262,7 +264,7 @@ def discover_set(issuer: str, check_url: Callable[[str], str | None]) -> tuple[K
         raise KeysUnavailableError(f"{url}: {error}") from error
     if not isinstance(document, dict) or document.get("issuer") != issuer:
         named = document.get("issuer") if isinstance(document, dict) else None
-        raise KeysUnavailableError(f"{url} names the issuer {named!r}, not {issuer!r}; set issuer to the former")
+        raise KeysUnavailableError(f"{url} names the issuer {named!r}, not {issuer!r}; correct the setting issuer")
     jwks_uri = document.get("jwks_uri")
     fault = check_url(jwks_uri) if isinstance(jwks_uri, str) else "it is missing"
     if fault is not None:

@@ -94,7 +94,7 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 
 
 class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so not hashable
-    """The merged state of one row; that of a row that was never written is `RowState()`."""
+    """The merged state of one row; `RowState()` for a row that was never written."""
 
     cells: dict[str, Cell] = {}
     """The live columns."""

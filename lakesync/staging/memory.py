@@ -65,7 +65,7 @@ class MemoryStore(SqliteStore):
 
 
 def _new_folder() -> tempfile.TemporaryDirectory[str]:
-    """Create a folder. It is removed when the process ends; that of a killed process is removed by a later call."""
+    """Create a folder. It is removed when this process ends; if it is killed, another process removes it later."""
     parent = _parent_folder()
     for folder in parent.glob(f"{_PREFIX}*"):
         if _is_abandoned(folder):

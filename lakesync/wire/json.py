@@ -32,6 +32,7 @@ from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_range,
 T = TypeVar("T")
 
 _DECIMAL = re.compile("0|[1-9][0-9]{0,18}")
+"""The text of an hlc, which has at most 19 digits."""
 
 
 class _Delta(msgspec.Struct, rename="camel", gc=False):

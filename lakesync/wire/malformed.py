@@ -48,6 +48,7 @@ _decode_id = msgspec.json.Decoder(_WithId).decode
 _decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
 
 _DECIMAL = re.compile("0|[1-9][0-9]*")
+"""The text of an hlc."""
 _LARGE = 1 << 56
 """From here on, all doubles are multiples of `_DOUBLE_STEP`. So a larger hlc that is no such multiple was not rounded
 to a double: it was written as a decimal."""
@@ -183,6 +184,7 @@ def _delta_id(raw: msgspec.Raw) -> str:
 
 
 _SCALARS = frozenset({str, bool, int, float, type(None)})
+"""The types of decoded values that are neither lists nor objects."""
 _SAFELY_FINITE = 1e300
 """Numbers up to here certainly fit a double."""
 _decode_any = msgspec.json.Decoder().decode

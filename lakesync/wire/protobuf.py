@@ -90,7 +90,7 @@ def encode_pull(pull: SyncPull) -> bytes:
 
 
 def decode_pull(data: bytes) -> SyncPull:
-    """Decode a SyncPull message; the default limit is 100.
+    """Decode a SyncPull message; without `max_deltas` the limit is `DEFAULT_MAX_DELTAS`.
 
     Raises:
         ValidationError: `data` has another form.

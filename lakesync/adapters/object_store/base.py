@@ -42,8 +42,9 @@ class ObjectPage(msgspec.Struct, frozen=True):
 class LakeAdapter(Protocol):
     """An object store: whole objects under keys whose parts are separated by `/`.
 
-    A key has 1 to 1,024 bytes of UTF-8. Its parts are not empty and not `.` or `..`; no key is a folder of another
-    key. Reads are strongly consistent: every later call sees what an earlier call wrote (as in S3 since 2020).
+    The name is that of the same interface in LakeSync for TypeScript. A key has 1 to 1,024 bytes of UTF-8. Its parts
+    are not empty and not `.` or `..`; no key is a folder of another key. Reads are strongly consistent: every later
+    call sees what an earlier call wrote (as in S3 since 2020).
     """
 
     def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:

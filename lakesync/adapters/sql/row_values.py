@@ -28,6 +28,7 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|u(0000|[dD][89a-fA-F
 NUL and lone surrogates. An escaped backslash is a match of its own, so text that follows it is not taken for an escape.
 """
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+"""A string in JSON, in which brackets do not nest."""
 _LAST_MS = 253_402_300_799_000
 """The last second of the year 9999, the maximum of databases' timestamps."""
 

@@ -41,6 +41,7 @@ PAGE_DELTAS = 10_000
 LOOK_BACK_MS = 3_600_000
 """By how much a gateway's deltas may lag behind those of another gateway in the same backend."""
 _ID_COLUMNS = ("gateway", "client_id", "delta_id")
+"""The columns that identify a delta."""
 
 
 class RowFilter(msgspec.Struct, frozen=True):
@@ -180,6 +181,7 @@ def run_flow(
         new_text = msgspec.json.encode(new_progress).decode()
         if len(deltas):
             expected = table_checksum(deltas)
+            # by the content, so that an interrupted page is written again as the same batch
             batch_id = f"{name.replace('/', '.')}.{expected.deltas}-{expected.id_sum:016x}"
             stored = marks.apply_arrow(batch_id, deltas, MarkUpdate(name, old_text, new_text), schemas, transform)
             if stored.deltas < expected.deltas:
@@ -364,6 +366,6 @@ def _position_after(deltas: pa.Table, before: Position | None) -> Position | Non
 
 
 def _decode(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
-    """Return the progress that a mark stores; that of a new flow if no mark is stored or the filter has changed."""
+    """Return the progress that a mark stores; a new flow's progress without a mark, or if the filter has changed."""
     found = decode_progress(text, FlowProgress, name)
     return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

@@ -143,7 +143,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
-        "-Djdk.reflect.useDirectMethodHandle=false",
+        "-Djdk.reflect.useDirectMethodHandle=false",  # this and the following as spark-submit sets them
         "-Dio.netty.tryReflectionSetAccessible=true",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
         *(f"-D{key}={value}" for key, value in {**_worker_settings(config, jars), **settings(config, port)}.items()),
@@ -202,7 +202,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.cleaner.periodicGC.interval": _COLLECTION_INTERVAL,
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
-        "spark.python.daemon.module": "lakehouse.worker_daemon",
+        "spark.python.daemon.module": "lakehouse.worker_daemon",  # imports what tasks need before it forks workers
         "spark.connect.session.manager.defaultSessionTimeout": _SESSION_TIMEOUT,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",

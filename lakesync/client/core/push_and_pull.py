@@ -236,6 +236,7 @@ class Puller:
         self._state = state
         self._limits = limits
         self._page_limit = min(_FIRST_PAGE, limits.pull_deltas)
+        """Deltas of the next page, at most."""
         self._had_page = False
         """Whether a page arrived since this process opened the store, or since the newest full pull started."""
         self._checkpoint_tried = False

@@ -216,7 +216,7 @@ class ClientStore(Protocol):
 
         Args:
             deltas: the page's deltas.
-            generation: the generation of the page's rows. The result must be that of `rows.apply_page`.
+            generation: the generation of the page's rows, as for `rows.apply_page`; the rows must become the same.
 
         Returns:
             The store's part, or None if it applies nothing by itself; and the deltas that the core merges.

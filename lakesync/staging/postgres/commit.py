@@ -172,7 +172,10 @@ class PostgresView(HeadView, SideQueries):
 
 
 class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements):
-    """A `Commit` of one gateway, in a transaction that has locked the gateway's row."""
+    """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
+
+    The private methods without text are those that `ConfigWriter` declares.
+    """
 
     def __init__(self, journal: Journal) -> None:
         """Create the commit.

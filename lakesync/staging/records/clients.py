@@ -8,8 +8,8 @@ the cursors of sharded gateways, and `lakesync.actions` the records of actions.
   *arrival* is the gateway's own timestamp of a commit.
 - At a *complete cursor*, which is an arrival, the client has exactly what it could see then. A *page mark* is a cursor
   in the middle of a series of pages, between two arrivals.
-- A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. The *feed
-  position* of a row is the arrival of its latest change.
+- The *sync rules* decide which rows a client may see. A *bucket key* names a bucket of the rules with the claims
+  (fields of a token) that may see it. The *feed position* of a row is the arrival of its latest change.
 - A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows.
 - A *sharded* gateway keeps its tables in several stores, the shards; each has cursors of its own.
 """
@@ -65,8 +65,8 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     pending: PendingPage | None = None
     """The page that is not confirmed; None if there is none."""
     pass_position: Position | None = None
-    """The position that a client has reached in the current pass over the source, if it cannot confirm pages: it has no
-    cursor yet, or never confirms a page. None: the pass begins after `confirmed`."""
+    """The position that the client has reached in the current pass over the source, if the client cannot confirm pages
+    (without a cursor), or never does. None: the pass begins after `confirmed`."""
     marks: tuple[tuple[int, int], ...] = ()
     """Pairs of a source page's cursor and the cursor of the gateway's own feed that it stands for, newest first; only
     the newest few."""
@@ -95,7 +95,7 @@ class SentCursors(msgspec.Struct, frozen=True, array_like=True):
     confirmed: int = 0
     """The cursor of the client's latest request; its vector is never removed."""
     vectors: tuple[CursorVector, ...] = ()
-    """The stored vectors; that of the most recently sent or received cursor is last."""
+    """The stored vectors; last comes the vector of the cursor that was sent or received last."""
 
 
 LOST = 0

@@ -98,11 +98,11 @@ class StoredRow(msgspec.Struct, gc=False):
     writers_floor: int = 0
     """Clients that wrote up to this arrival may be missing in `writers`."""
     keys: tuple[str, ...] = ()
-    """Bucket keys that the row is inside of, sorted."""
+    """The keys of the buckets that contain the row, sorted."""
     emptied: int = 0
     """A client that had the row before this arrival cannot be sent an UPDATE, but must be sent DELETE and INSERT. It is
-    the later of two arrivals: that at which the row lost columns, by a DELETE or an erasure, so that the client has to
-    drop them; and that of the last delta of a client that is no longer in `writers`, and whose copy may differ."""
+    the later of two arrivals: when the row lost columns, by a DELETE or an erasure, so that the client has to drop
+    them; and when a client that is no longer in `writers`, and whose copy may differ, wrote its last delta."""
     unmerged: Unmerged | None = None
     """The newest delta that is not merged into `state` yet; None if there is none. Each of them has a higher hlc than
     everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such a delta

@@ -101,7 +101,10 @@ class SqliteView(HeadView, SideQueries):
 
 
 class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
-    """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to."""
+    """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to.
+
+    The private methods without text are those that `ConfigWriter` declares.
+    """
 
     def __init__(
         self,
@@ -181,9 +184,9 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
     def run_alone(self) -> None:
         """Require a transaction of its own, with all rows in `state.db` before and after; see `RowCommit.run_alone`.
 
-        A job that is not alone is interrupted here, rolled back, and run again in a transaction of its own. That is
-        needed because a replay of the log computes bucket keys by the active rules: all log rows that it replays must
-        have been pushed under them.
+        A job that is not alone is interrupted here, rolled back, and run again in a transaction of its own. For
+        example, a change of rules must be alone, because a replay of the log computes bucket keys by the active rules:
+        all log rows that it replays must have been pushed under them.
 
         Raises:
             MustRunAloneError: the job shares a transaction; `GroupCommit` handles this error.

@@ -92,6 +92,7 @@ class Owner:
 
         `due` is the monotonic time at which rows in memory are too old; `inf` if there are none, `-inf` while a part of
         them is still to be written. `quiet` says that no job ran in this round, so that writing delays none.
+        `GroupCommit.run` calls `_receive` too, so that jobs which were submitted meanwhile join the group.
         """
         due = inf
         while True:
@@ -112,6 +113,7 @@ class Owner:
 
     @property
     def _busy(self) -> bool:
+        """Whether a received job waits."""
         return bool(self._writing or self._reading)
 
     def _wait(self, due: float) -> None:
