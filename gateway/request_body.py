@@ -27,7 +27,7 @@ from lakesync.wire.encoded import encode_page, encoded_size
 T = TypeVar("T")
 
 _LARGE_BYTES = 32 << 10
-"""Size from which bodies are decoded, and protobuf pages encoded, in a worker thread; smaller ones where they are used."""
+"""Size from which bodies are decoded, and protobuf pages encoded, in a worker thread; smaller ones are in place."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The parameter with which zlib reads the gzip format."""
 
