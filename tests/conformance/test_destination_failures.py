@@ -10,11 +10,12 @@ from lakesync.adapters import DeltaQuery
 from lakesync.adapters.backends import mysql, postgres
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.uri import BackendUri
+from lakesync.model.errors import AdapterError
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, SERVERS, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, rows
-from tests.conformance.test_adapters import everything
+from tests.conformance.test_adapters import batch, everything
 from tests.conformance.told_history import history
 
 LINES = parse_schema({"table": "lines", "columns": [{"name": "n", "type": "number"}, {"name": "j", "type": "json"}]})
@@ -146,6 +147,14 @@ def test_b11_rows_that_violate_a_constraint_are_dead_letters_and_can_be_retried(
     follow(adapter, made)
     assert rows(adapter)["again"]["title"] == "t1"
     assert (adapter.dead_letters(10), adapter.suspended_tables("leaf")) == ([], [])
+
+
+def test_a_delta_that_conflicts_with_another_unique_key_is_an_error(adapter):
+    adapter.insert_deltas(batch(1, make_delta("c", 1, "a")))
+    sql(adapter, "CREATE UNIQUE INDEX mine ON lakesync_deltas (row_id)")
+    with pytest.raises(AdapterError):
+        adapter.insert_deltas(batch(2, make_delta("c", 2, "a")))
+    assert len(everything(adapter)) == 1
 
 
 def test_json_that_is_too_deep_for_the_database_is_a_dead_letter(adapter):

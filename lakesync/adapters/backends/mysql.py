@@ -37,7 +37,7 @@ _TYPES: dict[Kind, str] = {
 }
 """Kind of column → MySQL's type."""
 _LOOKUP_CHARS = 255
-"""Indexed prefix of a text: InnoDB allows 3,072 bytes, four per character."""
+"""Characters of a text that its index contains. InnoDB allows at most 768, which are 3,072 bytes."""
 _CONNECT_SECONDS = 10
 """Time limit for opening a connection."""
 _STATEMENT_SECONDS = 300
@@ -60,7 +60,7 @@ _OPTIONS = frozenset({"ssl_ca"})
 
 
 class MySqlAdapter(SqlAdapter):
-    """Adapter for one database, which any number of processes may write. It stores numbers of rows as doubles."""
+    """Adapter for one database, which any number of processes may write. Columns of type `number` are doubles."""
 
     def __init__(self, uri: str) -> None:
         """Create the adapter; it connects on the first call.
@@ -104,15 +104,13 @@ class MySqlDialect(Dialect):
     ) -> str:
         """Return an INSERT … ON DUPLICATE KEY UPDATE that fails on a conflict with another unique key.
 
-        Without the guard, MySQL would update the other row that has the unique key. The guard sets that row's primary
-        key to null, which MySQL rejects.
+        Without the guard, MySQL would update the other row that has the unique key, or skip the new row. The guard sets
+        the other row's primary key to null, which MySQL rejects.
         """
         names = ", ".join(columns)
         is_same = " AND ".join(f"{table}.{column} = VALUES({column})" for column in key)
         guard = f"{key[0]} = IF({is_same}, {table}.{key[0]}, NULL)"
         assignments = ", ".join([guard, *(f"{column} = VALUES({column})" for column in update)])
-        if not update:
-            assignments = f"{key[0]} = {table}.{key[0]}"  # changes nothing
         return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s ON DUPLICATE KEY UPDATE {assignments}"
 
     def quote(self, name: str) -> str:
@@ -132,11 +130,11 @@ class MySqlDialect(Dialect):
         return f"({number} DIV {by})"
 
     def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
-        """Index a text's prefix; MySQL has no index on JSON."""
+        """Index a text's prefix; MySQL has no index on JSON. A user's text is of kind `string`, never `text`."""
         if column.kind == "json":
             return []
-        is_text = column.kind == "string"
-        return self.create_index(name, table, [f"{column.name}({_LOOKUP_CHARS})" if is_text else column.name])
+        is_long = column.kind == "string"
+        return self.create_index(name, table, [f"{column.name}({_LOOKUP_CHARS})" if is_long else column.name])
 
     def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
         """Create an index. Only MariaDB knows IF NOT EXISTS; on MySQL this is called for new tables only."""
