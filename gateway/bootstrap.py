@@ -202,8 +202,8 @@ class Declarations:
                     continue
                 registered = known.schemas.get(schema.table)
                 registered_types = registered.schema.types if registered is not None else {}
-                has_new_columns = not schema.types.items() <= registered_types.items()
-                if registered is None or has_new_columns:
+                differs = not schema.types.items() <= registered_types.items()
+                if registered is None or differs:
                     gateway.register_schema(schema)
             rules = self._rules.get(name)
             if rules is None or rules == known.rules:

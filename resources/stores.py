@@ -129,7 +129,10 @@ class StagingResource(dg.ConfigurableResource[None]):
 
 
 class IntakeResource(dg.ConfigurableResource[None]):
-    """The connection over which polled rows are pushed to gateways, like the deltas of a client."""
+    """Opens the intake, which pushes polled rows to gateways like the deltas of a client.
+
+    It calls the gateway server if that process owns the staging store, and writes to the store itself otherwise.
+    """
 
     settings: dg.ResourceDependency[Config]
 
@@ -140,5 +143,8 @@ class IntakeResource(dg.ConfigurableResource[None]):
 
     @property
     def opener(self) -> OpenIntake:
-        """A function that opens the connection, in the step or in a Spark task; it raises StagingUnavailableError."""
+        """A function that opens the intake, in the step or in a Spark task.
+
+        It raises StagingUnavailableError if the gateway server or the store cannot be reached.
+        """
         return partial(open_intake, self.settings)

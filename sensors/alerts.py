@@ -195,7 +195,7 @@ class AlertCursor(msgspec.Struct):
 def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
     """Create the sensor that sends an alert when a fault begins, and when a run for the same work succeeds again.
 
-    While a part fails, its run is requested repeatedly; only the first failure is reported. The cursor passes a run
+    While work fails, runs for it are requested repeatedly; only the first failure is reported. The cursor passes a run
     only after its alert was delivered, so each alert is sent at least once. Dagster's own `run_failure_sensor` would
     lose an alert that could not be delivered.
 

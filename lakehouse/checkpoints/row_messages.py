@@ -35,7 +35,7 @@ _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
 """Tags of a delta's other fields and of a column's in `lakesync.proto`; `hlc` is a fixed64, the others have lengths."""
 
 _NOTHING = pa.scalar(b"", pa.binary())
-"""An empty field, as protobuf omits default values; also the separator of fields, which have none."""
+"""No bytes: for a field with its default value, which protobuf omits, and between fields that are joined."""
 _PLAIN = r'^[^"\\\x00-\x1f]*$'
 """Text without characters that JSON escapes."""
 
@@ -62,6 +62,7 @@ class _Cells(NamedTuple):
     width: Ints
     """Number of columns of the delta that wrote the cell."""
     value: pa.Array
+    """The cell's value as JSON text."""
 
     def take(self, indexes: Ints) -> _Cells:
         arrow_indexes = pa.array(indexes)
@@ -88,8 +89,8 @@ class _Deltas(NamedTuple):
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
-    """The id of the original delta. Null without cells, if some cells are no longer live, or if several deltas have its
-    stamp."""
+    """The id of the delta whose columns are exactly these cells. Null if there is none: the row has no cells, some
+    columns of the delta are no longer live, or several deltas have this stamp, which become one."""
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
@@ -128,15 +129,15 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
 
 
 def _cells(maps: pa.Array) -> _Cells:
-    """Return the cells of a column `_cells`, ordered by row and stamp, with those of one delta next to each other.
+    """Return the cells of a column `_cells`, ordered by row, stamp and delta.
 
-    The cells of one delta keep the map's order, by column name. `_delta_ids` relies on it: a new delta id depends on
-    the order of the columns, and `RowState.live` orders those of a partial delta by name.
+    The cells of one delta keep the map's order, by column name. `_delta_ids` relies on this order, in which
+    `RowState.live` returns them too: a new delta id depends on the order of the columns.
     """
     offsets = np.asarray(maps.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
-    names, owned = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
-    fields = {name: pc.struct_field(owned, name) for name in ("hlc", "client_id", "delta_id", "width", "value")}
+    names, structs = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    fields = {name: pc.struct_field(structs, name) for name in ("hlc", "client_id", "delta_id", "width", "value")}
     width = fields["width"].to_numpy(zero_copy_only=False).astype(np.int64)
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
@@ -173,7 +174,8 @@ def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas
     row = np.concatenate([deltas.row, rows])
     order = np.argsort(row, kind="stable")
     arrow_order = pa.array(order)
-    # A merge never leaves `_inserted` null in such a row; if it were, its stamp would be `NO_STAMP` as in `row_deltas`.
+    # A merge never leaves `_inserted`, the INSERT's stamp, null in such a row. `lakesync.wire.encoded.row_deltas`, the
+    # other encoder, would take the stamp (0, "") for null, so this one does too.
     hlc = pc.fill_null(pc.struct_field(inserted, "hlc"), 0)
     client = pc.fill_null(pc.struct_field(inserted, "client_id"), "")
     return _Deltas(
@@ -187,17 +189,17 @@ def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas
 
 
 def _delta_ids(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
-    """Return the id of each delta. One that lacks cells of the original delta gets a new id.
+    """Return the id of each delta. One without the id of an original delta gets a new id.
 
     The new id is computed as `lakesync.model.delta.delta_id` does, from the same canonical text.
     """
-    partial = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
-    if not len(partial):
+    new = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
+    if not len(new):
         return deltas.delta_id
-    partial_indexes = pa.array(partial)
-    counts = deltas.cells[partial]
-    begins = np.cumsum(counts) - counts  # where each partial delta's cells begin when only their cells are taken
-    shifts = np.repeat(deltas.first[partial] - begins, counts)
+    new_indexes = pa.array(new)
+    counts = deltas.cells[new]
+    begins = np.cumsum(counts) - counts  # where the cells of each of these deltas begin when only theirs are taken
+    shifts = np.repeat(deltas.first[new] - begins, counts)
     cell_indexes = pa.array(shifts + np.arange(len(shifts)))
     texts = _concatenated(
         b'{"column":', _quoted(cells.name.take(cell_indexes)), b',"value":', cells.value.take(cell_indexes), b"}"
@@ -205,13 +207,13 @@ def _delta_ids(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa
     column_texts = _join_ranges(texts, begins, counts, separator=b",")
     canonical = _concatenated(
         b'{"clientId":',
-        _quoted(deltas.client.take(partial_indexes)),
+        _quoted(deltas.client.take(new_indexes)),
         b',"columns":[',
         column_texts,
         b'],"hlc":"',
-        deltas.hlc.take(partial_indexes).cast(pa.string()),
+        deltas.hlc.take(new_indexes).cast(pa.string()),
         b'","rowId":',
-        _quoted(rows.take(partial_indexes)),
+        _quoted(rows.take(new_indexes)),
         f',"table":{encode_basestring(table)}}}'.encode(),
     )
     ids = pa.array([sha256(text).hexdigest() for text in canonical.to_pylist()], pa.string())

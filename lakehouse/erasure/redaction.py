@@ -3,7 +3,8 @@
 - The history `deltas`: a delta loses its contents.
 - State tables, which are merged from it: rows are merged again. Values that did not fit a column are removed from the
   table `rejected`.
-- `landing`, which has what polls of external systems read: a row loses its columns and becomes a reported delete.
+- `landing`, which has what polls of external systems read: a row loses its columns, and becomes a report by the source
+  that the row was deleted. A replay of the poll pushes it as a DELETE.
 - `known`, with whose rows the next poll is compared: a row is deleted, so that the source's next version counts as new.
 
 The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call this module while no poll and no other run
@@ -112,7 +113,8 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
         mark = marks_of(version).get(gateway, MAX_ARRIVAL)
         merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
-        recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
+        no_state = None  # all deltas of the rows are read, so nothing is merged into their stored state
+        recomputed = merged_frames(deltas, no_state, tuple(typed_columns(spark, name).items()))
         unchanged = state.join(keys, ["_gateway", "_row"], "anti")
         columns = spark.table(name).columns
         rows = unchanged.select(*columns).unionByName(recomputed.select(*columns))
@@ -125,7 +127,8 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
 def drop_old_snapshots(spark: SparkSession, name: str, names: LakeNames) -> None:
     """Delete a table's tags, branches and all snapshots but the newest, with the files that only these use.
 
-    Data files with deleted rows are first rewritten without them.
+    Data files with deleted rows are first rewritten without them. Manifests are rewritten too: those of the newest
+    snapshot still list the files that it removed, with the least and greatest value of each column.
 
     Args:
         spark: an open Spark session.
@@ -250,7 +253,7 @@ def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):
-    """Number of rows that one call erased in `landing` and in `known`, without those of a call before that crashed."""
+    """Number of rows that one call erased in `landing` and in `known`. A repeat after a crash counts only the rest."""
 
     landed: int = 0
     known: int = 0

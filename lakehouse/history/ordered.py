@@ -152,7 +152,7 @@ def in_order(
 
 
 def ordered(rows: Iterable[pa.Table], rows_in_memory: int = ROWS_IN_MEMORY) -> Iterator[pa.Table]:
-    """Yield the rows of one stream sorted by arrival and position in the log, a few thousand at a time.
+    """Yield the rows of one stream sorted by arrival and position in the log, part by part.
 
     Args:
         rows: the stream's rows, in any order.

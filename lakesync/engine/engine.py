@@ -181,7 +181,7 @@ class Engine:
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: RowCommit) -> None:
-        """Do nothing. A store calls this if its rows have bucket keys of older rules; `open` then starts a re-index."""
+        """Do nothing: a store calls this if its rows have bucket keys of older rules, and `open` starts a re-index."""
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
         """Store rows that an erasure changed, with the bucket keys of their new values; a store calls this.

@@ -141,7 +141,7 @@ def replacement_stores(
         urls: the URL of each shard's store, by shard name, the default shard first. Stores in folders inside that of
             the default shard are built inside its replacement.
         wall: returns the server's wall time in milliseconds since 1970.
-        replayer: opening a store needs a replayer, although a new store has nothing to replay.
+        replayer: applies the log after a crash; opening needs it, although a new store has nothing to replay.
         replace: whether an existing store may be replaced; it is renamed, with the time in its new name. Otherwise it
             is an error.
 

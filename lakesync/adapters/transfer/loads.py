@@ -97,7 +97,8 @@ def begin_load(
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
-    # Rows from before the load have the columns in the mark. If the follower had no deltas, there are no such rows.
+    # The mark's `row_columns` are columns that every row has, now and when the load is finished: those of the old mark,
+    # or the new ones if there are no rows from before the load.
     new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")
@@ -124,7 +125,7 @@ def load_to_resume(
 
 
 def part_name(name: str, number: int) -> str:
-    """Return the name of a part's mark.
+    """Return the name of a part's mark. Progress in it that belongs to an earlier load is ignored by its load id.
 
     Args:
         name: the follower's name.
@@ -168,7 +169,11 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
 
 
 def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
-    """Return whether a `LoadBarrier` returns no deltas because of this follower's load."""
+    """Return whether a `LoadBarrier` returns no deltas because of this follower's load.
+
+    If the process dies in `begin_load`, the load is announced but not in the follower's mark. The pipeline then calls
+    `withdraw_load` at the end of the follower's next run.
+    """
     return name in _decode(require_marks(adapter).read_mark(LOADS)).names
 
 
@@ -185,7 +190,7 @@ def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
 
 
 class LoadBarrier:
-    """A `DatabaseAdapter` for readers that continue in arrival order, such as flows.
+    """A `DatabaseAdapter` for readers that continue in arrival order, such as flows (copies from adapter to adapter).
 
     It returns an empty last page if a load was in progress at any time during the read. Otherwise a reader could
     continue after deltas that a part of the load has not written yet.

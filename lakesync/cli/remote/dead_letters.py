@@ -2,7 +2,7 @@
 
 The dead letters of a gateway are in three places, by kind:
 
-- `value`: the lake's table `rejected` has live values that do not fit their column.
+- `value`: the lake's table `rejected` has current values of rows that do not fit the type of their column.
 - `destination`: the pipeline writes the databases of declared destinations. They record the tables that it could not
   write (suspended tables), and the values that they rejected.
 - `work`: a gateway with `[flush] to_uri` updates destination tables (tables of current rows) itself. It has the updates
@@ -120,10 +120,10 @@ def retry_or_drop_updates(
         NotFoundError: there is no such dead letter.
         LakeSyncError: the gateway does not answer, or rejects the request.
     """
-    if letter_id is not None and is_of_destination(letter_id):
+    if letter_id is not None and is_of_destination(letter_id):  # `retry_destination` retries it
         raise ValidationError(
-            f"{letter_id!r} is a destination's dead letter, which cannot be {PAST_TENSES[method]}; remove the cause "
-            "and run `lakesync dlq retry`"
+            f"{letter_id!r} is a destination's dead letter, which cannot be dropped; remove the cause and run "
+            "`lakesync dlq retry`"
         )
     if letter_id is not None and "/" in letter_id:
         raise ValidationError(

@@ -155,7 +155,7 @@ class AutoSync:
         session, result = self._session, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._interval)
-            session.discard_pending_request()  # its sender was interrupted, for example by `stop`
+            session.repeat_interrupted_request()  # its sender was interrupted, for example by `stop`
             waits = [session.send_all(result, self._stopping.is_set)]
             if not self._stopping.is_set():
                 waits.append(session.send_actions(result))

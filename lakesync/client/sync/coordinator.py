@@ -2,7 +2,8 @@
 
 `Client` creates one; apps reach it as `client.coordinator`, or create a `SyncCoordinator` as they would in the
 TypeScript client, the reference. A transport sends requests to the gateway. An edit is a change by the app that the
-gateway has not acknowledged; the outbox has all of them.
+gateway has not acknowledged; the outbox has all of them. The replica is the client's state in the database. It changes
+in steps: a step is a transaction that first records what the app has written as edits.
 """
 
 from __future__ import annotations
@@ -139,10 +140,13 @@ class SyncCoordinator:
         """Chooses the next changes to push: the outbox, or the app's custom queue."""
         self.actions = ActionQueue(self.replica, retry=self.replica.retry)
         self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
+        """The synced tables by name, to read and write rows."""
         self.tracker = SyncTracker(self.tables)
-        """The interface for local writes of the reference, the TypeScript client."""
+        """Does the same with the methods of the TypeScript client's `SyncTracker`."""
         self._mode = mode
         self._session = SyncSession(self.replica, transport, self.actions, self.events)
+        """Its `exclusive()` and `foreground()` keep other threads and processes from synchronising; a thread may nest
+        them. `cancel` ends the requests in a `foreground()` block only."""
         self._auto_sync = AutoSync(self._session, interval, heartbeat, self.replica.retry)
 
     @property
@@ -316,7 +320,7 @@ class SyncCoordinator:
         """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it."""
         # A step would wait forever for a transaction that the app has open in this thread.
         if self.replica.store.queue_link is not None and not self.replica.app_blocks_this_thread():
-            self.replica.step(lambda _: None)  # every step first records the app's writes as edits
+            self.replica.step(lambda _: None)
         self.wake()
 
     def wake(self) -> None:
@@ -354,7 +358,7 @@ class SyncCoordinator:
             try:
                 if mode is not None:
                     self.replica.core.mode = mode
-                session.discard_pending_request()
+                session.repeat_interrupted_request()
                 self.replica.core.reset_backoff()
                 if mode != "pushOnly":
                     session.request_pull(source)  # a `pushOnly` client ignores it
@@ -399,8 +403,8 @@ def _record_untracked_changes(replica: Replica) -> None:
     replica.step(lambda _: store.journal_unknown_rows())
     # Forget rows that were deleted without the triggers, so that the resync inserts them again.
     replica.step(lambda _: store.forget_missing())
-    # Use up the check's result: it reports only once that recreated tables need a resync, which fills them. So the sync
-    # before the comparison does not start one, and the comparison shows what the tables lack.
+    # After a table was recreated, the first call of `check_tracked` returns True, and a sync then starts a resync,
+    # which fills the table. This call makes the next sync skip that, so that the comparison shows what the table lacks.
     replica.step(lambda _: store.check_tracked())
 
 

@@ -106,8 +106,8 @@ class SyncSession:
         """
         self._sync_lock.acquire()
 
-    def discard_pending_request(self) -> None:
-        """Report the request of an interrupted sender to the core as one without a response, so that it is repeated."""
+    def repeat_interrupted_request(self) -> None:
+        """Make the core repeat a request whose sender was interrupted before it passed on a response."""
         if self.replica.has_pending_request():
             self.replica.receive(NoResponse("interrupted"))
 

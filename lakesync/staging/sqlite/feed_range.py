@@ -45,36 +45,40 @@ _ROW = "LEFT JOIN row_state r ON r.number = e.number"
 """SQL: joins an entry's row."""
 _KEY = ", r.table_name, r.row_id"
 """SQL: the row key in the inner query."""
-_PART = "e.changed > :since AND e.changed <= :until ORDER BY e.changed, e.number"
-"""SQL: the entries of the range, in the order of the feed."""
+_RANGE_IN_ORDER = "e.changed > :since AND e.changed <= :until ORDER BY e.changed, e.number"
+"""SQL: the condition for entries of the range, and their order, which is that of the feed."""
 
 # Parameters of the statements below:
 #   `:since`, `:until`: the range has the entries with `:since < e.changed <= :until`.
-#   `:base`: the arrival at which the reader had exactly what it could see; -1 if it had nothing.
-#   `:known_from`: the arrival from which a row must store all writers, so that it shows whether the reader is one.
+#   `:base`: the arrival at which the reader had exactly what it could see; -1 if it had nothing. It stays the same for
+#   all pages until the reader has everything again, while `:since` is where the last page ended.
+#   `:known_from`: a row that stores all of its writers since this arrival shows whether the reader is one of them.
 #   `:writer`: the reader's client id, encoded as in `r.writers`.
 #   `:bucket_0` and so on: the numbers of the bucket keys to read; `:own` is the one of `RangeBuckets.own`.
 #   `:limit`: about how many entries to read. Under several bucket keys, each has a `:share` of it.
-# Columns of an entry `e` are the fields of `records.Entry`: `e.since` is the arrival at which the row last joined the
-# bucket, and has nothing to do with `:since`. `e.left_at` is `Entry.left_before`, and `e.number` is the row's number.
-# Columns of a row `r` are the fields of `encoded_feed.FullRow`; `r.spelled` is `FullRow.encoded`.
+# Columns of an entry `e` are the fields of `records.Entry`, arrivals that are 0 if it never happened: the row first
+# joined the bucket at `e.first`, last at `e.since` (which has nothing to do with `:since`), last left it before that at
+# `e.left_at` (`Entry.left_before`), and last changed in it, or left it, at `e.changed`. `e.inside` says whether it is
+# in the bucket now, and `e.number` is the row's number. Columns of a row `r` are the fields of `encoded_feed.FullRow`;
+# `r.spelled` is `FullRow.encoded`.
 
 _MAY_HAVE_HAD = (
     "(iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base) AND e.first > 0)"
 )
-"""SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
+"""SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`. An entry
+with `e.first` 0 is that of a row which never joined the bucket."""
 _NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
-"""SQL: whether the reader certainly did not write to the row since its base. `writers` has all clients that wrote after
-`writers_floor`, as a JSON array; earlier ones may be missing."""
+"""SQL: whether the reader certainly did not write to the row since its base. `writers` is a JSON array of all clients
+that wrote after `writers_floor`; earlier ones may be missing."""
 _ALL_OF_ROW = f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MAX_DELTAS} AND {_NOT_WRITTEN}, r.deltas, {_UNDECIDED})"
-"""SQL: the number of deltas of a row that the reader lacks entirely, unless it may have written to the row."""
+"""SQL: the number of deltas of a row that the reader lacks entirely; undecided if it may have written to the row."""
 _NOTHING = f"iif({_NOT_WRITTEN}, 0, {_UNDECIDED})"
-"""SQL: 0 deltas of a row that the reader does not need, unless it may have written to the row."""
+"""SQL: 0 deltas of a row that the reader does not need; undecided if it may have written to the row."""
 
 _OF_ONE = f"""
 SELECT e.changed, r.spelled,
     CASE WHEN {_MAY_HAVE_HAD} THEN {_UNDECIDED} WHEN e.inside THEN {_ALL_OF_ROW} ELSE {_NOTHING} END AS to_send{{key}}
-FROM entry e {_ROW} WHERE e.bucket = :bucket_0 AND {_PART} LIMIT :limit"""
+FROM entry e {_ROW} WHERE e.bucket = :bucket_0 AND {_RANGE_IN_ORDER} LIMIT :limit"""
 """SQL: the entries of one bucket key, each of which decides about its row alone."""
 
 _ELSEWHERE, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
@@ -95,7 +99,8 @@ SELECT p.changed, r.spelled,
     ) WHEN {_ELSEWHERE} THEN 0 WHEN {_INSIDE} THEN {_ALL_OF_ROW} WHEN 0 THEN {_NOTHING} ELSE {_UNDECIDED} END
     AS to_send{{key}}
 FROM (
-    SELECT e.bucket, e.number, e.changed FROM entry e WHERE e.bucket IN ({{buckets}}) AND {_PART}, e.bucket LIMIT -1
+    SELECT e.bucket, e.number, e.changed FROM entry e
+    WHERE e.bucket IN ({{buckets}}) AND {_RANGE_IN_ORDER}, e.bucket LIMIT -1
 ) p {_ROW.replace("e.", "p.")} LIMIT -1"""
 """SQL: the entries (p) of several bucket keys; all entries (e) of a row under these keys decide about it.
 

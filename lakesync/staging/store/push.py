@@ -61,10 +61,10 @@ class RowCommit(ClientView, Protocol):
         Each kind of move, which `Move` explains, sets fields of the `Entry`:
 
         - `join`: `since` and `changed` to the arrival, `inside` to true, and `first` to the arrival if it was 0.
-        - `stay`: `changed` to the arrival.
+        - `stay`: `changed` to the arrival. No caller passes it: the store itself derives it from a row in `put_rows`.
         - `leave`: `changed` to the arrival, and `inside` to false. Then `Entry.left` is the arrival too.
-        - `own`, under a client's own key: `changed` to the arrival, and `first` to the arrival if it was 0. `inside`
-          stays false.
+        - `own`, under the bucket key of changes that concern one client alone: `changed` to the arrival, and `first` to
+          the arrival if it was 0. `inside` stays false.
         """
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
@@ -171,7 +171,10 @@ class Replayer(Protocol):
         """
 
     def reindex(self, commit: RowCommit) -> None:
-        """Start a re-index of all rows by the active rules, now or when the store is open."""
+        """Make sure that a re-index of all rows by the active rules follows, at the latest when the store is open.
+
+        A store calls this while it opens, if its rows have bucket keys of older rules.
+        """
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
         """Store rows that were changed without a push, with the bucket keys of their values and the resulting moves.

@@ -1,4 +1,4 @@
-"""A parser and evaluator of SOQL for the fake Salesforce organisation's queries.
+"""A parser and evaluator of SOQL for the queries of the fake Salesforce server (`lakesync.testing.servers.salesforce`).
 
 It supports what connectors and users' filters need: SELECT, COUNT(), WHERE, ORDER BY and LIMIT.
 """
