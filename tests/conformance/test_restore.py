@@ -135,7 +135,7 @@ def test_surplus_deltas_are_removed(adapter):
     assert diff_digests(before, adapter.digests(WHOLE)) == []
 
 
-@pytest.mark.parametrize("kind", ["parquet on local disk", "parquet on s3"])
+@pytest.mark.parametrize("kind", ["parquet on local disk", "json on local disk", "parquet on s3"])
 def test_a_lost_object_is_found_by_day_and_written_again(request, kind, tmp_path):
     request.param = kind
     start_server(request)

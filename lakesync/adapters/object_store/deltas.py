@@ -214,12 +214,16 @@ class ObjectDeltas:
             file = self._delta_file(
                 f"{batch_id}.{table}", gateway, value_range(of_table, "arrival"), value_range(of_table, "hlc")
             )
-            self.objects.put_object(file.key, encode_parquet(of_table, {"lakesync.batch_id": f"{batch_id}.{table}"}))
+            if self._format == "json":
+                data = encode_envelope(gateway, from_arrow(of_table), hlc.wall_clock())
+            else:
+                data = encode_parquet(of_table, {"lakesync.batch_id": f"{batch_id}.{table}"})
+            self.objects.put_object(file.key, data)
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
     ) -> None:
-        """Do nothing: an object may contain what another writer wrote."""
+        """Do nothing: the surplus deltas may be another writer's, whose objects are left alone."""
 
     def remove_orphan_rows(self, scope: DigestScope) -> int:  # noqa: ARG002 there are no destination tables
         """Do nothing: there are no destination tables."""
