@@ -259,7 +259,7 @@ class RunState:
         """Gateway → the namespace of its rows, for gateways with another configured namespace."""
         from lakehouse.gateways_table import misplaced_gateways
 
-        def has_begun(gateway: str) -> bool:
+        def has_begun(gateway: str) -> bool:  # whether its rows are in some namespace
             return self._store().newest_checkpoint(gateway) is not None
 
         return misplaced_gateways(self._spark(), has_begun, self._config.namespaces, self._names)

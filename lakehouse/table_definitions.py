@@ -51,7 +51,11 @@ day date COMMENT 'UTC day of the arrival', table_name string, row_id string,
 op string, client_id string, hlc bigint, delta_id string,
 width int COMMENT 'columns it came with', columns map<string, string> COMMENT 'JCS text of each value'
 """
-"""The history's columns, as Spark's SQL declares them. `seq` is the push's number in staging's log."""
+"""The history's columns, as Spark's SQL declares them.
+
+`shard` names the staging store that the delta was pushed to, which has some of the tables; `epoch` identifies that
+store's copy of the gateway's data, and `seq` is the push's number in its log. `arrival` is the gateway's timestamp of
+the push, `hlc` the client's timestamp of the change."""
 
 _DELTAS_PROPERTIES = {
     "format-version": "2",

@@ -225,6 +225,7 @@ class Channel:
     def on_ready(self, connection: LiveConnection) -> None:
         """Serve a connection that can receive broadcasts again, or whose client has pulled."""
         subscriber = connection.subscriber
+        # if more pages follow, or its bucket keys are not computed yet, it lacks changes of earlier commits
         if subscriber is not None and (subscriber.state.has_more or not subscriber.state.subscription.buckets):
             self._due[connection] = None
         if connection in self._due:
@@ -361,7 +362,7 @@ class Channel:
                 self._requeue((connection,))
                 continue
             if client in result.with_other_claims and own_page is not None:
-                needing_pull.append((connection, subscriber))  # from its old cursor: see `with_other_claims`
+                needing_pull.append((connection, subscriber))  # from its old cursor: see `ScanResult.with_other_claims`
                 continue
             self._index_connection(connection, subscriber, after)
             subscriber.state = after
@@ -407,7 +408,7 @@ class Channel:
             pull,
             subscriber.claims,
             knows_resync=subscriber.knows_resync,
-            confirmed=False,
+            confirmed=False,  # the client did not send this cursor, so it may not have received everything up to it
             has_not_pulled=subscriber.state.has_not_pulled,
         )
 

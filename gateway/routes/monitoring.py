@@ -125,9 +125,13 @@ class ShardStats(msgspec.Struct, frozen=True, rename="camel"):
     log_size: int
     """Deltas not yet confirmed in the lake."""
     byte_size: int
+    """Stored bytes of these deltas."""
     last_arrival: int = msgspec.field(name="lastArrivalHlc")
+    """The gateway's timestamp of the newest push."""
     last_seq: int
+    """Number of the newest push in the log."""
     flushed_seq: int
+    """Number of the last push that is in the lake."""
 
     @staticmethod
     def of(backlog: Backlog) -> ShardStats:
@@ -146,7 +150,9 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
     """The newest checkpoint snapshot, from which new clients get their first rows."""
 
     arrival_hlc: int
+    """It has all rows as of this timestamp of the gateway."""
     created_ms: int
+    """When it was made, in milliseconds since 1970."""
     rules_version: int
     """The snapshot is served only while the gateway has this version."""
     rows: int

@@ -80,7 +80,7 @@ def _content(file: Path) -> tuple[bytes, bytes]:
 router = APIRouter()
 
 _CONSOLE = Page((Path(__file__).parents[1] / "console_page").iterdir())
-"""How far a gateway and its clients are, and why a client has or lacks a row."""
+"""The page shows how far a gateway and its clients are, and why a client has or lacks a row."""
 
 
 @router.get("/console", include_in_schema=False)
@@ -96,6 +96,7 @@ def console_file(request: Request, file: str) -> Response:
 
 
 _SWAGGER_UI = Path(fastapi_offline.__file__).parent / "static"
+"""Folder of the package fastapi-offline with Swagger UI's files, so that a browser loads them from this server."""
 _DOCS = Page(
     [
         *(Path(__file__).parents[1] / "docs_page").iterdir(),

@@ -110,7 +110,7 @@ class TableRow(msgspec.Struct, frozen=True, rename="camel"):
 
     row_id: str
     arrival_hlc: int
-    """Arrival of its latest change."""
+    """The gateway's timestamp of its latest change."""
     values: dict[str, msgspec.Raw]
 
 

@@ -121,7 +121,7 @@ async def push(request: Request) -> Response:
 async def pull_by_query(request: Request) -> Response:
     """Return a page of what a client lacks; the request is in the query.
 
-    The parameters are read from the query as they are: each has a second name, as in the body of a posted pull.
+    The query is parsed as a whole, because it may have the names that a posted body has too: `sinceHlc` for `since`.
     """
     services, caller = await _authenticate(request)
     query = dict(request.query_params)

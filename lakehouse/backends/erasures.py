@@ -45,6 +45,7 @@ class BackendErasure(msgspec.Struct, frozen=True):
 
     backend: SingleBackend
     requests: tuple[RedactionRequest, ...]
+    """What to erase."""
     schemas: tuple[TableSchema, ...] = ()
     """Schemas of the backend's destination tables, which have rows merged from deltas."""
     cold: tuple[Backend, ...] = ()

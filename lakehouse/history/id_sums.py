@@ -39,6 +39,9 @@ ROWS_PER_TASK = 500_000
 
 _ID = pa.schema([("delta_id", pa.string())])
 _IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_id", pa.string())])
+"""The columns that are read of a file: `_ID` if all of its rows count, `_IDS` if those of one batch do."""
+_MAX_TASKS = 64
+"""Number of tasks that count a batch, at most."""
 _SUMS = "count bigint, total bigint"
 """Columns of the rows that tasks yield, one for each file."""
 
@@ -78,7 +81,8 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     if not files:
         return None
     unmixed = {file.path for file, has_only_batch in files if has_only_batch}
-    parts = divide_files([file for file, _ in files], max(ROWS_PER_TASK, rows_in(file for file, _ in files) // 64))
+    rows_per_task = max(ROWS_PER_TASK, rows_in(file for file, _ in files) // _MAX_TASKS)
+    parts = divide_files([file for file, _ in files], rows_per_task)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

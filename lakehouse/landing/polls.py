@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 BUDGETS_PER_LANDING = 4
-"""A landing has about this many times `memoryBudgetBytes` of rows from one task, at most."""
+"""From one task, a landing has at most about this many times the connector's setting `memoryBudgetBytes` of rows."""
 _RAISED = "USER_RAISED_EXCEPTION"
 """Spark's error condition of `raise_error`."""
 
@@ -217,8 +217,9 @@ class LakeLanding(LandedTables):
     def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
         """Commit the rows that tasks read, except those of failed tables.
 
-        If an executor was lost with its cached rows, Spark reads their part at the source again. Where that fails, a
-        part of a divided table must not land as if it had no rows.
+        If an executor was lost with its cached rows, Spark reads their part at the source again. If that fails, the
+        result is a report with the failure instead of rows. `raise_error` then stops the commit, because a divided
+        table must not land without one of its parts.
 
         Raises:
             FlushError: the rows were not committed.

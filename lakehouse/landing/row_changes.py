@@ -1,10 +1,11 @@
 """Computes the deltas that follow from a polled table's landed rows, and the table's current rows, in Spark tasks.
 
-A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page has new
-versions of rows, ids of deleted rows, and *claims* (not those of tokens). A claim says that the page has all rows with
-a certain value in a column, so that other rows with this value are deleted. A row's changes follow from its versions,
-deletes and claims in order of pages (`replay_versions`); each change with an effect becomes a delta.
-`lakesync.testing.landing` has the same rules in their simplest form, and a property test holds both equal.
+A poll reads an external system and appends the rows to the lake's table `landing`, page by page. The number of a page
+is the hlc (timestamp) of its first row. A page has new versions of rows, ids of deleted rows, and *claims* (not those
+of tokens). A claim says that the page has all rows with a certain value in a column, so that other rows with this value
+are deleted. A row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`); each
+change with an effect becomes a delta. `lakesync.testing.landing` has the same rules in their simplest form, and a
+property test holds both equal.
 
 The table `known` has the rows as of some page, `LandedTable.since`; as versions they have the page `NO_PAGE`, below all
 others. `KnownRows` computes the rows as of a later page: to update `known`, and for a poll to compare with, if it reads

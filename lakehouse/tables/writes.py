@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SMALL_TABLE = 100_000
 """Number of rows up to which a table is always rewritten: it is as quick as merge on read and leaves no delete files.
-"""
+As many deltas always lead to a rewrite too."""
 
 LARGE_SHARE = 0.2
 """Ratio of deltas to rows of the table from which rewriting is quicker than merge on read."""
@@ -75,7 +75,7 @@ them with the table's columns."""
 _NAMES = ["rows", "tombstones", "rejected"]
 """Names of the counts that `_count_added_rows` returns."""
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
-"""The columns that it reads."""
+"""The columns that `_count_added_rows` reads."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -104,6 +104,7 @@ class _State(NamedTuple):
     """Id of the snapshot; None if the table is empty."""
     files: list[DataFile]
     buckets: int
+    """Number of buckets into which the table is partitioned."""
 
     @classmethod
     def read(cls, table: Table) -> _State:

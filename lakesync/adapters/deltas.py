@@ -199,7 +199,7 @@ class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
     """One part of a load, which is a follower's large backlog: the deltas that one writer applies."""
 
     load: str
-    """The load's id; part of the names of its parts' marks."""
+    """The load's id, by which the mark of a part of an earlier load is recognised."""
     number: int
     """From 0."""
     count: int

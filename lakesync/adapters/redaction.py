@@ -37,7 +37,7 @@ class RedactionRequest(msgspec.Struct, frozen=True):
 
     gateway: str
     hlc: int
-    """The request covers deltas with an hlc up to this one."""
+    """The request covers deltas with an hlc (the client's timestamp of the write) up to this one."""
     table: str | None = None
     row_id: str | None = None
     client_id: str | None = None
@@ -84,7 +84,7 @@ class Redactable(Protocol):
             requests: what to erase.
             schemas: schemas of the adapter's destination tables, whose rows are rebuilt; empty for none.
             transform: changes row contents before they are written.
-            also: further rows to rebuild.
+            also: further rows to rebuild, because their deltas were erased at another adapter.
 
         Raises:
             AdapterError: the erasure may be incomplete; retry.

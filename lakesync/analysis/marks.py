@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "migration", "poll", "erasure"]
-"""A kind of pipeline stage. `deltas` is the lake's history, which a flush extends; `table` is a state table."""
+"""A kind of pipeline stage. `deltas` is the lake's history, which a flush extends; `table` is a state table, which has
+the current rows of a synced table. A `flow` copies some deltas from one database to another, a `tier` moves old ones to
+another, a `migration` copies all, and a `poll` reads an external system."""
 
 REPORT = "pipeline"
 """Name of the mark in staging with the pipeline's latest report."""
@@ -162,12 +164,14 @@ class QueuedRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
-    """Counts the dead letters, values and tables that were set aside, of one table or destination.
+    """Counts the dead letters of one table or destination: values, tables and work that were set aside.
 
     `lakesync dlq list` lists them one by one.
     """
 
     kind: Literal["value", "destination", "work"]
+    """`value`: values of rows that do not fit their columns. `destination`: values or a table that a destination cannot
+    store. `work`: failed updates of destination tables by a gateway without a pipeline."""
     name: str
     """The table; for destinations `NAME/ADAPTER`, and `NAME/ADAPTER!TABLE` for a table whose rows are not written."""
     gateway: str

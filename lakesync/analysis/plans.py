@@ -1,8 +1,8 @@
 """Plans a SQL query on the lake: which snapshots and deltas make up each of its tables, and which columns these have.
 
-A query may read the history `deltas`, and state tables, which have the current rows of one synced table. A state table
-is updated after the history, and that after staging, which has accepted deltas first. So the query merges onto its rows
-the newer deltas of the history, and those in staging that are not flushed to the lake yet. DuckDB
+A query may read the history `deltas`, and state tables, which have the current rows of one synced table. Deltas reach
+the staging store first, then the history, then the state tables. So a query merges onto the rows of a state table the
+newer deltas of the history, and those in staging that are not flushed to the lake yet. DuckDB
 (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
 """
 

@@ -68,7 +68,7 @@ Client = Annotated[
 ]
 
 _CONNECTION = "Connection"
-"""Heading of these options in the help."""
+"""Heading of `--url`, `--gateway` and `--token-file` in the help."""
 Url = Annotated[
     str | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""The registry of connector types: validates connectors' configurations, and opens them for the types' code.
+"""The registry of connector types: validates connectors' configurations for storage, and opens stored ones for use.
 
 A connector connects a gateway with an external system, such as Jira. The gateway validates its configuration and seals
 it before it is stored: the secrets are encrypted. Actions and the pipeline's polls open it: the secrets become plain

@@ -40,6 +40,7 @@ SEND = ActionDescriptor(
         "additionalProperties": False,
     },
 )
+"""The connector's only action: its name, its title, and the JSON Schema of its params."""
 
 
 class WebhookActions:

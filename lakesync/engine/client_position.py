@@ -1,9 +1,9 @@
-"""Computes how far a client was sent changes, from its stored record and from what its connection's process knows.
+"""Computes a client's feed position: how far it was sent changes, and what it may have of the rows.
 
 `engine.explain` and `engine.lag` call it; it records nothing. A *cursor* says up to where a client has changes. The
-record is stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that the
-client is connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a token)
-that may see it. `feed.positions` defines the other terms.
+client's record is stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that
+the client is connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a
+token) that may see it. `feed.positions` defines the other terms.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ Pages are read in one of three ways, the fastest that is right at the client's p
 - One bucket key concerns the client: each row is decided by its only entry.
 - Otherwise, each row is decided by its entries under all bucket keys that concern the client.
 
-`feed.positions` defines the other terms: position, base, transition, resync, re-index.
+A client's *position* says where it continues, and its *base* is the latest arrival at which it had exactly what it
+could see. A *transition* are pages after its claims or the rules changed, a *resync* pages for a client that may have
+any row, and a *re-index* computes all bucket keys again after the rules changed. `feed.positions` defines them.
 """
 
 from __future__ import annotations
@@ -137,7 +139,8 @@ class _PageBuilder:
         self.buckets = sorted({*position.old_keys, *position.new_keys, *position.sent, own_bucket(client_id)})
         """All bucket keys whose entries may concern the client."""
         self._transition_keys = position.old_keys ^ position.new_keys if position.is_transition else frozenset[str]()
-        """The bucket keys that became active or inactive since the base: the transition reads them."""
+        """The bucket keys that became active or inactive since the base. A transition reads the feed up to
+        `Position.transition_at` under them only."""
         self._writers = writers
         self.parts: list[bytes] = []
         """The page's deltas, as JSON."""
@@ -164,8 +167,9 @@ class _PageBuilder:
         """The only bucket key with entries that concerns the client; None if there are several, or full histories are
         needed."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
-        # Not if the client may have rows that their entries do not show, as in a resync; nor during a re-index, when
-        # bucket keys alone do not decide what it may see (`sees_by_values`).
+        # Ranges cannot be used if the client may have rows that their entries do not show, as in a resync or in a
+        # broadcast (`no_retry`), nor during a re-index, when bucket keys alone do not decide what it may see
+        # (`sees_by_values`).
         can_use_ranges = (
             not (position.resync or position.may_hold_unknown_rows or position.no_retry)
             and access.sees_by_values is None
@@ -419,7 +423,7 @@ class _PageBuilder:
         presence = presence_of_visible(row, history, client_id, position)
         if presence is RowPresence.NO:
             return render.insert(row) if self._access.sees_by_keys(row) else []  # sent when the row has its new keys
-        if presence is RowPresence.OWN:  # send the columns of others, and the client's own from before its INSERT
+        if presence is RowPresence.OWN:  # it has its own INSERT only: send the columns of others, and older own ones
             lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
             if all(self._follows_insert(row, part) for part in lacks):
                 stamps = {part.stamp for part in lacks}

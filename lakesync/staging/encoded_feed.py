@@ -39,7 +39,7 @@ class Reader(NamedTuple):
     writer: bytes
     """The client's id, as `encode_client_id` returns it."""
     known_from: int
-    """The arrival from which a row must store all of its writers, so that it shows whether the client is one; see
+    """A row that stores all of its writers since this arrival shows whether the client is one of them; see
     `feed.row_presence.writers_known_from`."""
     own: str
     """The bucket key of changes that concern the client alone."""
@@ -95,7 +95,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class FullRow(NamedTuple):
-    """A feed entry (see `records.Entry` for its fields), and its row encoded for a client that lacks all of it."""
+    """A feed entry, and its row encoded for a client that lacks all of it.
+
+    `first`, `since`, `left_before` and `changed` are arrivals: the row first joined the bucket, last joined it, last
+    left it before that, and last changed in it or left it; 0 if it never did. `inside`: whether it is in the bucket
+    now.
+    """
 
     table: str
     row_id: str

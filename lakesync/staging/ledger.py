@@ -1,8 +1,9 @@
 """The ledger: counts and sums of delta ids, by which staging and the lake check that they contain the same deltas.
 
-A delta's *id number* is an 8-byte digest of its delta id, as an unsigned integer (`model.delta.id_number`). Commits
-of both stores add to the ledger of the UTC day. `pipeline_tables` compares a batch that was read back from the lake
-with the log; the checks of the lake compare whole days.
+A delta's *id number* is an 8-byte digest of its delta id, as an unsigned integer (`model.delta.id_number`). The stores
+on SQLite and on Postgres add each commit to the ledger of the UTC day of its arrival, the gateway's timestamp.
+`pipeline_tables` compares a batch that was read back from the lake with the log; the checks of the lake compare whole
+days.
 """
 
 from __future__ import annotations

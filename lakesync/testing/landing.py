@@ -2,8 +2,10 @@
 
 A source is an external system that a connector reads. `poll` reads pages of rows from it and passes them to a landing,
 such as `MemoryLanding`. The landing compares each page (`diff_page`) with the known rows, which are the rows as they
-were last read. A *census* is a list of all ids in a source; known rows that it lacks were deleted there. The pipeline
-computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py` checks that both are equal.
+were last read. A page may *claim* to have all rows with some value in a column (`Page.complete`): other known rows with
+this value were deleted. A *census* is a list of all ids in a source; known rows that it lacks were deleted there. The
+pipeline computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py` checks that both are
+equal.
 """
 
 from __future__ import annotations
@@ -73,16 +75,16 @@ def _row_changes(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> I
 def _replaced(known: KnownRows, page: Page, identity: str | None, in_page: set[str]) -> set[str]:
     """Return the ids of known rows that the page shows to be deleted.
 
-    They have a value for which the page is complete, or the identity of a row in the page, and are not in the page.
+    They have a value that the page claims, or the identity of a row in the page, and are not in the page.
     """
-    complete = set(page.complete)
+    claims = set(page.complete)
     if identity is not None:
-        complete |= {(identity, row.columns[identity]) for row in page.rows}
-    columns = {column for column, _ in complete}
+        claims |= {(identity, row.columns[identity]) for row in page.rows}
+    columns = {column for column, _ in claims}
     return {
         row_id
         for row_id, row in known.items()
-        if row_id not in in_page and any((column, row.get(column)) in complete for column in columns)
+        if row_id not in in_page and any((column, row.get(column)) in claims for column in columns)
     }
 
 
@@ -104,6 +106,7 @@ class MemoryLanding:
         self._identity = {table.name: table.identity for table in tables}
         self._cursors: dict[str, Cursor] = {}
         self._seen = {table.name: SeenRows() for table in tables}
+        """By table: rows and claims of earlier pages, of which an unchanged repeat does not land."""
 
     def cursor(self, table: str) -> Cursor | None:
         """Return the cursor of the last page that landed."""

@@ -2,7 +2,7 @@
 
 It uses no transactions over several statements. Rows are written first, and then the mark, which says how far they are
 written; each step can be repeated. So a crash repeats work and loses none. Every call starts jobs, which take seconds:
-use the adapter for batches, not for single rows.
+use the adapter for batches, not for single rows. `registry.open_adapter` creates it for `bigquery:` URIs.
 
 Needs google-cloud-bigquery: `pip install 'lakesync[bigquery]'`. Tested on an emulator.
 """

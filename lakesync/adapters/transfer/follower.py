@@ -64,7 +64,7 @@ class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
     until: dict[str, int]
     """`GATEWAY/SHARD` → the last arrival that belongs to the load."""
     by_batch: bool = False
-    """See `Part.by_batch`."""
+    """Whether deltas are divided by batch, because the adapter stores whole batches; otherwise by row id."""
     row_columns: dict[str, tuple[str, ...]] = {}
     """See `FollowerProgress.row_columns`, for the destination tables that the parts write; stored as `shown`."""
 
@@ -255,7 +255,7 @@ def _tables_to_rewrite(
 def rewrite_or_suspend(
     adapter: DatabaseAdapter, name: str, schema: TableSchema, transform: ContentTransform = UNCHANGED
 ) -> None:
-    """Rewrite every row of a destination table; suspend the table if that fails.
+    """Rewrite every row of a destination table; if that fails, suspend it: it gets no rows until its retry is due.
 
     Args:
         adapter: the follower's destination.

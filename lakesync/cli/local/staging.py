@@ -1,10 +1,10 @@
 """`lakesync staging` and `lakesync erase`: commands on the staging store, the database to which gateways commit pushes.
 
 `staging` inspects, upgrades and rebuilds it. `erase` erases a row or a client's data; the pipeline then erases it from
-the lake. Its `open_store`, which `lakesync connectors test` calls too, uses a store that a gateway owns through that
-gateway. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
-shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
-of all accepted deltas.
+the lake. If a gateway's process owns the store, `open_store` calls that gateway; `lakesync connectors test` uses it
+too. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose shard
+is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids of all
+accepted deltas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ staging_app = command_app(
 erase_app = command_app()
 
 _RETRY_SECONDS = 30.0
-"""Requests to a gateway that does not answer are retried for this long."""
+"""Seconds for which requests to a gateway that does not answer are retried."""
 StagingUrl = Annotated[
     str | None,
     typer.Option(
@@ -237,7 +237,7 @@ def _rebuild(
         config: the settings, which name the lake.
         url: the URL of the store; with shards, of the default shard's store.
         replace: whether to move an existing store aside.
-        margin_ms: milliseconds above the clock at which new arrivals start.
+        margin_ms: milliseconds ahead of the clock at which arrivals (the gateway's timestamps of pushes) continue.
         as_json: whether to print JSON.
         shards: the configured shards; None without shards.
         only: rebuild only the store of this shard; None for all.

@@ -1,8 +1,8 @@
 """`lakesync token` and `lakesync console`: commands on the tokens (JWTs) that authenticate clients and admins.
 
 `token create` signs tokens with the gateway's own secret (HS256), for development and scripts. Apps usually get theirs
-from a login vendor, an issuer of `[[gateway.issuers]]`. `token inspect` runs the gateway's checks of a token and lists
-the results. `console` prints a link that opens the gateway's operator console, a web page, already signed in: it
+from a login provider, an issuer of `[[gateway.issuers]]`. `token inspect` runs the gateway's checks of a token and
+lists the results. `console` prints a link that opens the gateway's operator console, a web page, already signed in: it
 carries a token in its fragment, the part after `#`, which browsers do not send to servers.
 """
 
@@ -41,7 +41,7 @@ console_app = command_app()
 
 _ROLES = ("client", "admin")
 _MAX_PATH_CHARS = 255
-"""Characters of an argument that may name a file; the system raises an error for a longer name, such as a token's."""
+"""Characters of an argument that are tried as a file's name. A token is longer, which the system would not accept."""
 
 
 def _complete_roles(incomplete: str) -> list[str]:

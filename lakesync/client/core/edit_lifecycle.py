@@ -145,7 +145,8 @@ def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Change
     Args:
         store: the store with the known rows.
         edits: the accepted edits.
-        generation: the number of the latest full pull; rows that the edits insert get it.
+        generation: the number of the latest full pull. Rows that the edits insert get it, because rows with a lower
+            number are removed at the end of that pull.
 
     Returns:
         The changes to commit.

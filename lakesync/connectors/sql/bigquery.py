@@ -70,7 +70,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         config.hosts.check("bigquery.endpoint", endpoint)
         anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
         session = AuthorizedSession(anonymous)  # type: ignore[no-untyped-call]
-        session.auth = no_auth
+        session.auth = no_auth  # without it, requests would send this machine's ~/.netrc
         mount(session, PinnedAdapter(config.hosts))
         return bigquery.Client(
             **location, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session

@@ -2,8 +2,9 @@
 
 A *shard* is a staging store with some of the gateway's tables. A *broadcast* is a page of changes that the server sends
 to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` with `shard_gateway.run`,
-for the gateway's channels. A subscriber's state contains its state in each shard. A broadcast joins the pages of all
-shards, under a new cursor that means the cursor in each shard (a *vector*).
+for the gateway's channels: each is a generator (`Steps`) that yields futures and gets their results. A subscriber's
+state, its cursor and bucket keys, contains its state in each shard. A broadcast joins the pages of all shards, under a
+new cursor that means the cursor in each shard (a *vector*).
 
 Subscribers with equal states are a *group*, and share a scan. Its `ScanResult` has the page of the group, and
 `own_pages` for clients that lack something else, for example because they wrote some of these rows themselves.
@@ -89,7 +90,9 @@ def subscribe(
 
 
 def resume(shards: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, claims: Claims) -> Steps[int | None]:
-    """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a confirmed one.
+    """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has one.
+
+    Such a cursor is confirmed: the client has sent it, so it has everything up to it.
 
     Args:
         shards: the gateway of each shard, by shard name.

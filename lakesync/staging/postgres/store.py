@@ -256,7 +256,10 @@ class Groups:
 
 
 class _Transaction(PipelineTables):
-    """The pipeline's tables in one transaction. A transaction that writes locks the gateways whose heads it reads."""
+    """The pipeline's tables in one transaction. A transaction that writes locks the gateways whose heads it reads.
+
+    The base class documents the methods.
+    """
 
     def __init__(self, connection: Connection, wall: Callable[[], int], configs: ConfigCache, *, writes: bool) -> None:
         self._connection = connection
@@ -436,5 +439,5 @@ class PostgresStore(ErasingStore, CutPointStore):
     def _now_ms(self) -> int:
         return self._wall()
 
-    def _purge(self) -> None:
+    def _purge(self) -> None:  # after an erasure: removes the old versions of rows from the files
         self._database.vacuum()

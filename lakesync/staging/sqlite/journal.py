@@ -128,7 +128,8 @@ class Journal(JournalFile):
         Args:
             folder: the store's folder.
             wall: returns the server's wall time in milliseconds since 1970.
-            shard: name of the shard that the store serves; gateways created in it get this name.
+            shard: name of the shard that the store serves, which has some of the tables; gateways created in it get
+                this name.
 
         Raises:
             StagingVersionError: a newer LakeSync wrote it.
@@ -406,7 +407,7 @@ class Journal(JournalFile):
         writer = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
         self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
-        # no entries are left if they were written to the file since, whose savepoint then undoes it
+        # if the entries were written to the file since, none is left here, and the savepoint undoes them
         group.undo.add(lambda: group.entries and group.entries.pop())
         group.undo.update(group.writers, {(gateway, client_id): writer})
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))

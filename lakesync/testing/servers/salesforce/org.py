@@ -57,6 +57,7 @@ class Record:
     """A record. Times are in milliseconds since 1970, always whole seconds, as Salesforce stores no fractions."""
 
     kind: str
+    """The object, such as `Account`."""
     id: str
     fields: dict[str, Any]
     created: int
