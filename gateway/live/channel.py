@@ -1,7 +1,8 @@
 """Broadcasts new changes to the WebSocket connections of one gateway.
 
-The channel finds the connections that a commit concerns, and sends each the changes that its client lacks. `Hub` calls
-`on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
+The channel finds the connections that a commit concerns, and sends each the changes that its client lacks. `Hub`, which
+has the channels of all gateways, calls `on_commit`, and a connection calls `on_ready`. One task (`_run`) then serves
+the connections that are due.
 
 A commit notice names the bucket keys of the changed rows. A bucket key is a bucket of the sync rules with values of
 claims (fields of tokens); a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a
@@ -284,7 +285,7 @@ class Channel:
         new = [
             (each, each.subscriber.client_id) for each in batch if each.subscriber is not None and not each.is_announced
         ]
-        if not new or not self._gateway.shared:
+        if not new or not self._gateway.shared:  # not shared: no other process uses the store
             return
         for connection, _ in new:
             connection.is_announced = True

@@ -109,6 +109,7 @@ class LandedTables:
         The frame has one partition, so that one task can push all deltas in order.
         """
         files = self._undelivered_files(table)
+        # up to `_newest`: a page's number is an hlc of a row, so no page has a greater number
         return self._deltas_of_pages(
             self._landed(table), self._marks[table].delivered, self._newest, sum(file.rows for file in files)
         )

@@ -76,7 +76,7 @@ class Merged(NamedTuple):
     """For each cell, its value as JCS text (canonical JSON)."""
 
 
-class _Cells(NamedTuple):
+class _Candidates(NamedTuple):
     """Candidates for the values of cells, from deltas and from stored rows."""
 
     row: Ints
@@ -213,7 +213,7 @@ class _Stamps:
 
 def _candidates(
     deltas: pa.Table, deletes: npt.NDArray[np.bool_], new_row: Ints, maps: pa.Array, old_cells: pa.Array, old_row: Ints
-) -> tuple[list[str], _Cells]:
+) -> tuple[list[str], _Candidates]:
     """Return the sorted names of all columns, and the candidates of all cells. Columns of a DELETE are ignored.
 
     Args:
@@ -236,7 +236,7 @@ def _candidates(
     old_names, _ = _entries(maps)
     known = pc.unique(pa.concat_arrays([new_names, old_names]))
     known = known.take(pc.sort_indices(known))
-    return known.to_pylist(), _Cells(
+    return known.to_pylist(), _Candidates(
         np.concatenate([new_row[delta], np.repeat(old_row, _lengths(maps))]),
         np.concatenate([_ints(pc.index_in(new_names, known)), _ints(pc.index_in(old_names, known))]),
         np.concatenate([delta, len(deltas) + np.arange(len(old_cells))]),
@@ -244,26 +244,26 @@ def _candidates(
     )
 
 
-def _winners(cells: _Cells, owners: _Owners, rows: int, columns: int) -> Ints:
+def _winners(candidates: _Candidates, owners: _Owners, rows: int, columns: int) -> Ints:
     """Return the index of the winning candidate of each cell, in order of (row, column)."""
-    cell = cells.row * max(1, columns) + cells.column
+    cell = candidates.row * max(1, columns) + candidates.column
     count = rows * columns
     if count > 8 * len(cell) + 1_000_000:  # few of many columns are written: number only the cells in use
         known, cell = np.unique(cell, return_inverse=True)
         count = len(known)
-    stamp = owners.stamp[cells.owner]
+    stamp = owners.stamp[candidates.owner]
     greatest = _greatest(count, (cell, stamp))
     tied = np.flatnonzero(stamp == greatest[cell])
     winner = np.full(count, -1, np.int64)
     winner[cell[tied]] = tied
     rivals = tied[winner[cell[tied]] != tied]
     if len(rivals):
-        _break_ties(rivals, cell, winner, cells, owners)
+        _break_ties(rivals, cell, winner, candidates, owners)
     found: Ints = winner[winner >= 0]
     return found
 
 
-def _break_ties(rivals: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owners) -> None:
+def _break_ties(rivals: Ints, cell: Ints, winner: Ints, candidates: _Candidates, owners: _Owners) -> None:
     """Let the greater (value text, delta id, width) win among equal stamps.
 
     Most ties are one delta that was read twice; these are dropped first, because comparing in Python is slow.
@@ -272,20 +272,20 @@ def _break_ties(rivals: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _
         rivals: candidates with the same stamp as the winner of their cell so far.
         cell: for each candidate, the index of its cell.
         winner: for each cell, its winning candidate so far; updated.
-        cells: all candidates.
+        candidates: all candidates.
         owners: the deltas that wrote them.
     """
     first = winner[cell[rivals]]
-    rival_owner, winner_owner = cells.owner[rivals], cells.owner[first]
-    is_same_delta = _bools(pc.equal(cells.value.take(pa.array(rivals)), cells.value.take(pa.array(first))))
+    rival_owner, winner_owner = candidates.owner[rivals], candidates.owner[first]
+    is_same_delta = _bools(pc.equal(candidates.value.take(pa.array(rivals)), candidates.value.take(pa.array(first))))
     is_same_delta &= _bools(
         pc.equal(owners.delta_id.take(pa.array(rival_owner)), owners.delta_id.take(pa.array(winner_owner)))
     )
     is_same_delta &= owners.width[rival_owner] == owners.width[winner_owner]
 
     def rank(candidate: int) -> tuple[bytes, bytes, int]:
-        owner = int(cells.owner[candidate])
-        text, delta_id = cells.value[candidate].as_py(), owners.delta_id[owner].as_py()
+        owner = int(candidates.owner[candidate])
+        text, delta_id = candidates.value[candidate].as_py(), owners.delta_id[owner].as_py()
         return text.encode(), delta_id.encode(), int(owners.width[owner])
 
     for candidate in rivals[~is_same_delta].tolist():

@@ -77,7 +77,7 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
 
 
 def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, size: int) -> list[int]:
-    """Return the values that divide a query's result into ranges of about `size` deltas, see `Splittable`.
+    """Return the values that divide a query's result into ranges of about `size` deltas; see `base.Splittable`.
 
     Args:
         segments: the files that overlap the query, each with its number of deltas. Deltas are assumed to be evenly

@@ -149,7 +149,7 @@ class Landing(Protocol):
     """Where a connector's pages land."""
 
     def cursor(self, table: str) -> Cursor | None:
-        """Return a table's cursor: that of the last page that landed."""
+        """Return the cursor of a table's last landed page; None before the first."""
 
     def land(self, pages: Sequence[Page]) -> None:
         """Store pages of any tables, and each table's last cursor, in one commit."""

@@ -158,12 +158,12 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
         if any(part.streams.get(stream, -1) < last for stream, last in load.until.items()):
             raise IntegrityError(f"part {number} of the load of {name!r} is not finished: run the destination again")
         deltas, id_sum = deltas + part.deltas, (id_sum + part.id_sum) % 2**64
-    crash_point("load.before_fold")
+    crash_point("load.before_finish")
     new_progress = replace(
         progress, streams={**progress.streams, **load.until}, deltas=deltas, id_sum=id_sum, load=None
     )
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
-    crash_point("load.after_fold")
+    crash_point("load.after_finish")
     withdraw_load(adapter, name)
     return new_progress
 

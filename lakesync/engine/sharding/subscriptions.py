@@ -23,13 +23,16 @@ from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscript
 from lakesync.feed.positions import NEVER_PULLED, Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
 
+_NO_CONTENT = Access({}, frozenset(), 0)
+"""`ShardedSubscriptionState.access` of subscribers that have one in each shard."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardedSubscriptionState(SubscriptionState):
     """The state of subscribers in every shard.
 
-    Only the states in the shards say what the subscribers may see. `access` is set if each of them has one, because
-    only then can the subscribers share a scan; its content is not used.
+    Only the states in the shards say what the subscribers may see. `access` is `_NO_CONTENT` if each of these states
+    has an access, because only then can the subscribers share a scan; None otherwise.
     """
 
     parts: Mapping[str, SubscriptionState] | None = None
@@ -226,13 +229,12 @@ def _joined(state: SubscriptionState, cursor: int, parts: Mapping[str, Subscript
         parts: the state in each shard, by shard name.
     """
     has_access = all(part.access is not None for part in parts.values())
-    claims = next((part.access.claims for part in parts.values() if part.access is not None), {})
     subscriptions = [state.subscription, *(part.subscription for part in parts.values())]
     return ShardedSubscriptionState(
         cursor=cursor,
         limit=state.limit,
         has_more=state.has_more,
-        access=Access(claims, frozenset(), 0) if has_access else None,
+        access=_NO_CONTENT if has_access else None,
         knows_resync=state.knows_resync,
         has_not_pulled=state.has_not_pulled,
         subscription=Subscription(

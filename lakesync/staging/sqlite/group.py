@@ -3,8 +3,8 @@
 A *job* is a function that the engine or the pipeline submits to the store. Jobs that wait at the same time, or arrive
 while others run, form a *group*: they run one after another in one transaction, and are acknowledged once it is
 durable. So the disk is synchronised once for all of them. A job whose changes the log does not contain, such as a
-re-index, runs *alone*: a crash could not repeat them by replaying the log. The store's owner thread calls
-`GroupCommit.run` with its queues.
+re-index (an update of all rows' bucket keys), runs *alone*: after a crash, a replay of the log could not repeat these
+changes. The store's owner thread calls `GroupCommit.run` with its queues.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ class Journal(JournalFile):
     # -- the log -------------------------------------------------------------------------------------------------
 
     def append(self, gateway: str, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a push to the log; it waits in memory until the group commits. See `PushCommit.append`."""
+        """Add a push to the log; it waits in memory until the group commits. See `store.push.PushCommit`."""
         group, head = self._group, self.head(gateway)
         entry = next_entry(head, client_id, deltas, arrival, claims)
         highest, widest = self.writer(gateway, client_id)
