@@ -1,7 +1,7 @@
 """Opens, inspects, upgrades or replaces the staging store (the database that pushes are committed to) of a URL.
 
 `staging.sharded.open_staging` calls `open_store`, once for each *shard* (a store with some of the tables; without
-sharding there is one). `lakesync staging status`, `lakesync staging upgrade` and `lakesync doctor` read and upgrade
+sharding there is one). `lakesync staging status`, `lakesync staging migrate` and `lakesync doctor` read and upgrade
 stores without opening them. `engine.rebuild` fills `replacement_stores` from the lake, for `lakesync staging
 rebuild`. Each kind of store is imported when a URL names it, so that Postgres' driver need not be installed.
 """
