@@ -80,7 +80,11 @@ def list_(
     *,
     as_json: Json = False,
 ) -> None:
-    """List dead letters."""
+    """List dead letters.
+
+    Pending work is not listed, even if it waits in staging because its queue cannot be reached. Destination tables are
+    behind then. The gateway logs a warning, and its next flush moves the work to the queue.
+    """
     if kind not in (None, *dead_letters.KINDS):
         raise typer.BadParameter(f"--kind is {kind!r}; it must be one of {', '.join(dead_letters.KINDS)}")
     letters, errors = _letters(kind, app_file, url, gateway, token_file, data)
