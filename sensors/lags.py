@@ -86,7 +86,7 @@ class PipelineLags:
         """Time of the last read, by `time.monotonic`."""
         self._flushed_at_read: list[tuple[str, str, int, int, int | None]] = []
         """Gateway, shard, epoch, flushed sequence and checkpoint's arrival of each shard, at the time of the last read.
-        Others make its result outdated."""
+        Once they are others, the result of that read is outdated."""
         self._lags: list[Lag] = []
         self._listed_at = -LIST_SECONDS
         """Time of the last listing of queued runs, by `time.monotonic`."""

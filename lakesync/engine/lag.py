@@ -150,7 +150,7 @@ def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) ->
     """Return whether the client itself deleted the row last."""
     writer = row.writers.get(client_id)
     # `DELETED`: the client's last delta for the row was a DELETE. The row has left no bucket since.
-    return writer is not None and writer.inserted == DELETED and all(entry.left <= writer.latest for entry in entries)
+    return writer is not None and writer.own_copy == DELETED and all(entry.left <= writer.latest for entry in entries)
 
 
 def _oldest_lacking_arrival(

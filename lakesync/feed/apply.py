@@ -341,8 +341,8 @@ def _is_astray(row: StoredRow, client_id: str, known_cursor: int) -> bool:
         known_cursor: the newest cursor that the client certainly has.
     """
     writer = row.writers.get(client_id)
-    # `StoredRow.mark_astray` stores the negative arrival as `inserted`; a later delta makes `latest` another one
-    return writer is not None and writer.inserted == -writer.latest and writer.latest > known_cursor
+    # `StoredRow.mark_astray` stores the negative arrival as `own_copy`; a later delta makes `latest` another one
+    return writer is not None and writer.own_copy == -writer.latest and writer.latest > known_cursor
 
 
 def _merged(
@@ -412,7 +412,7 @@ def _has_only_updated(row: StoredRow, client_id: str) -> bool:
     If it inserts the row now, its copy may be an older row with columns that the INSERT does not have.
     """
     writer = row.writers.get(client_id)
-    return writer is not None and writer.inserted == 0
+    return writer is not None and writer.own_copy == 0
 
 
 def _newest(state: RowState) -> Stamp:

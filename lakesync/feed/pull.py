@@ -458,7 +458,7 @@ class _PageBuilder:
         inserted = row.state.inserted
         if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:
             return False
-        inserted_at = row.writers[self._client_id].inserted
+        inserted_at = row.writers[self._client_id].own_copy
         return all(row.state.cells[column].at > inserted_at for column in part.columns)
 
 

@@ -177,10 +177,10 @@ def _written_since(row: StoredRow, client_id: str, position: Position) -> int | 
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= position.base:
         return None
-    inserted = writer.inserted
-    if inserted < DELETED:  # below -1: a negative arrival, since which the client's copy is astray
-        return _ASTRAY if -inserted > position.base else 0
-    return inserted if inserted == DELETED or inserted > position.base else 0
+    own_copy = writer.own_copy
+    if own_copy < DELETED:  # below -1: a negative arrival, since which the client's copy is astray
+        return _ASTRAY if -own_copy > position.base else 0
+    return own_copy if own_copy == DELETED or own_copy > position.base else 0
 
 
 def certainly_lacks(entry: Entry, position: Position) -> bool:

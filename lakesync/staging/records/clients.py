@@ -150,7 +150,7 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
 class Page(msgspec.Struct, frozen=True, array_like=True):
     """The meaning of a page mark: a cursor in the middle of a client's pages, strictly between two arrivals.
 
-    The page with cursor 0 belongs to a client that starts from cursor 0.
+    If `cursor` is 0, it describes the pages of a client that starts from cursor 0.
     """
 
     cursor: int
@@ -169,8 +169,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     scope: int
     """Number of the scope in which these pages are sent."""
     transition_at: int
-    """After a change of claims or rules, these pages are a transition: up to this arrival, only bucket keys are read
-    that were active only before, or only since. 0 if there was no such change."""
+    """After a change of claims or rules, these pages are a transition: up to this arrival, only the bucket keys are
+    read that were active only before the change, or only after it. 0 if there was no change."""
     rescan: tuple[tuple[int, int], ...]
     """Ranges of the feed to read in addition: above the first and up to the second arrival of each pair."""
     rescan_first: bool
@@ -216,7 +216,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     mark_count: int = 0
     """Number of page marks that were created for the client; the next mark is computed from it."""
     confirmed_cursor: int = 0
-    """The newest cursor that the client certainly has, because it sent it. It may have rows that it was sent later."""
+    """The newest cursor that the client certainly has, because it sent this cursor. The client may also have rows of
+    later pages."""
     last_sent_cursor: int = 0
     """The newest cursor that was sent with deltas."""
     pages_sent: int = 0
@@ -231,7 +232,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """The client's cursors of a sharded gateway; only in the default shard."""
     may_hold_unknown_rows: bool = False
     """Whether the client may have rows that the gateway never knew, for example from before the store was lost. So no
-    row is certainly new to it."""
+    row is certainly new to the client."""
 
 
 class ActionRecord(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ and `feed.row_presence` read them, to compute what a client lacks.
 
 - The sync rules put a row into *buckets*, each named by a *bucket key*. A *feed entry* is the row's history under one
   bucket key: when it joined the bucket, left it, and last changed in it.
-- An *arrival* is the gateway's own timestamp of a commit; all times here are arrivals. An *hlc* is the timestamp that
-  the client gave its write, and decides the merge.
+- An *arrival* is the gateway's own timestamp of a commit. An *hlc* is the timestamp that the client gave its write; it
+  decides the merge. All times here are arrivals, except those named `hlc` and stamps.
 - A *writer* of a row is a client that pushed a delta of it. Its *copy* is the row in the client's own database. A copy
-  is *astray* if it may differ from the merged row in a way that the client is not sent with later changes.
+  is *astray* if it may differ from the merged row, and later changes do not correct it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS_UNMERGED = UNMERGED_KEPT * NARROW
 """The most columns in the unmerged deltas of a row. `feed.apply.too_wide` adds it to the row's merged columns, as an
 upper bound of the columns that the row has."""
 DELETED = -1
-"""`Writer.inserted` of a client that deleted the row itself. No arrival is 1, so no negative arrival equals it."""
+"""`Writer.own_copy` of a client that deleted the row itself. No arrival is 1, so no negative arrival equals it."""
 
 MoveKind = Literal["join", "stay", "leave", "own"]
 """The kinds of `Move`."""
@@ -43,7 +43,7 @@ MoveKind = Literal["join", "stay", "leave", "own"]
 class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a row stores about a client that wrote to it."""
 
-    inserted: int
+    own_copy: int
     """What the client's own copy of the row may be, as one of four values:
 
     - an arrival: the client inserted the row then, and has it by that INSERT;
@@ -210,7 +210,7 @@ class StoredRow(msgspec.Struct, gc=False):
         """
         writers = self.writers
         known = writers.pop(client_id, None)
-        copy = DELETED if deleted else known.inserted if known is not None else 0  # the new `Writer.inserted`
+        copy = DELETED if deleted else known.own_copy if known is not None else 0  # the new `Writer.own_copy`
         if inserted and copy >= DELETED:  # not astray before, so the copy is what the INSERT created
             copy = at
         elif copy == DELETED and not deleted:
@@ -219,7 +219,7 @@ class StoredRow(msgspec.Struct, gc=False):
         if len(writers) > WRITERS_KEPT:
             removed = writers.pop(next(iter(writers)))
             self.writers_floor = max(self.writers_floor, removed.latest)
-            if removed.inserted:  # the removed client's copy may differ from what it was sent; see `emptied`
+            if removed.own_copy:  # the removed client's copy may differ from what it was sent; see `emptied`
                 self.emptied = max(self.emptied, removed.latest)
 
     def mark_astray(self, client_id: str, at: int) -> None:
