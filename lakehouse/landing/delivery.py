@@ -81,7 +81,9 @@ class PushTask(NamedTuple):
 
     open_intake: OpenIntake
     gateway: str
+    """The gateway's id."""
     client_id: str
+    """The client id of the connector's deltas."""
     chunk: int
     """Deltas in one push."""
     skipped: int

@@ -96,7 +96,7 @@ def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
 _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else name for name in DELTA_COLUMNS)
 """The columns of a delta in SQL, in the order of `DELTA_COLUMNS`."""
 _MAX_EQUAL_VALUES = 10_001
-"""Deltas with the same arrival that are sorted in memory; more than one push can contain."""
+"""Deltas with the same arrival, or hlc, that are sorted in memory: more than a push contains by default."""
 
 
 def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
