@@ -203,7 +203,7 @@ CHECKPOINT_CHECKS = (
 
 MAX_FAULTS = 100
 """Number of faults that a check lists, at most. If it lists so many, there may be more."""
-PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_snapshots")
+CHECKPOINT_CHECK = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_snapshots")
 """The check of checkpoints, which a flush runs after it has made them."""
 FAULTS_IN_DESCRIPTION = 3
 """Number of faults in a check's description. Its metadata lists all."""

@@ -25,7 +25,7 @@ from assets.asset_metadata import (
     UPKEEP_SLOT,
     target_key,
 )
-from assets.checks import PUBLISHED
+from assets.checks import CHECKPOINT_CHECK
 from assets.erasure import ERASURE
 from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
 from lakehouse.backends.declared import destination_targets
@@ -58,10 +58,10 @@ def pipeline_jobs(
     found = [
         dg.define_asset_job(
             FLUSH_JOB,
-            # `checkpoint_snapshots` publishes the checkpoints, and `PUBLISHED` checks them. The asset `checkpoint`
-            # cannot be in the job: its partitions are gateways, the run's are days.
+            # `checkpoint_snapshots` publishes the checkpoints, and `CHECKPOINT_CHECK` checks them. The asset
+            # `checkpoint` cannot be in the job: its partitions are gateways, the run's are days.
             selection=_groups_without_checks(sensor_checks, "flush", "tables", "checkpoint_snapshots")
-            | dg.AssetSelection.checks(PUBLISHED),
+            | dg.AssetSelection.checks(CHECKPOINT_CHECK),
             description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
             tags={**limit, SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
         ),

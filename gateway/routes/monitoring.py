@@ -101,7 +101,7 @@ def _check_disk(folder: Path, min_free_bytes: int) -> None:
 
 
 def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
-    """Check that at least one shard of one gateway accepts pushes.
+    """Check that at least one shard (a store with some of the tables) of one gateway accepts pushes.
 
     Each shard of a gateway has its own limit. If only some are above it, their pushes are rejected, and the server is
     ready nevertheless.
@@ -183,7 +183,8 @@ class PartLag(msgspec.Struct, frozen=True, rename="camel"):
     deltas: int
     """Deltas that it lacks: exact for `deltas`, 0 for a part that is due by the clock, otherwise an upper bound."""
     since_ms: int
-    """Arrival of the oldest of them; of a part that is due by the clock, when it was due or began to fail."""
+    """When the oldest of them arrived; of a part that is due by the clock, when it was due or began to fail. In
+    milliseconds since 1970."""
     requests: int
     """Runs requested for it since its mark last moved, or failed polls; three or more mean that they fail."""
     retry_ms: int | None

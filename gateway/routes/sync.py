@@ -92,7 +92,7 @@ async def push(request: Request) -> Response:
     def confirmed(push: SyncPush) -> int | None:
         """Return the cursor up to which the sender has everything, from which the cursor of the response follows.
 
-        None if it is unknown. Clients that do not name themselves by the header may send any hlc in its place.
+        None if it is unknown. Clients that do not name themselves by the header may send any timestamp in its place.
         """
         never_pulled = push.last_seen_hlc <= NEVER_PULLED  # such a cursor skips no change, so it is safe
         return push.last_seen_hlc if knows_resync or never_pulled else None

@@ -74,7 +74,7 @@ def rows_unlike_merge(
 
     Without `days` all deltas of each row are merged, and the result must equal the row. With `days` only deltas that
     arrived on these days are read. They are merged into the row, which must not change, because merging is idempotent.
-    Deltas after the table's mark are ignored.
+    Deltas after the table's mark, the arrival (timestamp of receipt) up to which it is merged, are ignored.
 
     Args:
         spark: an open Spark session.

@@ -302,7 +302,7 @@ async def run_attempt(
         handler: returns the handler, or raises an error of `ActionHandler.execute_action`.
         action: the action.
         context: gateway, claims and number of the attempt.
-        server_hlc: returns the hlc of the result.
+        server_hlc: returns the gateway's timestamp for the result.
         max_data_bytes: maximum size of the result as JSON.
 
     Returns:

@@ -33,7 +33,8 @@ NAMESPACE_PROPERTY = "lakesync.namespace."
 UNFILLED_PROPERTY = "lakesync.unfilled"
 """Property of a state table: JSON list of columns that were added and are not filled in older rows yet."""
 CHECKPOINT_TAG = "cut-"
-"""Prefix of the tags of checkpoint snapshots; `GATEWAY-ARRIVAL` follows."""
+"""Prefix of the tags of snapshots from which a checkpoint, all rows of a gateway at one arrival, was made;
+`GATEWAY-ARRIVAL` follows."""
 
 _SHARED_SETTINGS = ("s3.", "header.", "oauth2-server-uri", "credential", "token", "scope", "prefix")
 """Prefixes of settings that Iceberg in Java and pyiceberg have in common."""
@@ -150,7 +151,7 @@ class LakeReader:
 
     @property
     def rejected(self) -> Table | None:
-        """The table of live values that do not fit their column; None if there never was one."""
+        """The table of current values of rows that do not fit their column; None if there never was one."""
         return self._system_table("rejected")
 
     @property

@@ -2,8 +2,9 @@
 
 A mark says how far a part is with one gateway's deltas. Staging's mark is the sequence number up to which its log is
 flushed to the lake. The mark of a state table, checkpoint or destination is an arrival, the gateway's timestamp of
-receipt, up to which it has everything. Sensors, the command line, `/metrics`, the console and the freshness checks use
-the same result. Nothing here reads the status of a run. `docs/dagster.md` explains what is due when.
+receipt, up to which it has everything. A shard is a staging store with some of the tables. Sensors, the command line,
+`/metrics`, the console and the freshness checks use the same result. Nothing here reads the status of a run.
+`docs/dagster.md` explains what is due when.
 
 The staging store's ledger counts the deltas of each UTC day of arrival. The freshness checks of assets call
 `arrival_days` for the days whose deltas an asset should have and lacks. This module imports no pyiceberg, which is

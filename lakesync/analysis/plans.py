@@ -2,8 +2,9 @@
 
 A query may read the history `deltas`, and state tables, which have the current rows of one synced table. Deltas reach
 the staging store first, then the history, then the state tables. So a query merges onto the rows of a state table the
-newer deltas of the history, and those in staging that are not flushed to the lake yet. DuckDB
-(`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
+newer deltas of the history, and those in staging that are not flushed to the lake yet. Which deltas are newer follows
+from their arrival, the gateway's timestamp of a push, and from the table's marks: the arrivals up to which it has the
+deltas of each gateway. DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class StateParts(NamedTuple):
     """Gateway → arrival up to which the bases contain its deltas. Its later deltas are merged onto them, and all deltas
     of gateways that are not in the mapping. None if no deltas are merged."""
     upto: int | None
-    """The last arrival (gateway's timestamp of receipt) of the deltas that are merged; None for no limit."""
+    """The last arrival of the deltas that are merged; None for no limit."""
 
 
 class HistoryPlan(NamedTuple):

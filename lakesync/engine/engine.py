@@ -65,7 +65,7 @@ class Engine:
         Args:
             store: the staging store of all gateways, not opened yet.
             wall: returns the server's wall time in milliseconds since 1970.
-            limits: limits of requests and of the backlog; None for the defaults.
+            limits: limits of requests, and of the deltas that are not flushed to the lake; None for the defaults.
             auto_create: whether a gateway is created when it is first named; otherwise only declared ones exist.
             connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
             write_scopes: the write scope (which rows clients may push to) of each declared gateway, by gateway id.
@@ -104,8 +104,9 @@ class Engine:
             self.store.ensure_gateway(gateway_id)
         for gateway_id in self.store.gateways():
             gateway = self._gateways.setdefault(gateway_id, self._create_gateway(gateway_id))
-            # what an earlier process may have left: secrets under the previous key, an unfinished re-index, schemas
-            # whose names are not stored, and shards without a change of configuration that a crash interrupted
+            # what an earlier process may have left: secrets under the previous key, an unfinished re-index (an update
+            # of all rows' bucket keys), schemas whose names are not stored, and shards without a change of
+            # configuration that a crash interrupted
             gateway.reseal_connectors()
             gateway.continue_reindex()
             gateway.add_names()
@@ -176,7 +177,7 @@ class Engine:
         rules = self._rules_of(commit)
         access = rules.access(commit, entry.claims)
         deltas = decode_body(entry.body)
-        # `sees_by_values` is None unless a re-index (an update of all rows' bucket keys) is unfinished
+        # `sees_by_values` is None unless a re-index is unfinished
         sender = Sender(entry.client_id, access.keys, reindexed=access.sees_by_values is None)
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 

@@ -152,7 +152,7 @@ class NotFoundError(TerminalError):
 
 
 class ClockDriftError(RejectedError):
-    """A client's hlc is too far ahead of the server."""
+    """A client's timestamp of a change (its hlc) is too far ahead of the server's clock."""
 
     code = "CLOCK_DRIFT"
 
@@ -186,7 +186,10 @@ class IntegrityError(TerminalError):
 
 
 class CensusError(TerminalError):
-    """A census, the list of all ids in a polled system, lacks more known rows than allowed; nothing was deleted."""
+    """A census, the list of all ids in a polled system, lacks more rows of earlier polls than allowed.
+
+    Nothing was deleted.
+    """
 
     code = "CENSUS_REFUSED"
 

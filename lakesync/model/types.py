@@ -19,7 +19,8 @@ Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 """The comparisons of filters in sync rules and of conditions of flows; `rules.model.holds` has their meaning."""
 
 Stamp = tuple[int, str]
-"""`(hlc, client id)`: ordered by hlc, then by client id in code point order."""
+"""`(hlc, client id)` of a write, where hlc is the client's timestamp: ordered by hlc, then by client id in code point
+order."""
 
 RowKey = tuple[str, str]
 """`(table, row id)`."""

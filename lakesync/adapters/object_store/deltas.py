@@ -230,7 +230,7 @@ class ObjectDeltas:
         return 0
 
     def digests(self, scope: DigestScope) -> list[Digest]:
-        """Return the digest of each table and day, reading only objects that overlap the scope."""
+        """Return the digest (count and checksum) of each table and day, reading only objects that overlap the scope."""
         found: list[Digest] = []
         for info in self._list(f"{self._prefix}/"):
             file = self._parse_info(info)

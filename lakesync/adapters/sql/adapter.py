@@ -125,7 +125,7 @@ class SqlAdapter:
             return queries.read_states(connection, gateway, table, list(row_ids))
 
     def newest_position(self) -> Position | None:
-        """Return the position of the last delta in arrival order, using the index."""
+        """Return the position of the last delta by arrival (the gateway's timestamp of its push), using the index."""
         with self._connect() as connection:
             return queries.newest_position(connection)
 
@@ -237,7 +237,7 @@ class SqlAdapter:
             return list(follower_state.suspended_tables(connection, follower).values())
 
     def suspend_table(self, follower: str, table: str, reason: str) -> SuspendedTable:
-        """Suspend a table."""
+        """Suspend a table: it gets no rows until its retry is due."""
         with self._connect() as connection, connection.transaction():
             return follower_state.suspend_table(connection, follower, table, reason)
 
@@ -293,7 +293,7 @@ class SqlAdapter:
             return sum(delete_orphan_rows(connection, self._dialect, scope, schema) for schema in scope.schemas)
 
     def digests(self, scope: DigestScope) -> list[Digest]:
-        """Return the digest of each table and day, computed by the database."""
+        """Return the digest (counts and checksums) of each table and day, computed by the database."""
         with self._connect() as connection:
             return digests(connection, self._dialect, scope)
 

@@ -235,7 +235,7 @@ class LoadBarrier:
         self._adapter.close()
 
     def _loads(self, query: DeltaQuery) -> list[ActiveLoads]:
-        """Return the loads that affect a query; none for a query in hlc order or by rows, which is not continued."""
+        """Return the loads that affect a query; none if it is by rows or in order of hlc, as no reader continues it."""
         return [] if query.order != "arrival" or query.rows else list(_active_loads(self._adapter))
 
     def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:

@@ -138,7 +138,7 @@ def _missing_path(uri: str) -> Path | None:
 
 
 def _first_hlc(day: datetime) -> int:
-    """Return the first hlc of a UTC day."""
+    """Return the first hlc (a client's timestamp of a write) of a UTC day."""
     return start_of(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000))
 
 

@@ -2,8 +2,9 @@
 
 `staging.open_store` creates it for a `postgresql://` URL; the engine opens it. The methods that the data pipeline calls
 are one transaction each; `PipelineTables` has their statements, which the SQLite store shares. `PostgresNotices`
-delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method and
-defines the terms. A gateway's *head* has its counters, such as the number of its last log row.
+delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method. A
+gateway's *head* has its counters, such as the number of its last log row; its *epoch* identifies one copy of its data.
+An *arrival* is its timestamp of a commit. A *feed entry* says since when a row is visible to some clients.
 
 `Groups` is the group commit of one process: jobs of a gateway that wait at the same time share one transaction. A *job*
 is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs saves

@@ -51,7 +51,7 @@ class GroupCommit:
 
         Args:
             journal: the store's `log.db`.
-            state: the store's rows and feed entries.
+            state: the store's rows, and the entries of the feed that clients pull.
             behind: writes committed rows to `state.db`, also while a commit waits for the disk.
             notices: the listeners, which are notified of each commit.
         """

@@ -297,7 +297,7 @@ class Journal(JournalFile):
         self._group.changed_gateways.add(head.gateway)
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway, unless it exists. Its epoch is the wall time, so that a rebuilt store has another one."""
+        """Create a gateway, unless it exists. Its epoch, the wall time, identifies this store's copy of its data."""
         if gateway in self.heads:
             return
         self.prepare_sql()
