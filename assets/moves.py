@@ -62,7 +62,7 @@ def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefini
 
 
 def flow_key(name: str) -> dg.AssetKey:
-    """Return the asset of a flow."""
+    """Return the key of a flow's asset."""
     return dg.AssetKey([FLOWS, name])
 
 
@@ -101,7 +101,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
         requested_by_sensor = is_requested_by(MOVE_SENSOR, context)
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
-        with failure_policy(context, pyspark, retried=False):  # the sensor requests the flow again
+        with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
                 task = lake_flow_task(config, name, declared)._replace(replay_range=replayed)
@@ -177,7 +177,7 @@ def migrations(config: Config) -> list[dg.AssetsDefinition]:
 
 
 def migration_key(name: str) -> dg.AssetKey:
-    """Return the asset of a migration."""
+    """Return the key of a migration's asset."""
     return dg.AssetKey([MIGRATIONS, name])
 
 
@@ -281,7 +281,7 @@ TIERS = "tiers"
 
 
 def tier_key(name: str) -> dg.AssetKey:
-    """Return the asset of a pair of tiers."""
+    """Return the key of the asset of a pair of tiers."""
     return dg.AssetKey([TIERS, name])
 
 

@@ -115,7 +115,8 @@ def merge_table(
             the days leave no gap. None to merge the deltas after the marks, which then move to `upto`.
         rebuild: True to recompute all rows of these gateways from all their deltas, in one commit.
         names: catalogue and namespaces of the lake's tables.
-        contract: what happens to columns that the state table lacks.
+        contract: what happens to columns that the state table lacks: `evolve` adds them, `freeze` raises SchemaError,
+            `discard` leaves them out.
 
     Raises:
         SchemaError: the schema does not fit the lake's table, or the table's contract.

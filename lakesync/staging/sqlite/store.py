@@ -1,9 +1,10 @@
 """`SqliteStore`: a staging store (the database that pushes are committed to) on a folder of two SQLite files.
 
 `staging.open_store` creates it for a `sqlite://` URL; the engine opens it, and gateways, the pipeline and `lakesync
-staging` call its methods, which `staging.store` describes. It creates the parts of the store, and submits all calls as
-jobs to the thread that owns the files (`owner.Owner`). `log.db`, the journal, has the pushes; `state.db` has the rows
-that result from them, and is written a little later (*write-behind*).
+staging` call its methods, which `staging.store` describes. `SqliteStore` creates the parts of the store, and submits
+all calls as jobs to the thread that owns the files (`owner.Owner`). `log.db`, the journal, has the pushes. `state.db`
+has the rows that result from them, and feed entries, which say when a row joined and left a bucket of the sync rules.
+It is written a little later (*write-behind*).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
     """
     behind.write()
     _purge(journal.sql, journal.path)
-    with state.without_checkpoints():
+    with state.without_checkpoints():  # those of SQLite's write-ahead log
         _purge(state.sql, state.path)
 
 
@@ -71,7 +72,7 @@ def _purge(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
-    """Run VACUUM with its copy of the file on disk: in memory, a large file would exceed it."""
+    """Run VACUUM with its copy of the file on disk, because a large file does not fit into memory."""
     connection.execute("PRAGMA temp_store=FILE")
     try:
         connection.execute("VACUUM")
@@ -102,7 +103,7 @@ class _Pipeline(PipelineTables):
         return self._journal.sql.execute(statement, values).fetchall()
 
     def gateways(self) -> list[str]:
-        """Return the ids of all gateways, sorted; the journal has all heads in memory."""
+        """Return the ids of all gateways, sorted. The journal has the heads (counters) of all of them in memory."""
         return sorted(self._journal.heads)
 
     def _head(self, gateway: str) -> Head:
