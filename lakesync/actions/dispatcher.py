@@ -51,7 +51,8 @@ from lakesync.staging.store.operations import ActionCommit, ActionView
 T = TypeVar("T")
 
 PENDING = "ACTION_PENDING"
-"""Error code of an action that is still running. Repeat the request to get its outcome."""
+"""Error code of an action without an outcome yet: it is running, or was not started in the request's time. Repeat the
+request to get the outcome."""
 BUSY = "ACTION_BUSY"
 """Error code of an action that was not started, because too many are waiting."""
 
@@ -121,7 +122,7 @@ class Dispatcher:
         return ActionResponse(tuple(results), self._clock.now())
 
     async def _outcome(self, action: Action, claims: Claims, deadline: float) -> Outcome:
-        """Return an action's outcome; a retryable failure if it is still running at the deadline.
+        """Return an action's outcome; a retryable failure if it has none at the deadline.
 
         The deadline is a time of `time.monotonic`. An action with the idempotency key of a running one waits for that
         one, and has the same outcome.
@@ -326,7 +327,7 @@ class Dispatcher:
 
 
 def _pending(action: Action) -> ActionFailure:
-    """Return the retryable failure of an action that is still running."""
+    """Return the retryable failure of an action that has no outcome yet."""
     return failure(action, PENDING, "the action is still running: retry under the same id", retryable=True)
 
 

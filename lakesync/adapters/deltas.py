@@ -227,10 +227,11 @@ class RowContent(msgspec.Struct, frozen=True, gc=False):
     """The merge of a row's deltas, with the details that a destination table needs."""
 
     state: RowState
+    """The merge of all of the row's deltas."""
     arrival: int = -1
     """The greatest arrival of its deltas; -1 if it has no deltas."""
     without_deletes: RowState | None = None
-    """The merge without DELETEs, for a row that has any: the values that a soft-deleted row keeps."""
+    """The merge without DELETEs: the values that a soft-deleted row keeps. None for a row without DELETEs."""
     is_hidden: bool = False
     """Whether a flow's filter excludes the row."""
 

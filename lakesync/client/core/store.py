@@ -34,7 +34,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     client_id: str = ""
     """The client that owns the database; empty until the first commit."""
     cursor: int = 0
-    """The arrival (the gateway's timestamp of receipt) up to which pages are applied; 0 when a full pull starts."""
+    """The gateway's cursor after the newest applied page; 0 when a full pull starts."""
     caught_up: bool = False
     """Whether the newest page was the last one: the gateway had nothing more at that moment."""
     generation: int = 1

@@ -64,13 +64,14 @@ class PostgresNotices:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
+        """Set by `close`."""
         self._wake: int | None = None
         """The writing end of a pipe on which the thread waits; closing it wakes the thread. None without a thread."""
         self._numbers = count(1)
         self._own: set[int] = set()
         """Numbers of commits of this process whose notices are delivered at once, so that Postgres' copy is dropped."""
         self._tried = threading.Event()
-        """The first attempt to listen has ended."""
+        """Set once the first attempt to listen has ended."""
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
         """Add a listener, and return a function that removes it.

@@ -1,7 +1,9 @@
 """The SQLite store's `View` and `Commit`: they combine the log (`Journal`) with the rows and feed entries (`State`).
 
 `SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
-The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them.
+The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them. A *feed entry*
+says when a row joined and left a bucket of the sync rules, and when it last changed there. A *head* has the counters of
+a gateway.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class SqliteView(HeadView, SideQueries):
         self._journal = journal
         self._state = state
         self._gateway = gateway
-        journal.head(gateway)
+        journal.head(gateway)  # raises NotFoundError
 
     @property
     def gateway(self) -> str:
