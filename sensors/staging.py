@@ -79,7 +79,7 @@ def flush_sensor(
         attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
         now_ms = WallClock(config.clock_offset_file).now_ms()
-        exceeded = reader.exceeded(store, backlog)
+        exceeded = reader.exceeded(store, backlog)  # the gateways above a bound of one table or of row width
         wanted = due_flush(backlog, now_ms, limits, exceeded)
         # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
         is_due_by_backlog = wanted is not None and bool(attempts.ready(wanted.lags)[0])

@@ -91,8 +91,8 @@ class FeedView(Protocol):
             reader: the client, and what it has.
 
         Returns:
-            The range; None if there is no entry, if the store cannot read it quickly, or if the decision needs more
-            than the entries: for some row, the reader neither lacks all of it nor needs nothing of it.
+            The range; None if there is no entry, if the store cannot read it quickly, or if the entries do not show
+            what to send: for some row, the reader neither lacks all of it nor needs nothing of it.
         """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
