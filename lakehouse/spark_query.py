@@ -176,8 +176,8 @@ class _Views:
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]
             untyped = {name: kind for name, kind in inferred.items() if statement.reads(name)}
         result = [*KEYS, *plan.typed, *untyped]
-        has_all = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
-        if bases and has_all and not newer_count and not untyped:  # nothing to merge: the stored rows are the result
+        are_filled = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
+        if bases and are_filled and not newer_count and not untyped:  # nothing to merge: the stored rows are the result
             stored = [base.select(*result, "_gone") for base in bases]
             rows = reduce(lambda first, second: first.unionAll(second), stored)
         else:

@@ -97,6 +97,8 @@ class Config(BaseSettings):
     """Token of the `lakesync` commands for the gateway that they call."""
     clock_offset_file: Path | None = None
     """File with a whole number of milliseconds that the gateway adds to its clock; for demos and tests."""
+    # Each field from here on is a section of the file, such as `[lake]`, or several by name, such as `[flows.NAME]`.
+    # Its class says what the section is for.
     gateway: GatewaySection = GatewaySection()
     remote: RemoteSection = RemoteSection()
     staging: StagingSection = StagingSection()

@@ -101,6 +101,7 @@ def gateway(
         flush=overrides(to_uri=flush_to),
     )
     environment = {**os.environ, **config.environment()}
+    # replaces this process, so that signals of a service manager reach the gateway
     os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606 no shell is wanted
 
 

@@ -303,6 +303,7 @@ class SalesforceSource:
         name = OBJECTS[table].name
         response = self._client.call("GET", "/limits")
         now_ms = int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
+        # Salesforce ignores the seconds of both: the end is a minute later, to include the current one
         params = {"start": datetime_literal(now_ms - _DELETED_LOG_MS), "end": datetime_literal(now_ms + 60_000)}
         body = self._client.call("GET", f"/sobjects/{name}/deleted", params=params).json()
         return {record["id"] for record in body["deletedRecords"]}
