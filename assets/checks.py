@@ -3,7 +3,8 @@
 A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. A run for some UTC
 days of arrival (when gateways received the deltas) checks these days; a run without days, such as the nightly audit,
 checks everything. If a run of the flush sensor finds a fault, only the checkpoints of the affected gateways are
-delayed. The code location (`lakesync_dagster.definitions`) calls this module.
+delayed: the fault is set aside, which means that the run continues, and fails at its end. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,12 +49,13 @@ class CheckScope:
     lake: LakeResource
     store: PipelineStore
     run_state: RunState
+    """What the steps of the run share: what was merged, and the failures that were set aside."""
     days: list[date] | None
     """UTC days of arrival; None for all, as in the audit."""
     seed: int
     """Chooses the sample of rows."""
     is_flush: bool
-    """Whether the flush sensor requested the run. Then only a sample of each checkpoint is compared."""
+    """Whether the flush sensor requested the run, with checkpoints, of which then only a sample of rows is compared."""
 
     @cached_property
     def history(self) -> "HistoryFaults":
@@ -286,7 +288,7 @@ def _checks_of(
             check_key: by_key[check_key] for check_key in by_key if check_key in context.selected_asset_check_keys
         }
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
-        is_flush = continues_on_failure(context.run)
+        is_flush = continues_on_failure(context.run)  # only runs of the flush sensor do
         with failure_policy(context, pyspark):
             scope = CheckScope(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
             # stored after an audit without faults; the next one is due when the state has changed, or after some time

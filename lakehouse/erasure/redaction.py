@@ -113,8 +113,8 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
         mark = marks_of(version).get(gateway, MAX_ARRIVAL)
         merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
-        no_state = None  # all deltas of the rows are read, so nothing is merged into their stored state
-        recomputed = merged_frames(deltas, no_state, tuple(typed_columns(spark, name).items()))
+        # None: all deltas of the rows are read, so they are not merged into the stored state
+        recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
         unchanged = state.join(keys, ["_gateway", "_row"], "anti")
         columns = spark.table(name).columns
         rows = unchanged.select(*columns).unionByName(recomputed.select(*columns))

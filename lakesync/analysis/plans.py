@@ -43,7 +43,8 @@ CASE WHEN bool_and(value = 'null') THEN 'null'
     WHEN bool_and(value = 'null' OR (value >= '-' AND value < ':')) THEN 'number'
     ELSE 'json' END
 """
-"""SQL of DuckDB and of Spark: the schema type that all JSON texts `value` fit, for a column that no schema names."""
+"""SQL of DuckDB and of Spark: the schema type that all JSON texts `value` fit, for a column that no schema names. A
+JSON number begins with a character from `-` to `9`."""
 
 
 class SnapshotRows(NamedTuple):

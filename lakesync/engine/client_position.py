@@ -35,8 +35,7 @@ class TrackedCursor(NamedTuple):
     knows_resync: bool = False
     """Whether the client understands the error RESYNC_REQUIRED; then it accepts an INSERT of a row that it has."""
     keeps_cursor: bool = False
-    """Whether the client has pulled from `cursor` more than once, so that it did not store the pages it was sent after
-    it."""
+    """Whether the client has pulled from `cursor` more than once: it has not stored the pages that followed it."""
     state: SubscriptionState | None = None
     """The client's WebSocket subscription; None if it is not connected."""
     claims: Claims | None = None

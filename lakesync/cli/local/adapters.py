@@ -3,8 +3,8 @@
 An adapter keeps deltas in a database or an object store, and tables with the current rows (destination tables) if it
 can. `migrate` copies deltas from one adapter to another and verifies the copy. It stores its progress in a file of the
 data folder, named by a hash of the source, the target and the selected deltas, so that the same command continues an
-interrupted copy. `materialise` updates destination tables: without a pipeline, a gateway flushes deltas to an adapter
-by itself (`--flush-to`); with `[flush] queue`, it writes only the deltas and a job in the queue for each flush.
+interrupted copy. Without a pipeline, a gateway flushes deltas to an adapter by itself (`--flush-to`). With `[flush]
+queue` it leaves destination tables out, and puts jobs into that queue; `materialise` runs the jobs, which update them.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ class Journal(JournalFile):
 
         Returns:
             The client's highest accepted hlc, -1 for none; and the greatest difference of hlcs within one of its
-            pushes. A push with a delta at some hlc has its highest hlc at most this far above.
+            pushes. So the highest hlc of a push is above that of any of its deltas by this difference at most.
         """
         client = (gateway, client_id)
         known = self._group.writers.get(client) or self._writers.get(client)
