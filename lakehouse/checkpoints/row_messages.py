@@ -31,8 +31,9 @@ _RESPONSE_DELTAS = b"\x0a"
 _INSERT, _UPDATE = b"\x08\x01", b"\x08\x02"
 """A delta's field `op`: tag and value."""
 _TABLE, _ROW, _COLUMNS, _HLC, _CLIENT, _DELTA_ID = b"\x12", b"\x1a", b"\x22", b"\x29", b"\x32", b"\x3a"
+"""Tags of a delta's other fields in `lakesync.proto`; `hlc` is a fixed64, the others have lengths."""
 _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
-"""Tags of a delta's other fields and of a column's in `lakesync.proto`; `hlc` is a fixed64, the others have lengths."""
+"""Tags of the fields of a column."""
 
 _NOTHING = pa.scalar(b"", pa.binary())
 """No bytes: for a field with its default value, which protobuf omits, and between fields that are joined."""
@@ -142,6 +143,7 @@ def _cells(maps: pa.Array) -> _Cells:
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
     hlc = np.asarray(cells.hlc)
+    # `lexsort` sorts by its last key first
     if not _same_delta(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta, and need no sorting
         cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
         if not (_same_delta(cells) | ~_same_stamp(cells)).all():  # a faulty client gave several deltas one stamp

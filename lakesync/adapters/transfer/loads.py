@@ -125,7 +125,7 @@ def load_to_resume(
 
 
 def part_name(name: str, number: int) -> str:
-    """Return the name of a part's mark. Progress in it that belongs to an earlier load is ignored by its load id.
+    """Return the name of a part's mark. The mark has the load's id, so that a mark of an earlier load is ignored.
 
     Args:
         name: the follower's name.
@@ -178,7 +178,7 @@ def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
 
 
 def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
-    """Remove a follower from the mark `LOADS`, so that readers get deltas again. Its load has ended.
+    """Remove a follower from the mark `LOADS`, so that readers get deltas again. Its load has ended, or never began.
 
     Raises:
         AdapterError: the adapter cannot be reached; retry.

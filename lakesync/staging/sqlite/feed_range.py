@@ -56,17 +56,17 @@ _RANGE_IN_ORDER = "e.changed > :since AND e.changed <= :until ORDER BY e.changed
 #   `:writer`: the reader's client id, encoded as in `r.writers`.
 #   `:bucket_0` and so on: the numbers of the bucket keys to read; `:own` is the one of `RangeBuckets.own`.
 #   `:limit`: about how many entries to read. Under several bucket keys, each has a `:share` of it.
-# Columns of an entry `e` are the fields of `records.Entry`, arrivals that are 0 if it never happened: the row first
-# joined the bucket at `e.first`, last at `e.since` (which has nothing to do with `:since`), last left it before that at
-# `e.left_at` (`Entry.left_before`), and last changed in it, or left it, at `e.changed`. `e.inside` says whether it is
-# in the bucket now, and `e.number` is the row's number. Columns of a row `r` are the fields of `encoded_feed.FullRow`;
-# `r.spelled` is `FullRow.encoded`.
+# Columns of an entry `e` are the fields of `records.Entry`. These are arrivals, or 0 if it never happened:
+#   `e.first`, `e.since`: the row first and last joined the bucket; `e.since` has nothing to do with `:since`.
+#   `e.left_at`: the row last left the bucket before `e.since` (`Entry.left_before`).
+#   `e.changed`: the row last changed in the bucket, or left it.
+# `e.inside` says whether the row is in the bucket now, and `e.number` is its number.
+# Columns of a row `r` are the fields of `encoded_feed.FullRow`; `r.spelled` is `FullRow.encoded`.
 
 _MAY_HAVE_HAD = (
     "(iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base) AND e.first > 0)"
 )
-"""SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`. An entry
-with `e.first` 0 is that of a row which never joined the bucket."""
+"""SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
 _NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
 """SQL: whether the reader certainly did not write to the row since its base. `writers` is a JSON array of all clients
 that wrote after `writers_floor`; earlier ones may be missing."""
