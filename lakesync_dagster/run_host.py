@@ -69,7 +69,7 @@ class RunHost:
         """The version of the file with the registered tables from which the code location was loaded."""
         for name in MODULES:
             importlib.import_module(name)
-        command_line()
+        command_line()  # imports the command
         with dg.DagsterInstance.get():
             pass  # its storage imports further modules
         gc.freeze()  # the collector does not touch these objects, so processes continue to share their pages

@@ -318,8 +318,8 @@ class Puller:
     def handle_broadcast(self, page: SyncResponse) -> Changes:
         """Apply a broadcast, unless its cursor is not newer than this client's.
 
-        If an earlier page or broadcast was lost, or it names a row that was pushed since the last page, nothing is
-        applied and a pull is due.
+        If an earlier page or broadcast was lost, or this one names a row that was pushed since the last page, nothing
+        is applied and a pull is due. After a broadcast that has more, a pull is due too.
         """
         if page.server_hlc <= self._state.position.cursor:
             return Changes()
