@@ -163,7 +163,7 @@ class _Views:
         newer_count = newer.count() if newer is not None else 0
         if plan.table is None and not newer_count:
             raise self._planner.missing(wanted)
-        stored = [base.select(*STORED.names) for base in bases]
+        stored = [each.select(*STORED.names) for each in bases]  # the columns that a merge reads
         base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
         increment = newer if newer is not None and newer_count else self._spark.createDataFrame([], DELTAS_FIELDS)
         total = newer_count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
@@ -178,7 +178,7 @@ class _Views:
         result = [*KEYS, *plan.typed, *untyped]
         are_filled = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
         if bases and are_filled and not newer_count and not untyped:  # nothing to merge: the stored rows are the result
-            stored = [base.select(*result, "_gone") for base in bases]
+            stored = [each.select(*result, "_gone") for each in bases]
             rows = reduce(lambda first, second: first.unionAll(second), stored)
         else:
             rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)

@@ -51,7 +51,7 @@ class RegisteredSchemas(msgspec.Struct, frozen=True):
 
 
 class ColumnBody(Column, frozen=True):
-    """A column; `references` may be an object too, as the TypeScript client sends it."""
+    """A column; `references` may be an object `{table, column}` too, as the TypeScript client sends it."""
 
     references: str | Reference | None = None  # type: ignore[assignment]  # `parse_schema` converts it to text
 

@@ -333,7 +333,8 @@ class _DuckDbTables:
     ) -> None:
         """Load a snapshot's rows: rows without newer deltas into `target`, the others into `fragments`.
 
-        A column that has no typed values in the snapshot is read from the rows' cells.
+        A column that has no typed values in the snapshot is read from the rows' cells. `columns` has the schema type of
+        each column of `target`; None for an untyped one, which is loaded as JSON text.
         """
         state = plan.table
         assert state is not None

@@ -204,7 +204,7 @@ _MAX_REASON_CHARS = 2_000
 def follower_of(mark_name: str) -> str:
     """Return the follower that a mark belongs to: `F` both for its own mark `F` and for `F#2`.
 
-    That is the mark of part 2 of a load, a large backlog which several tasks write in parts.
+    `F#2` is the mark of part 2 of a load, a large backlog which several tasks write in parts.
     """
     return mark_name.partition("#")[0]
 

@@ -125,7 +125,7 @@ def restore(
             crash_point("restore.after_part")
             count += len(to_write)
     all_lake_ids = np.concatenate([np.array([], np.uint64), *lake_ids])
-    for low, high in arrival_ranges(scope.days):
+    for low, high in arrival_ranges(scope.days):  # without `high`
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in read_pages(partial(read_arrow, adapter), query):
             in_scope = select_deltas(page.deltas, scope.tables, scope.without, scope.gateways)

@@ -178,9 +178,9 @@ def _letters(
     token_file: Path | None,
     data: Path | None,
 ) -> tuple[list[dead_letters.DeadLetter], list[LakeSyncError]]:
-    """Return the dead letters of an app or of a gateway. Of the latter also the errors of places that do not answer.
+    """Return the dead letters of an app; or those of a gateway, with the errors of places that do not answer.
 
-    The places are the lake, the declared destinations and the gateway.
+    These places are the lake, the declared destinations and the gateway.
 
     Args:
         kind: a kind of a gateway's dead letters (`--kind`); None for all.

@@ -324,7 +324,7 @@ def _cursor_progress(
     """Return the part of a cursor that says which values are settled (see `SqlSource`).
 
     `settled` is the highest settled value. `pending` has `[transaction number, value]` pairs: the value is settled once
-    all transactions with lower numbers have ended. The number is that of the first transaction to start after the poll.
+    all transactions with lower numbers have ended. The number is that of the first one to write after it was read.
 
     Args:
         cursor: the cursor that the poll started from; None for the first poll.
