@@ -1,10 +1,11 @@
 """Creates the assets of the lake's tables: the history `deltas`, and a state table for each synced table.
 
 The step of `deltas` flushes staging's log: the deltas that gateways have acknowledged and the lake lacks. A run flushes
-each gateway up to its cut point, the arrival (the gateway's timestamp of receipt) of the newest push before the run,
-because the run's checkpoint is made there. Staging's ledger counts the acknowledged deltas of each day. A state table
-has the current rows of a synced table, merged from the history. Its marks are the arrivals, by gateway, up to which it
-is merged. Its contract decides about columns that are registered later: `evolve`, `freeze` or `discard`.
+each gateway up to its cut point, because the run's checkpoint is made there. The cut point is the arrival (the
+gateway's timestamp of receipt) of the newest push before the run. Staging's ledger counts the acknowledged deltas of
+each day. A state table has the current rows of a synced table, merged from the history. Its marks are the arrivals, by
+gateway, up to which it is merged. Its contract decides about columns that are registered later: `evolve`, `freeze` or
+`discard`.
 
 `lakehouse.history.flush` and `lakehouse.tables.increments` do the work. The code location
 (`lakesync_dagster.definitions`) calls this module.

@@ -126,6 +126,7 @@ class LagCheck(NamedTuple):
     """A client whose lag has to be checked."""
 
     query: LagQuery
+    """What the engine needs to find the client's oldest unsent change."""
     sent_version: object
     """A value that changes whenever the client is sent something, as it was when the check was planned."""
 

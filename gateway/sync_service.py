@@ -1,7 +1,7 @@
 """Serves pushes and pulls for both transports, HTTP and WebSocket, and awaits the engine's worker threads.
 
 HTTP routes and WebSocket connections call it. `serve_push` and `serve_pull` pass the engine the caller's claims (fields
-of the token), and record the result for the request's log line, the metrics, and the tracker of clients, which knows
+of the token). They record the result for the request's log line, the metrics, and the tracker of clients, which knows
 how far each client is. `result_of` awaits a future of the engine. It replaces `asyncio.wrap_future`, which wakes up the
 event loop for each future, and cancels the work of a cancelled request.
 """
@@ -49,6 +49,7 @@ class _Completions:
 
 
 _completions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Completions] = WeakKeyDictionary()
+"""The completions of each event loop."""
 
 
 async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T:

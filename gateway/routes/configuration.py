@@ -224,6 +224,7 @@ class Connector(msgspec.Struct, frozen=True):
     name: str
     type: str
     ingest: dict[str, Any] | None = None
+    """When and how the connector is polled; null if it is not."""
 
 
 class RegisteredConnector(ApiModel):
@@ -246,6 +247,7 @@ class ConnectorSummary(ApiModel):
     name: str
     type: str
     has_ingest: bool
+    """Whether the connector is polled."""
 
 
 @router.get("/connectors/types", summary="List the connector types", responses=error_responses())

@@ -129,6 +129,7 @@ class DeadLetter(ApiModel):
     job_id: str
     table: str
     batch_id: str
+    """The id of the flush."""
     arrival_hlc: Hlc
     """The newest arrival (the gateway's timestamp of a push) in the flush."""
     delta_count: int

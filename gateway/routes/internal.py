@@ -37,6 +37,7 @@ MAX_BODY_BYTES = 64 << 20
 """Largest body of a request. A published checkpoint lists all its files."""
 
 _METHODS = {"type": "string", "enum": sorted(METHODS)}
+"""The JSON Schema of the name of a method of the staging store."""
 
 
 @router.post(

@@ -56,8 +56,10 @@ class ErasureProof(msgspec.Struct, frozen=True):
     seq: int
     """Number of the request, among those of its gateway."""
     table: str | None
+    """The table of the covered row; None, like `row_id`, if the request covers what a client wrote."""
     row_id: str | None
     client_id: str | None
+    """The covered client; None if the request covers a row."""
     requested_ms: int
     """Server wall time of the request, in milliseconds since 1970."""
     searched: tuple[str, ...]

@@ -73,6 +73,7 @@ class TableResult(msgspec.Struct, kw_only=True):
 
     table: str
     pages: int = 0
+    """Number of pages that the source returned."""
     rows: int = 0
     """Number of rows that the source returned, whether or not they have changed."""
     deleted: int = 0
@@ -138,6 +139,7 @@ class PollPlan(NamedTuple):
     now_ms: int
     """Server wall time in milliseconds since 1970, recorded as the time of a census."""
     tables: tuple[TablePlan, ...]
+    """The tables to read; in a census all tables, because it may find rows of each."""
     max_bytes: int
     """Bytes of JSON after which a task of a resumable source stops."""
     max_calls: int | None

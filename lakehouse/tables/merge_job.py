@@ -75,6 +75,7 @@ _ARROW_CHUNKS = pa.schema(
         ("rows", pa.binary()),
     ]
 )
+"""`_CHUNKS` in Arrow's types."""
 
 
 class _Chunk(NamedTuple):
@@ -83,6 +84,7 @@ class _Chunk(NamedTuple):
     bucket: int
     slice: int
     is_deltas: bool
+    """Whether the rows are deltas; otherwise they are stored rows."""
     size: int
     """Bytes of `rows` before compression."""
     rows: pa.Buffer

@@ -7,10 +7,11 @@ value is not the current one. The value with the greatest stamp wins: the pair o
 that wrote it, and that client's id.
 
 `trace` finds a delta's push, flush batch, Iceberg snapshot, and the tables that contain it. A delta is in staging's log
-until a flush has written it to the lake's table `deltas`. Its push is named by gateway, shard (the staging store for
-some of its tables), epoch (the time at which the store's copy of the gateway was created) and seq (the push's number in
-the log). Its arrival is the time at which the gateway accepted it, as an HLC; state tables (with the current rows) and
-checkpoints (files of all rows, for new clients) say up to which arrival they contain everything.
+until a flush has written it to the lake's table `deltas`. Its push is named by gateway, shard, epoch and seq. A shard
+is the staging store for some of the tables, an epoch the time at which the store's copy of the gateway was created, and
+seq the push's number in the log. An arrival is the time at which the gateway accepted a push, as an HLC. State tables
+(with the current rows) and checkpoints (files of all rows, for new clients) say up to which arrival they contain
+everything.
 """
 
 from __future__ import annotations

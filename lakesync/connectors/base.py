@@ -247,6 +247,7 @@ class ConnectorType:
     """A type of connector. Packages add types with entry points of the group `lakesync.connectors`."""
 
     descriptor: ConnectorDescriptor
+    """The type's name, the JSON Schemas of its settings, and the tables that its polls fill."""
     actions: tuple[ActionDescriptor, ...] = ()
     """The actions that its connectors support."""
     make_handler: Callable[[ConnectorConfig], ActionHandler] = _no_handler

@@ -67,7 +67,7 @@ class TableReport:
     cursor: Cursor | None = None
     """The cursor after the poll."""
     census_taken: bool = False
-    """Whether a census was due."""
+    """Whether a census was begun, because one was due."""
     error: LakeSyncError | None = None
     """Why the table was not read completely. What landed before stays; the next poll continues there."""
 

@@ -1,11 +1,11 @@
 """Bulk changes: the part of a pulled page that is written with few statements instead of being merged row by row.
 
-A row can be written in bulk if it has no edits (writes of the app that are not confirmed yet) and if the page's deltas
-replace it, or are newer than every stored delta of the row. `PagePlan` says which rows these are. It is computed from
-the rows' records, without a merge of values. A record is what the client stores of a row besides its values: the stamp
-(hybrid logical clock and client id) of each delta, and the layout, which says which columns each delta wrote. A row's
-generation is the number of the newest full pull that named it; `SOURCE_GENERATION` marks a row of a named source (a
-database beside the gateway's own changes), which full pulls do not name.
+A row can be written in bulk if it has no edits (writes of the app that are not confirmed yet). In addition the page's
+deltas must replace it, or be newer than every stored delta of the row. `PagePlan` says which rows these are. It is
+computed from the rows' records, without a merge of values. A record is what the client stores of a row besides its
+values: the stamp (hybrid logical clock and client id) of each delta, and the layout, which says which columns each
+delta wrote. A row's generation is the number of the newest full pull that named it; `SOURCE_GENERATION` marks a row of
+a named source (a database beside the gateway's own changes), which full pulls do not name.
 
 `SqliteClientStore` calls it. This is a second implementation of `core.rows.apply_page`, for speed: with pages of 8,000
 deltas, it applies five times as many INSERTs and eight times as many UPDATEs in a CPU second (`scripts/bench client`,

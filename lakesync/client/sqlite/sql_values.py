@@ -51,6 +51,7 @@ STRICT_DECLARED: dict[ColumnType, str] = {
 """The declared SQL type of a column in a STRICT table."""
 
 SqlValue = str | int | float | None
+"""A value as sqlite3 binds and returns it."""
 
 _ROUND_TRIP_FIRST_BYTES: dict[ColumnType, frozenset[int]] = {
     "string": frozenset(b'"n'),
@@ -72,6 +73,7 @@ VALID_ID = f"text of 1 to {MAX_ID_CHARS} characters"
 """What a row id must be, for messages."""
 
 _MAX_DOUBLE = "1.7976931348623157e308"
+"""The greatest double, as SQL."""
 _NODES = "EXISTS (SELECT 1 FROM json_tree({0}) node"
 """The beginning of a condition on any node of a JSON text; `json_tree` returns its values at every depth."""
 

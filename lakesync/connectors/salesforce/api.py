@@ -68,6 +68,7 @@ _CLOCK_SKEW_MS = 60_000
 
 
 _NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
+"""The JSON Schema of the name of an object or field; `_FIELDS` is that of a record's values."""
 _FIELDS = {
     "type": "object",
     "description": "Values by field.",

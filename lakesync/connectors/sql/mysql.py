@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pymysql
 
 _CONNECT_SECONDS = 10
+"""Seconds to wait for a connection."""
 _READ_SECONDS = 300
 """Seconds without data from the server after which a read fails."""
 _JSON = 245

@@ -302,6 +302,7 @@ class KeyRange:
     """`TablePart`: the rows of a table between two row ids, read with a connection of its own."""
 
     make: Callable[[ConnectorConfig], Reader]
+    """Creates a reader, as for `SqlSource`."""
     config: ConnectorConfig
     table: str
     low: int
