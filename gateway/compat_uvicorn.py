@@ -34,6 +34,8 @@ LINGER_SECONDS = 1.0
 """Time from a rejection, or from a response that came before the end of the body, until the connection is closed."""
 BODY_SECONDS = 40.0
 """Longest time from a head's end to its body's end; above the default request timeout."""
+READER_SECONDS = 60.0
+"""Longest time in which a client reads nothing of the response data that is queued for it."""
 
 WIRE_EXTENSION = "lakesync.wire"
 """ASGI extension under which the application finds the connection's protocol."""
@@ -51,7 +53,8 @@ class WriteCoalescingTransport(asyncio.Transport):
     """A transport that sends a response's head together with its body, or alone in the event loop's next iteration.
 
     uvicorn writes head and body separately, and uvloop sends each at once: two system calls, two packets, and a client
-    that wakes up twice. uvicorn has no setting for it.
+    that wakes up twice. uvicorn has no setting for it. It also waits without end for a client that does not read, even
+    to close its connection; see `check_reader`.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,12 +65,16 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._pending_head = b""
         """A head that waits for its body, until the event loop's next iteration; else empty."""
         self._ended = False
-        """Whether `write_eof` was called."""
+        """Whether `write_eof` or `abort` was called."""
+        self._written = 0
+        """Bytes of all writes."""
+        self._reader_check: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write data; a head is delayed until the next write. After `write_eof`, data is dropped."""
+        """Write data; a head is delayed until the next write. After `write_eof` or `abort`, data is dropped."""
         if self._ended:
             return
+        self._written += len(data)
         if self._pending_head:
             head, self._pending_head = self._pending_head, b""
             self.inner.writelines((head, data))
@@ -93,10 +100,26 @@ class WriteCoalescingTransport(asyncio.Transport):
         """Close after the pending data."""
         self._flush()
         self.inner.close()
+        self.check_reader()
+
+    def check_reader(self) -> None:
+        """Abort once the peer has read nothing of the queued data for `READER_SECONDS`, until all data is read."""
+        queued = self.inner.get_write_buffer_size()
+        if queued and self._reader_check is None:
+            taken = self._written - queued
+            self._reader_check = self._loop.call_later(READER_SECONDS, self._abort_if_stalled, taken)
+
+    def _abort_if_stalled(self, taken: int) -> None:
+        """Abort if the operating system has taken no more bytes than it had at the last check."""
+        self._reader_check = None
+        if self._written - self.inner.get_write_buffer_size() > taken:
+            self.check_reader()
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Close without sending the pending data."""
-        self._pending_head = b""
+        self._pending_head, self._ended = b"", True
         self.inner.abort()
 
     def is_closing(self) -> bool:
@@ -188,6 +211,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         else:
             self._stop_timer()
             self._start_timer()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, but not without end."""
+        super().pause_writing()
+        if isinstance(self.transport, WriteCoalescingTransport):
+            self.transport.check_reader()
 
     def handle_websocket_upgrade(self) -> None:
         """Give the unwrapped connection to the WebSocket protocol."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import requests
 
 from gateway import compat_uvicorn
+from gateway.compat_uvicorn import WriteCoalescingTransport
 from tests.integration.gateway_support import DEADLINE, delta, raw, until
 
 INJECTIONS = [
@@ -224,6 +226,24 @@ def test_empty_lines_do_not_keep_a_connection_open(serve, monkeypatch):
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         connection.sendall(b"\r\n")
         assert statuses(connection) == []
+
+
+def test_a_client_that_reads_nothing_is_disconnected(serve, monkeypatch):
+    """It requests more than the sockets' buffers take."""
+    aborted = threading.Event()
+    abort = WriteCoalescingTransport.abort
+
+    def recorded(transport):
+        abort(transport)
+        aborted.set()
+
+    monkeypatch.setattr(WriteCoalescingTransport, "abort", recorded)
+    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.5)
+    document = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connected(serve().url) as connection:
+        connection.sendall(document * 200)
+        assert aborted.wait(DEADLINE)
+        assert len(statuses(connection)) < 200
 
 
 def test_the_limit_of_a_head_excludes_earlier_requests(served):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from gateway import compat_uvicorn
 from gateway.compat_uvicorn import WriteCoalescingTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
@@ -16,6 +19,7 @@ class Line(asyncio.Transport):
         super().__init__()
         self.sent = []
         self.gone = False
+        self.queued = []
 
     def is_closing(self):
         return self.gone
@@ -28,6 +32,9 @@ class Line(asyncio.Transport):
 
     def write_eof(self):
         self.sent.append("eof")
+
+    def get_write_buffer_size(self):
+        return self.queued.pop(0) if self.queued else 0
 
     def close(self):
         self.sent.append("closed")
@@ -78,3 +85,18 @@ def test_closing_the_connection_follows_the_response_head():
     assert sent(write(HEAD), WriteCoalescingTransport.close) == [HEAD, "closed"]
     assert sent(write(HEAD), WriteCoalescingTransport.write_eof) == [HEAD, "eof"]
     assert sent(write(HEAD), WriteCoalescingTransport.abort) == ["aborted"]
+
+
+@pytest.mark.parametrize(
+    ("queued", "end"), [([9, 4, 4, 0, 0], "closed"), ([9, 9], "aborted")], ids=["reads slowly", "reads nothing"]
+)
+def test_only_a_peer_that_reads_nothing_is_aborted(monkeypatch, queued, end):
+    """`queued` are the bytes that wait in the transport, each time that it is asked for them."""
+    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.0)
+
+    def close(joined):
+        joined.inner.queued = queued
+        joined.close()
+
+    assert sent(write(b"x" * 9), close, None, None, None, None)[-1] == end
+    assert queued == []
