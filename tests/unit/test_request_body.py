@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 
 from starlette.requests import Request
@@ -38,6 +39,25 @@ def test_others_are_served_while_a_large_push_is_decoded():
             await asyncio.sleep(0)
             turns += 1
         assert len((await reading)().deltas) == len(deltas)
+        return turns
+
+    assert asyncio.run(read()) > 20
+
+
+def test_others_are_served_while_a_large_body_is_unpacked():
+    body = gzip.compress(bytes(32 << 20), 1)
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def read():
+        request = Request({"type": "http", "headers": [(b"content-encoding", b"gzip")]}, receive)
+        reading = asyncio.create_task(read_body(request, 32 << 20))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(await reading) == 32 << 20
         return turns
 
     assert asyncio.run(read()) > 20
