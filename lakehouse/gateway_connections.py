@@ -22,7 +22,7 @@ from lakesync.model.hlc import WallClock
 from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore, error_of
 from lakesync.staging.store.pipeline import PipelineStore
-from lakesync.wire.http_auth import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth
 from lakesync.wire.json import decode_push, encode_json
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from assets.asset_metadata import CONNECTOR, LEFT_OUT
 from assets.maintenance import MAINTENANCE
 from lakesync.connectors.webhook import sign
-from lakesync.wire.http_auth import no_auth
+from lakesync.wire.http_sessions import no_auth
 
 # only this logger is configured: the process, and its other logging, are Dagster's
 _log = structlog.wrap_logger(

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from lakesync.config.sections import Algorithm
 from lakesync.model.errors import ConfigurationError
-from lakesync.wire.http_auth import no_auth
+from lakesync.wire.http_sessions import no_auth
 
 log = structlog.get_logger("gateway")
 

@@ -30,7 +30,7 @@ from lakesync.client.transports.http import HttpTransport, error_from_response
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.model.secrets import replace_private_file
 from lakesync.model.validation import check_address, check_gateway_id
-from lakesync.wire.http_auth import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth
 
 if TYPE_CHECKING:
     from lakesync.config import Config

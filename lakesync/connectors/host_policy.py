@@ -19,7 +19,7 @@ from requests import PreparedRequest
 from requests.utils import select_proxy
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.wire.http_limits import BoundedAdapter
+from lakesync.wire.http_sessions import BoundedAdapter
 
 ANY_PUBLIC = "*"
 """Allows every host with a public address."""

@@ -36,7 +36,7 @@ from lakesync.model.errors import (
     ValidationError,
 )
 from lakesync.model.types import Action
-from lakesync.wire.http_auth import no_auth
+from lakesync.wire.http_sessions import no_auth
 
 ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
 """Maps a response to a LakeSync error; None if the response is a success."""

@@ -21,7 +21,7 @@ import stamina
 
 from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.staging.store.pipeline import PipelineStore
-from lakesync.wire.http_auth import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.utils.config import Config, merge_config
 
-from lakesync.wire.http_limits import BoundedAdapter, mount
+from lakesync.wire.http_sessions import BoundedAdapter, mount
 from lakesync.wire.sqlalchemy_limits import with_limits
 
 if TYPE_CHECKING:

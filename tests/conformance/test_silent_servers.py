@@ -15,7 +15,7 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.sql import bigquery
 from lakesync.model.errors import AdapterError, ConfigurationError, LakeUnavailableError
-from lakesync.wire import http_limits, postgres
+from lakesync.wire import http_sessions, postgres
 from tests.mute_server import HTTP2_GREETING, mute_server
 
 pytestmark = pytest.mark.timeout(60)
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture
 def silent(monkeypatch):
     """The address of a silent server, which is given up after a second."""
-    monkeypatch.setattr(http_limits, "RESPONSE_SECONDS", 1.0)
+    monkeypatch.setattr(http_sessions, "RESPONSE_SECONDS", 1.0)
     with mute_server() as server:
         yield f"http://127.0.0.1:{server.port}"
 

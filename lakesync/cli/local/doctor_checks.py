@@ -24,7 +24,7 @@ from lakesync.cli.dagster_client import dagster_url
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 from lakesync.model.hlc import MAX_DRIFT_MS
-from lakesync.wire.http_auth import no_auth
+from lakesync.wire.http_sessions import no_auth
 
 if TYPE_CHECKING:
     from lakesync.config import Config

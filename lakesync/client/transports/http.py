@@ -34,7 +34,7 @@ from lakesync.wire import actions as wire_actions
 from lakesync.wire import json as wire_json
 from lakesync.wire.encoded import decode_page
 from lakesync.wire.frames import read_checkpoint
-from lakesync.wire.http_auth import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Action
-from lakesync.wire.http_auth import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth
 
 _ADVICE = {
     "invalid_client_id": "check clientId: it is the consumer key of a connected app",

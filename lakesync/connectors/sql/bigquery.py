@@ -25,8 +25,7 @@ from lakesync.model.errors import (
     extra,
 )
 from lakesync.model.schema import ColumnType
-from lakesync.wire.http_auth import no_auth
-from lakesync.wire.http_limits import BoundedAdapter, mount
+from lakesync.wire.http_sessions import BoundedAdapter, mount, no_auth
 
 if TYPE_CHECKING:
     from google.cloud import bigquery

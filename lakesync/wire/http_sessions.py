@@ -1,7 +1,9 @@
-"""A transport adapter of `requests` whose requests do not wait for ever for a server that sends nothing.
+"""Credentials and time limits of requests that sessions of the package `requests` send.
 
-Libraries that send their requests through a `requests` session, and set no timeout, get one by mounting it:
-pyiceberg's REST catalogue and BigQuery's client.
+Every module that creates a session sets a `BearerAuth` as its `auth`. Otherwise `requests` reads `~/.netrc`, and sends
+a password from there instead of the session's `Authorization` header, or to a server that needs none. Libraries that
+send their requests through a session, and set no timeout, get one by `BoundedAdapter`: pyiceberg's REST catalogue and
+BigQuery's client. Otherwise they would wait for ever for a server that sends nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,24 @@ CONNECT_SECONDS = 10.0
 """Seconds to wait for a connection."""
 RESPONSE_SECONDS = 120.0
 """Seconds without a byte from the server after which a request fails."""
+
+
+class BearerAuth:
+    """Adds the header `Authorization: Bearer TOKEN` to a request."""
+
+    def __init__(self, token: str | None) -> None:
+        """Store the token; with None, requests are sent without credentials."""
+        self._token = token
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        """Add the header to a request."""
+        if self._token is not None:
+            request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+no_auth = BearerAuth(None)
+"""Adds no credentials."""
 
 
 class BoundedAdapter(HTTPAdapter):
