@@ -248,26 +248,6 @@ class MarkStore(Protocol):
             AdapterError: the mark may or may not have moved; retry.
         """
 
-    def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
-        """Insert a batch, rewrite its rows in destination tables, and move the mark, all in one transaction.
-
-        Each written row is the merge of all deltas of its gateway and row id. Can be repeated after a lost response: a
-        mark that already has the new value is left unchanged. A backend without transactions writes the mark last, so
-        that a crash repeats work and loses none.
-
-        Args:
-            batch: the deltas to insert.
-            mark: the follower's mark.
-            schemas: the tables whose rows are rewritten.
-
-        Returns:
-            Count and id sum of the batch's deltas, read back after the commit.
-
-        Raises:
-            IntegrityError: the mark has neither the expected nor the new value: another run has moved it.
-            AdapterError: the batch may or may not be stored; retry.
-        """
-
     def apply_arrow(
         self,
         batch_id: str,
@@ -276,7 +256,11 @@ class MarkStore(Protocol):
         schemas: Sequence[TableSchema] = (),
         transform: ContentTransform = UNCHANGED,
     ) -> BatchChecksum:
-        """Apply a batch as `apply_batch` does, from an Arrow table.
+        """Insert a batch, rewrite its rows in destination tables, and move the mark, all in one transaction.
+
+        Each written row is the merge of all deltas of its gateway and row id. Can be repeated after a lost response: a
+        mark that already has the new value is left unchanged. A backend without transactions writes the mark last, so
+        that a crash repeats work and loses none.
 
         Args:
             batch_id: identifies this exact set of deltas permanently.
@@ -285,8 +269,12 @@ class MarkStore(Protocol):
             schemas: the tables whose rows are rewritten.
             transform: changes row contents before they are written.
 
+        Returns:
+            Count and id sum of the batch's deltas, read back after the commit.
+
         Raises:
-            IntegrityError, AdapterError: as `apply_batch`.
+            IntegrityError: the mark has neither the expected nor the new value: another run has moved it.
+            AdapterError: the batch may or may not be stored; retry.
         """
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.backends.bigquery import BigQueryAdapter
 from lakesync.adapters.deltas import MarkUpdate
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
@@ -247,8 +248,8 @@ def test_a_value_that_does_not_fit_is_null_and_a_dead_letter(adapter):
 def test_a_batch_its_rows_and_its_mark_change_together(adapter):
     def follow(number, was, now, *deltas):
         stored = tuple(StoredDelta("g", number * 256, delta) for delta in deltas)
-        return adapter.apply_batch(
-            DeltaBatch(f"g.main.1.{number}-{number}", "g", stored), MarkUpdate("leaf", was, now), [NOTES]
+        return adapter.apply_arrow(
+            f"g.main.1.{number}-{number}", to_arrow(stored), MarkUpdate("leaf", was, now), [NOTES]
         )
 
     assert adapter.read_mark("leaf") is None

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
+from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
 from lakesync.adapters.transfer.follower import ColdTierContents
@@ -47,7 +48,7 @@ def fill(adapter, schemas=()):
     for number, (gateway, deltas) in enumerate(written(), 1):
         stored = tuple(StoredDelta(gateway, 256 * number, delta) for delta in deltas)
         mark = MarkUpdate(f"leaf {number}", None, "there")
-        adapter.apply_batch(DeltaBatch(f"{gateway}.main.1.{number}-{number}", gateway, stored), mark, schemas)
+        adapter.apply_arrow(f"{gateway}.main.1.{number}-{number}", to_arrow(stored), mark, schemas)
 
 
 def said(adapter):
@@ -169,8 +170,8 @@ def test_redacted_rows_of_a_hot_tier_lose_values_of_the_cold_tier(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "hot.db"), ObjectDeltas(LocalDisk(tmp_path / "cold"))
     fill(hot, [NOTES])
     older = [StoredDelta("g", 256, make_delta("ann", 1, "old", title=SECRET))]
-    both = DeltaBatch("g.main.1.0-0", "g", (*older, StoredDelta("g", 256, make_delta("bob", 2, "old", size=3))))
-    hot.apply_batch(both, MarkUpdate("old", None, "there"), [NOTES])
+    both = to_arrow([*older, StoredDelta("g", 256, make_delta("bob", 2, "old", size=3))])
+    hot.apply_arrow("g.main.1.0-0", both, MarkUpdate("old", None, "there"), [NOTES])
     cold.insert_deltas(DeltaBatch("tier", "g", tuple(older)))
     hot.delete_deltas(cold.query_arrow(DeltaQuery()).deltas)
     assert rows(hot)["old"]["title"] == SECRET
@@ -186,7 +187,7 @@ def test_a_row_with_an_erased_key_is_written_without_it(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     deltas = (make_delta("ann", 1, "r", title=SECRET), make_delta("bob", 2, "r", size=1))
     stored = tuple(StoredDelta("g", 256, delta) for delta in deltas)
-    adapter.apply_batch(DeltaBatch("b", "g", stored), MarkUpdate("leaf", None, "there"), [keyed])
+    adapter.apply_arrow("b", to_arrow(stored), MarkUpdate("leaf", None, "there"), [keyed])
     assert rows(adapter).keys() == {"r"}
     adapter.redact([ANN], [keyed])
     assert rows(adapter)["r"]["title"] is None

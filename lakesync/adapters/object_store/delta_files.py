@@ -30,7 +30,7 @@ FlushFormat = Literal["parquet", "json"]
 """How new objects are encoded. JSON is the reference's `FlushEnvelope`."""
 
 DELTAS_PREFIX = "deltas"
-"""The default prefix of keys."""
+"""The prefix of all keys."""
 _PARQUET_MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
 _KEY = re.compile(
@@ -112,14 +112,9 @@ def reencode_file(old: bytes, deltas: pa.Table) -> bytes:
     return encode_envelope(envelope.gateway_id, from_arrow(deltas), round(created.timestamp() * 1000))
 
 
-def parse_key(key: str, prefix: str) -> DeltaFile | None:
-    """Parse an object's key; None if it does not name an object of deltas.
-
-    Args:
-        key: the object's key.
-        prefix: the prefix of all keys.
-    """
-    found = _KEY.fullmatch(key.removeprefix(f"{prefix}/"))
+def parse_key(key: str) -> DeltaFile | None:
+    """Parse an object's key; None if it does not name an object of deltas."""
+    found = _KEY.fullmatch(key.removeprefix(f"{DELTAS_PREFIX}/"))
     if found is None:
         return None
     first_arrival, last_arrival, low_hlc, high_hlc = (int(value, 16) for value in found["spans"].split("-"))

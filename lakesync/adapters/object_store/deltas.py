@@ -76,15 +76,12 @@ _BYTES_PER_DELTA = 100
 class ObjectDeltas:
     """`DatabaseAdapter` and `MarkStore` over a `LakeAdapter`; it has no destination tables."""
 
-    def __init__(
-        self, objects: LakeAdapter, flush_format: FlushFormat = "parquet", prefix: str = DELTAS_PREFIX
-    ) -> None:
+    def __init__(self, objects: LakeAdapter, flush_format: FlushFormat = "parquet") -> None:
         """Wrap an object store.
 
         Args:
             objects: the object store.
             flush_format: how new objects are encoded. Objects in either format can be read.
-            prefix: the prefix of all keys.
 
         Raises:
             ConfigurationError: the format is Parquet and pyarrow is not installed.
@@ -93,7 +90,6 @@ class ObjectDeltas:
             require_pyarrow()
         self.objects = objects
         self._format = flush_format
-        self._prefix = prefix
         self._cache = BatchCache()
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
@@ -155,10 +151,6 @@ class ObjectDeltas:
         mark.check(self.read_mark(mark.name))
         write_mark_object(self.objects, mark)
 
-    def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
-        """Write a batch, then its mark."""
-        return self.apply_arrow(batch.batch_id, to_arrow(batch.deltas), mark, schemas)
-
     def apply_arrow(
         self,
         batch_id: str,
@@ -191,7 +183,7 @@ class ObjectDeltas:
         also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> RedactionResult:
         """Rewrite the objects that contain covered deltas, one after another."""
-        files = {file.key: file for file in map(self._parse_info, self._list(f"{self._prefix}/")) if file is not None}
+        files = {file.key: file for file in map(self._parse_info, self._list(f"{DELTAS_PREFIX}/")) if file is not None}
         keys = [
             key
             for key, file in files.items()
@@ -232,7 +224,7 @@ class ObjectDeltas:
     def digests(self, scope: DigestScope) -> list[Digest]:
         """Return the digest (count and checksum) of each table and day, reading only objects that overlap the scope."""
         found: list[Digest] = []
-        for info in self._list(f"{self._prefix}/"):
+        for info in self._list(f"{DELTAS_PREFIX}/"):
             file = self._parse_info(info)
             if file is not None and (not scope.gateways or file.gateway in scope.gateways):
                 first, last = map(day_of, file.arrivals)
@@ -250,8 +242,8 @@ class ObjectDeltas:
         spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
         ending = "parquet" if self._format == "parquet" else "json"
-        key = f"{self._prefix}/{gateway}/{day}/{spans}.{name}.{ending}"
-        file = parse_key(key, self._prefix)
+        key = f"{DELTAS_PREFIX}/{gateway}/{day}/{spans}.{name}.{ending}"
+        file = parse_key(key)
         if file is None:
             raise ValidationError(f"{gateway!r} cannot be a gateway id in an object's key {key!r}")
         return file
@@ -266,7 +258,7 @@ class ObjectDeltas:
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may contain deltas that match a query."""
-        for info in self._list(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
+        for info in self._list(f"{DELTAS_PREFIX}/{query.gateway}/" if query.gateway else f"{DELTAS_PREFIX}/"):
             file = self._parse_info(info)
             if file is None:
                 continue
@@ -276,7 +268,7 @@ class ObjectDeltas:
 
     def _parse_info(self, info: ObjectInfo) -> DeltaFile | None:
         """Parse a listed object's key; None if it is not a file of deltas."""
-        file = parse_key(info.key, self._prefix)
+        file = parse_key(info.key)
         return None if file is None else file._replace(etag=info.etag, size=info.size)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:

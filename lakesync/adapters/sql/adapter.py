@@ -190,10 +190,6 @@ class SqlAdapter:
         with self._connect() as connection:
             return follower_state.read_mark(connection, name)
 
-    def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
-        """Insert a batch, write its rows and move the mark in one transaction."""
-        return self.apply_arrow(batch.batch_id, to_arrow(batch.deltas), mark, schemas)
-
     def apply_arrow(
         self,
         batch_id: str,  # noqa: ARG002 deltas have ids of their own
@@ -202,7 +198,10 @@ class SqlAdapter:
         schemas: Sequence[TableSchema] = (),
         transform: ContentTransform = UNCHANGED,
     ) -> BatchChecksum:
-        """Like `apply_batch`, from an Arrow table. A table that cannot be written is suspended."""
+        """Insert a batch, write its rows and move the mark in one transaction.
+
+        A table that cannot be written is suspended.
+        """
         uncreated = self._ensure_tables(schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
