@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 
+MAX_RESULTS = 100
+"""The most results of a check."""
 _KEY = ("gateway", "client_id", "delta_id")
 """Columns that identify a delta in the history."""
 
@@ -184,54 +186,51 @@ def days_against_lake(
 
 
 @lake_errors
-def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
+def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES) -> list[DuplicateKey]:
     """Return rows that a state table has more than once.
 
     Args:
         spark: an open Spark session.
         table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
-        limit: number of results, at most.
     """
-    return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
+    return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"))
 
 
 @lake_errors
 def duplicate_deltas(
-    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
+    spark: SparkSession, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> list[DuplicateKey]:
     """Return deltas that the history has more than once, by gateway, client id and delta id.
 
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        limit: number of results at most.
         days: UTC days of arrival to read; None: all.
     """
     ensure_deltas(spark, names)
-    return _duplicates(_deltas(spark, names, days), _KEY, limit)
+    return _duplicates(_deltas(spark, names, days), _KEY)
 
 
 @lake_errors
 def future_deltas(
-    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
+    spark: SparkSession, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> list[FutureDelta]:
     """Return deltas whose hlc is further ahead of their arrival than allowed. They win every merge until that time.
 
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        limit: number of results at most.
         days: UTC days of arrival to read; None: all.
     """
     ensure_deltas(spark, names)
     ahead = _deltas(spark, names, days).select(*_KEY, _ms_ahead_of_arrival().alias("ahead"))
-    found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
+    found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(MAX_RESULTS).collect()
     return [FutureDelta(*row) for row in found]
 
 
 @lake_errors
-def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 100) -> list[AlteredDeltas]:
+def altered_deltas(spark: SparkSession, names: LakeNames = NAMES) -> list[AlteredDeltas]:
     """Return the deltas that were altered after the push: their id is not the hash of their contents.
 
     Two kinds are skipped: deltas that an erasure has emptied, and those of clients that make ids in another way, which
@@ -240,7 +239,6 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        limit: number of results at most.
     """
     ensure_deltas(spark, names)
     # an erasure leaves an UPDATE without columns and with `width` 0; otherwise `width` is the number of columns
@@ -257,7 +255,7 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
         counted.where("altered > 0 AND intact_of_client > 0")
         .groupBy("gateway", "day", "table_name")
         .agg(sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
-        .limit(limit)
+        .limit(MAX_RESULTS)
         .collect()
     )
     return sorted(
@@ -301,7 +299,7 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @lake_errors
-def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
+def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES) -> list[UnfitValue]:
     """Return the values of a state table that do not fit their columns. The table `rejected` lists them.
 
     No file is read if a property of the state table says that it has no such values.
@@ -310,12 +308,11 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limi
         spark: an open Spark session.
         table: the state table.
         names: catalogue and namespaces of the lake's tables.
-        limit: number of results at most.
     """
     if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
         return []
     of_table = spark.table(names.rejected).where(sf.col("table_name") == names.qualified_name(table))
-    rows = of_table.limit(limit).select("gateway", "row_id", "column_name", "type").collect()
+    rows = of_table.limit(MAX_RESULTS).select("gateway", "row_id", "column_name", "type").collect()
     return sorted(
         (UnfitValue(gateway, f"{row} {column}", kind) for gateway, row, column, kind in rows),
         key=lambda one: (one.gateway, one.key),
@@ -367,7 +364,7 @@ def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None
     return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 
-def _duplicates(rows: DataFrame, key: Sequence[str], limit: int) -> list[DuplicateKey]:
+def _duplicates(rows: DataFrame, key: Sequence[str]) -> list[DuplicateKey]:
     """Return keys that more than one row has."""
-    found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(limit).collect()
+    found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(MAX_RESULTS).collect()
     return [DuplicateKey(row[key[0]], " ".join(row[name] for name in key[1:]), row["count"]) for row in found]

@@ -185,8 +185,6 @@ class StateTable(msgspec.Struct, frozen=True):
     """Whether columns were added by this merge, or by one that was killed, so that earlier rows have null in them."""
     ever_rejected: bool = False
     """Whether values of the table were ever written to the table `rejected`, because they did not fit their column."""
-    discarded: tuple[str, ...] = ()
-    """Columns of the schema that were not added, because of the table's contract."""
 
 
 def read_version(spark: SparkSession, name: str) -> Version:
@@ -308,17 +306,16 @@ def ensure_state(
     elif version is not None:
         _upgrade(spark, name, version, _STATE_PROPERTIES)
     stored = typed_columns(spark, name)
-    by_lower_name = {column.lower(): column for column in stored}
-    missing = {column: schema_type for column, schema_type in wanted.items() if column.lower() not in by_lower_name}
-    # columns whose name differs from a stored one's only in case
-    discarded = tuple(column for column in wanted if by_lower_name.get(column.lower(), column) != column)
+    # a column whose name differs from a stored one's only in case is not added
+    lower_names = {column.lower() for column in stored}
+    missing = {column: schema_type for column, schema_type in wanted.items() if column.lower() not in lower_names}
     if missing and contract == "freeze":
         raise SchemaError(
             f"the schema of {schema.table} has the columns {', '.join(missing)}, which its state table lacks, and its "
             f"contract is freeze: in [tables.{schema.table}], evolve would add them and discard would ignore them"
         )
     if missing and contract == "discard":
-        discarded, missing = (*discarded, *missing), {}
+        missing = {}
     unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]")) if version is not None else []
     if missing:
         if version is not None:  # before the columns are added, so that a killed run leaves a record
@@ -338,7 +335,6 @@ def ensure_state(
         marks_of(version),
         has_new_columns=bool(missing or unfilled),
         ever_rejected=REJECTED_PROPERTY in version.properties,
-        discarded=discarded,
     )
 
 

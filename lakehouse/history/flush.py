@@ -60,8 +60,6 @@ class FlushReport(msgspec.Struct, frozen=True):
     """Sum of the delta ids, modulo 2**64."""
     arrival_low: int
     """The batch's first arrival."""
-    arrival_high: int
-    """The batch's last arrival."""
     snapshot_id: int
     """The snapshot in which the batch was read back."""
     already_there: bool
@@ -124,7 +122,6 @@ def _flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: La
         count,
         total,
         batch.arrival_low,
-        batch.arrival_high,
         snapshot,
         already_there,
         seconds,

@@ -68,7 +68,6 @@ def rows_unlike_merge(
     gateways: Collection[str] | None = None,
     days: Collection[date] | None = None,
     seed: int = 0,
-    sample: int = SAMPLE,
 ) -> list[StateDifference]:
     """Return sampled rows of a state table that are not the merge of their deltas; empty if all are.
 
@@ -83,13 +82,12 @@ def rows_unlike_merge(
         gateways: ids of the gateways whose rows the table has; None for all.
         days: UTC days of arrival whose deltas are read; None for all.
         seed: chooses the rows.
-        sample: number of rows to compare.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
     ensure_deltas(spark, names)
-    keys, history = _sampled(spark, table, names, gateways, days, seed, sample)
+    keys, history = _sampled(spark, table, names, gateways, days, seed)
     version = read_version(spark, names.state(table))
     row_ids = sorted({row for _, row in keys})
     stored = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
@@ -116,7 +114,6 @@ def _sampled(
     gateways: Collection[str] | None,
     days: Collection[date] | None,
     seed: int,
-    sample: int,
 ) -> tuple[set[tuple[str, str]], list[dict[str, Any]]]:
     """Return the sampled keys, and the deltas of their rows. Other gateways' rows with the same ids are included."""
     deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
@@ -129,7 +126,7 @@ def _sampled(
         .count()
         .where(sf.col("count") <= MAX_SAMPLED_DELTAS)
         .orderBy(sf.xxhash64(*_KEY, sf.lit(seed)))
-        .limit(sample)
+        .limit(SAMPLE)
         .collect()
     )
     keys = {(row["gateway"], row["row_id"]) for row in chosen}

@@ -201,10 +201,6 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
         """Return the lags of one gateway, and those of flows, tiers and migrations, which belong to all gateways."""
         return [lag for lag in self.lags if lag.gateway in (gateway, "")]
 
-    def failing(self) -> list[Lag]:
-        """Return the parts for which runs fail: several were requested, and the mark has not moved."""
-        return [lag for lag in self.lags if self.requests.get(lag.key, 0) >= FAILING]
-
 
 FAILING = 3
 """Requested runs without a move of the mark that make a part failing. Two had no effect; the third may be running."""

@@ -161,20 +161,16 @@ class QueuedAction(msgspec.Struct, frozen=True):
 class ActionQueue:
     """The actions of a client. They survive the process, and each is executed once, however often it is sent."""
 
-    def __init__(
-        self, replica: Replica, *, retry: RetryPolicy | None = None, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, replica: Replica, *, retry: RetryPolicy | None = None) -> None:
         """Create the queue's table if it does not exist.
 
         Args:
             replica: the app's database.
             retry: the delays and the number of attempts; None for the defaults.
-            clock: returns seconds since 1970.
         """
         self._replica = replica
         self._db = replica.db
         self._retry = retry or RetryPolicy()
-        self._clock = clock
         self._failures = 0
         """Consecutive requests that failed as a whole."""
         replica.step(lambda _: self._db.execute(_TABLE))
@@ -210,14 +206,14 @@ class ActionQueue:
         """Return the waiting actions that are due, oldest first, at most `limit`."""
         rows = self._replica.read(
             "SELECT body FROM _lakesync_actions WHERE status = 'waiting' AND due <= ? ORDER BY number LIMIT ?",
-            (self._clock(), limit),
+            (time.time(), limit),
         )
         return [_decode(body) for (body,) in rows]
 
     def delay(self) -> float | None:
         """Return the seconds until an action is due; None if none is waiting."""
         ((due,),) = self._replica.read("SELECT min(due) FROM _lakesync_actions WHERE status = 'waiting'")
-        return None if due is None else max(0.0, due - self._clock())
+        return None if due is None else max(0.0, due - time.time())
 
     def record_outcomes(self, outcomes: Sequence[ActionResult | ActionFailure]) -> list[QueuedAction]:
         """Store the outcomes of actions; return the actions that are done or have failed for good."""
@@ -240,7 +236,7 @@ class ActionQueue:
         """
         self._failures += 1
         delay = max(retry_after or 0.0, self._retry_delay(self._failures - 1))
-        due = [(self._clock() + delay, action.action_id) for action in actions]
+        due = [(time.time() + delay, action.action_id) for action in actions]
         statement = "UPDATE _lakesync_actions SET due = ? WHERE id = ?"
         self._replica.step(lambda _: self._db.executemany(statement, due))
         return delay
@@ -312,7 +308,7 @@ class ActionQueue:
             return bool(self._db.execute(set_to + where, done).rowcount)
         attempts = self.get(action_id).attempts + (outcome.code not in _STILL_RUNNING)
         ended = not outcome.retryable or attempts >= self._retry.actions
-        due = self._clock() + self._retry_delay(attempts)
+        due = time.time() + self._retry_delay(attempts)
         failed = ("failed" if ended else "waiting", due, attempts, None, outcome.code, outcome.message, action_id)
         return bool(self._db.execute(set_to + where, failed).rowcount) and ended
 

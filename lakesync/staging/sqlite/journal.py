@@ -74,10 +74,6 @@ class Undo:
         while len(self._steps) > mark:
             self._steps.pop()()
 
-    def forget(self) -> None:
-        """Drop all functions: what was done so far can no longer be undone."""
-        self._steps.clear()
-
 
 _MAX_CACHED = 4096
 """The most entries in each of the journal's caches."""
