@@ -75,7 +75,7 @@ FIELDS = (
 class JiraSource:
     """Polls a site as one account sees it. The cursor contains the filter; with another filter the poll starts again.
 
-    `Source` documents the methods.
+    `connectors.base.Source` documents the methods.
     """
 
     resumable = True
@@ -85,7 +85,7 @@ class JiraSource:
 
         Args:
             config: the connector's configuration.
-            http_options: keyword arguments of `HttpApi`.
+            http_options: keyword arguments of `connectors.http_api.HttpApi`.
         """
         settings = config.settings
         self._client = JiraClient(settings, hosts=config.hosts, **http_options)

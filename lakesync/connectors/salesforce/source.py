@@ -123,7 +123,7 @@ OBJECTS = {
 
 
 class SalesforceSource:
-    """Polls an organisation as one user sees it. `Source` documents the methods.
+    """Polls an organisation as one user sees it. `connectors.base.Source` documents the methods.
 
     The cursor has `modified`, the newest time in milliseconds since 1970, and `filter`; another filter starts the poll
     again. While a bulk job is read, it also has the job's id (`job`) and the position in its result (`locator`).
@@ -137,7 +137,7 @@ class SalesforceSource:
         Args:
             config: the connector's configuration.
             bulk_rows: a first load of more records uses a bulk job; None for `BULK_ROWS`.
-            http_options: keyword arguments of `HttpApi`.
+            http_options: keyword arguments of `connectors.http_api.HttpApi`.
         """
         settings = config.settings
         self._client = SalesforceClient(settings, hosts=config.hosts, **http_options)

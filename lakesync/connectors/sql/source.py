@@ -78,7 +78,7 @@ class PolledTable(NamedTuple):
 
 
 class SqlSource:
-    """Polls the tables of one connector from a database. `Source` documents the methods.
+    """Polls the tables of one connector from a database. `connectors.base.Source` documents the methods.
 
     A transaction sets a row's cursor column when it writes the row, but others see the row only after the commit. So
     rows may appear below the highest value that a poll has read. A value is *settled* once none can appear at or below
