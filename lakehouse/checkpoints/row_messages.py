@@ -171,7 +171,13 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
 
 
 def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
-    """Add an INSERT without columns for each row without cells, such as one that was inserted without values."""
+    """Add an INSERT without columns for each row without cells, such as one that was inserted without values.
+
+    Args:
+        deltas: the deltas of the other rows.
+        rows: indexes of the rows without cells.
+        inserted: the stamps of their INSERTs.
+    """
     zeros = np.zeros(len(rows), np.int64)
     row = np.concatenate([deltas.row, rows])
     order = np.argsort(row, kind="stable")
@@ -316,7 +322,14 @@ def _concatenated(*parts: pa.Array | bytes) -> pa.Array:
 
 
 def _join_ranges(values: pa.Array, first: Ints, count: Ints, separator: bytes = b"") -> pa.Array:
-    """Concatenate the values of each range. The ranges are consecutive; the start of an empty range is ignored."""
+    """Concatenate the values of each range. The ranges are consecutive.
+
+    Args:
+        values: the values of all ranges.
+        first: index of each range's first value; ignored for an empty range.
+        count: number of each range's values.
+        separator: is put between the values of a range.
+    """
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
     begin = int(first[count > 0][0]) if (count > 0).any() else 0

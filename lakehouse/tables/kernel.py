@@ -245,7 +245,14 @@ def _candidates(
 
 
 def _winners(candidates: _Candidates, owners: _Owners, rows: int, columns: int) -> Ints:
-    """Return the index of the winning candidate of each cell, in order of (row, column)."""
+    """Return the index of the winning candidate of each cell, in order of (row, column).
+
+    Args:
+        candidates: all candidates.
+        owners: the deltas that wrote them.
+        rows: number of rows.
+        columns: number of columns.
+    """
     cell = candidates.row * max(1, columns) + candidates.column
     count = rows * columns
     if count > 8 * len(cell) + 1_000_000:  # few of many columns are written: number only the cells in use
