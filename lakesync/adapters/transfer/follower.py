@@ -179,6 +179,7 @@ def follow_history(
     if row_columns:
         for schema in _tables_to_rewrite(adapter, name, schemas, progress, row_columns):
             rewrite_or_suspend(adapter, name, schema, transform)
+    # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)
     key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PUSH_COLUMNS
     for chunk in split_chunks(
