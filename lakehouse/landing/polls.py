@@ -5,7 +5,7 @@ them, to the Iceberg table `landing`; the deltas to push are computed from the l
 needs no second call to the source, and past days can be replayed. The Dagster assets of the connectors' tables
 (`assets.ingest`) call `poll_connector` and `replay_connector`.
 
-A census is a list of all ids at the source. It finds rows that were deleted there, if the source does not report them.
+A census is a list of all ids at the source. It finds deleted rows, if the source does not report deletions.
 
 A landing is one commit to that table: the rows that the tasks of one read returned, and the cursors of their tables.
 Landings are numbered. Iceberg validates a commit from the snapshot in which the newest number was read, so of two

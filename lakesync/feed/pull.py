@@ -15,8 +15,8 @@ Pages are read in one of three ways, the fastest that is right at the client's p
 - Otherwise, each row is decided by its entries under all bucket keys that concern the client.
 
 A client's *position* says where it continues, and its *base* is the latest arrival at which it had exactly what it
-could see. A *transition* are pages after its claims or the rules changed, a *resync* pages for a client that may have
-any row, and a *re-index* computes all bucket keys again after the rules changed. `feed.positions` defines them.
+could see. A *transition* is a series of pages after its claims or the rules changed, and a *resync* is one for a client
+that may have any row. A *re-index* computes all bucket keys again after the rules changed. `feed.positions` has more.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ import msgspec
 Op = Literal["INSERT", "UPDATE", "DELETE"]
 
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
-"""The comparisons of filters in sync rules and of conditions of flows; `rules.model.holds` has their meaning."""
+"""The comparisons of filters in sync rules, and of conditions of flows (copies from one database to another);
+`rules.model.holds` has their meaning."""
 
 Stamp = tuple[int, str]
 """`(hlc, client id)` of a write, where hlc is the client's timestamp: ordered by hlc, then by client id in code point

@@ -25,6 +25,7 @@ _ROWS = (
     "SELECT seq, arrival, body FROM {table} WHERE gateway = {mark} AND shard = {mark} AND epoch = {mark}"
     " AND seq BETWEEN {mark} AND {mark} ORDER BY seq"
 )
+"""SQL: the log rows of a `LogRange`. `{mark}` is the database's placeholder for a value."""
 
 
 class LogRow(NamedTuple):
@@ -46,7 +47,7 @@ class LogRange(NamedTuple):
     shard: str
     """The shard's name; `main` without sharding."""
     epoch: int
-    """The epoch of the gateway in the store, which a rebuild increases."""
+    """Identifies the store's copy of the gateway's data; a rebuild of the store begins a greater one."""
     from_seq: int
     """The first log row."""
     to_seq: int

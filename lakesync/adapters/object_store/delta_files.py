@@ -44,8 +44,8 @@ class DeltaFile(NamedTuple):
     key: str
     gateway: str
     arrivals: tuple[int, int]
-    """Lowest and highest arrival. Both are the highest for a JSON object, because all of its deltas get this
-    arrival."""
+    """Lowest and highest arrival. A JSON object stores no arrivals, and all of its deltas get the highest one; so both
+    are the highest."""
     hlcs: tuple[int, int]
     """Lowest and highest hlc."""
     etag: str = ""
