@@ -96,7 +96,7 @@ class AlteredDeltas(msgspec.Struct, frozen=True):
 
 
 class UnfitValue(msgspec.Struct, frozen=True):
-    """A live value that does not fit its column, so that the state table has null there."""
+    """A current value of a row that does not fit its column, so that the state table has null there."""
 
     gateway: str
     key: str

@@ -157,7 +157,7 @@ class StateFigures(msgspec.Struct, frozen=True):
     visible: int = 0
     """Number of rows that are not deleted."""
     cells: int = 0
-    """Number of live values."""
+    """Number of values that no DELETE removed."""
     typed: int = 0
     """Number of values in typed columns."""
     row_sum: int = 0

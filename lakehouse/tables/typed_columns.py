@@ -112,7 +112,7 @@ def _number(text: str | None) -> float | None:
 
 
 def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return the live values that do not fit their typed column, in the columns `MISFITS`; `value` is the JSON text.
+    """Return the current values that do not fit their typed column, in the columns `MISFITS`; `value` is the JSON text.
 
     Args:
         rows: rows of a state table, with `_gateway`, `_row` and `_cells`.
