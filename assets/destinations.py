@@ -3,8 +3,8 @@
 A destination is a backend that receives the lake's deltas. It consists of adapters, each of which writes to one
 database or object store, and has a mark of its own: the newest delta that it has of each stream (one gateway's deltas
 in one staging store). A table that cannot be written there is set aside (suspended), and retried later, so that other
-tables are not delayed.
-`lakehouse.backends.destinations` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
+tables are not delayed. `lakehouse.backends.destinations` does the work. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator
@@ -137,6 +137,7 @@ def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinit
         progress = report.progress
         return dg.MaterializeResult(
             metadata=metadata,
+            # `id_sum`, a checksum of the ids of the deltas there: a run that writes nothing keeps the version
             data_version=content_version([progress.selection, progress.deltas, str(progress.id_sum)]),
         )
 

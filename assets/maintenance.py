@@ -145,7 +145,7 @@ def maintain_table(
         newest = (store.newest_checkpoint(gateway) for gateway in run_state.gateways_in(part.namespace))
         checkpoints = [checkpoint for checkpoint in newest if checkpoint is not None]
         tag_newest(spark, names, part.table, checkpoints, CheckpointRetention.of(section))
-    elif table is not None:
+    elif table is not None:  # `landing` or `known`, which `maintain` finds as state tables of the system namespace
         names = LakeNames(names.catalogue, names.system, names.system)
     return maintain(spark, names, table, MaintenanceLimits.of(section), store.backlog() if table is None else ())
 

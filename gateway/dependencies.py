@@ -227,6 +227,8 @@ async def authenticate(
 async def local_service(request: Request, services: ServicesDependency, token_headers: ServiceTokenHeaders) -> None:
     """Dependency: rejects callers other than processes on the same machine with the service token.
 
+    The pipeline calls these routes to reach a staging store on SQLite, which only the gateway's process opens.
+
     Raises:
         ForbiddenError: the request is from another machine, or the server has no service token.
         AuthError: the token is missing or wrong.
@@ -296,7 +298,7 @@ def _check_repeated_parameters(request: HTTPConnection) -> None:
 
 
 def check_bind_address(settings: GatewaySettings) -> None:
-    """Reject an address other than loopback if there is no secret, or one that can be guessed.
+    """Reject an address other than loopback if there is no secret, or if a secret can be guessed.
 
     Args:
         settings: the server's settings.

@@ -43,7 +43,7 @@ HLC: dict[str, Any] = {
         {"type": "integer", "minimum": 0, "maximum": MAX_HLC},
     ],
 }
-"""A timestamp of a hybrid logical clock, or a cursor, in a request."""
+"""A timestamp of a hybrid logical clock, or a cursor, in a request. Eighteen digits last until the year 2453."""
 HLC_IN_RESPONSE: dict[str, Any] = {
     "description": "64 bits as a decimal string",
     "type": "string",
@@ -61,13 +61,14 @@ CONNECTOR: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 
-_TABLE_SCHEMA: dict[str, dict[str, Any]] = {
+_SCHEMA_KEYWORDS: dict[str, dict[str, Any]] = {
     "table": IDENTIFIER,
     "sourceTable": IDENTIFIER,
     "externalIdColumn": IDENTIFIER,
     "columns": {"minItems": 1},
     "primaryKey": {"minItems": 1, "uniqueItems": True, "items": IDENTIFIER},
 }
+"""The keywords of a table's schema in `PROPERTY_KEYWORDS`."""
 
 PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
     "SyncPush": {"clientId": ID, "deltas": {"maxItems": EngineLimits().max_deltas}},
@@ -77,8 +78,8 @@ PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
         "column": IDENTIFIER,
         "value": {"description": f"Any JSON value of finite numbers, at most {MAX_DEPTH} lists and objects deep"},
     },
-    "TableSchema": _TABLE_SCHEMA,
-    "SchemaBody": _TABLE_SCHEMA,
+    "TableSchema": _SCHEMA_KEYWORDS,
+    "SchemaBody": _SCHEMA_KEYWORDS,
     "Column": {"name": IDENTIFIER},
     "ColumnBody": {"name": IDENTIFIER},
     "Reference": {"table": IDENTIFIER, "column": IDENTIFIER},
@@ -258,6 +259,7 @@ def header_parameter(name: str, description: str) -> dict[str, Any]:
 
 
 _ALWAYS: tuple[type[LakeSyncError], ...] = (errors.StagingUnavailableError, LakeSyncError)
+"""Errors that every route may raise."""
 _ERROR_REF = {"$ref": "#/components/schemas/ErrorBody"}
 SERVICE_ERRORS: tuple[type[LakeSyncError], ...] = (errors.AuthError, errors.ForbiddenError)
 """Errors that the check of the service token may raise."""

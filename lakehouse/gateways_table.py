@@ -110,5 +110,6 @@ def misplaced_gateways(
     if new:
         ensure_gateways(spark, names)
         set_properties(spark, names.gateways, {f"{NAMESPACE_PROPERTY}{gateway}": new[gateway] for gateway in new})
+    # a gateway that had a checkpoint before it declared a namespace has its rows in the shared one
     assigned = {**dict.fromkeys(unknown, namespaces.shared), **recorded, **new}
     return {gateway: namespace for gateway, namespace in assigned.items() if namespace != namespaces.of(gateway)}

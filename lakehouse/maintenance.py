@@ -51,7 +51,7 @@ class MaintenanceLimits(msgspec.Struct, frozen=True):
     delete_ratio: float = 0.1
     """Share of deleted rows in a file from which it is rewritten."""
     max_manifests: int = 20
-    """Number of manifests of the newest snapshot from which they are rewritten."""
+    """Number of manifests of the newest snapshot above which they are rewritten."""
     snapshot_hours: float = 72.0
     """Hours for which snapshots are kept; those of checkpoints have tags. It must be longer than any run, because a
     flush is validated from the snapshot that it read."""

@@ -43,6 +43,7 @@ log = structlog.get_logger("gateway")
 ROUTE = "/sync/{gateway}/ws"
 _TIMED_OUT = "the message was not served in time and may still take effect: repeat it"
 _DAY_SECONDS = 86_400.0
+"""The longest timer; a token that expires later is checked again when it ends."""
 _RETRY_SECONDS = 1.0
 """Pause after the store failed."""
 _METHODS = {FrameTag.PUSH: "PUSH", FrameTag.PULL: "PULL"}
@@ -229,7 +230,7 @@ class LiveConnection:
     async def _resume(self) -> None:
         """Enable broadcasts to a known client before its first pull over this connection.
 
-        A client that understands RESYNC_REQUIRED pulls when it connects, so it does not need that.
+        A client that understands RESYNC_REQUIRED needs no such start, because it pulls when it connects.
         """
         if self._knows_resync or not self.client_name:
             return

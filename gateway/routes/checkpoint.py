@@ -90,7 +90,7 @@ async def checkpoint(
     except FileNotFoundError as error:
         log.exception("checkpoint frame is gone", gateway=snapshot.gateway, arrival=snapshot.arrival)
         raise NotFoundError("the newest checkpoint is damaged: pull from 0 instead") from error
-    if config.rules_version != snapshot.rules_version:
+    if config.rules_version != snapshot.rules_version:  # the rules changed after `submit_checkpoint` compared them
         raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
     services.metrics.checkpoints.inc()
     frames = _counted(visible_frames(files, config.rules, claims), services.metrics)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakehouse.run_state import RunState
-    from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
     from lakesync.model.types import RowDelta
     from lakesync.staging.records import Checkpoint, CheckpointTable, CutPoint
@@ -94,7 +93,7 @@ def make_checkpoints(
     registered_now = registered(store, config.namespaces.own)
     made: list[Checkpoint] = []
     errors: dict[str, Exception] = {}
-    flushed = run_state.flushed()
+    flushed = run_state.flushed()  # without gateways that have unflushed deltas before their cut points
     for gateway, cut_point in sorted(run_state.cut_points().items()):
         if gateway not in flushed or cut_point.rules_version is None:  # None while changed rules are being applied
             continue

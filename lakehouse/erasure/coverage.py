@@ -123,8 +123,9 @@ def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:
 _MAX_TASKS = 16
 """Number of Spark tasks that read files, at most."""
 _FOUND_SCHEMA = "path string, seq bigint, rows bigint, error string"
-"""Columns of the rows that tasks yield: a leftover, or the error of a file that cannot be read."""
-_FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
+"""Columns of the rows that tasks yield, with Spark's types: a leftover, or the error of a file that cannot be read."""
+_FOUND_ARROW = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
+"""`_FOUND_SCHEMA` in Arrow's types."""
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -165,7 +166,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
                 rows = [{"path": path, "error": str(error)}]
             else:
                 rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in found]
-            yield pa.RecordBatch.from_pylist(rows, _FOUND)
+            yield pa.RecordBatch.from_pylist(rows, _FOUND_ARROW)
 
     found = in_tasks(spark, min(len(parquet), _MAX_TASKS), part, _FOUND_SCHEMA).toArrow().to_pylist()
     for each in found:
@@ -232,7 +233,8 @@ def leftovers_in_file(
 _HISTORY = ("gateway", "shard", "table_name", "row_id", "op", "client_id", "hlc", "width", "columns")
 """The columns of `deltas` that are searched."""
 _STATE = ("_gateway", "_row", "_cells", "_inserted")
-"""The columns of a state table that are searched."""
+"""The columns of a state table that are searched. `_cells` maps a column to its value, hlc and client id; `_inserted`
+has the hlc and client id of the row's INSERT."""
 
 
 def _count_covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:

@@ -90,7 +90,7 @@ class BacklogReader:
         table, wide = set(), set()
         for gateway, shards_of_gateway in shards.items():
             stats = self._stats.setdefault(gateway, BacklogStats(gateway, store))
-            stats.store = store
+            stats.store = store  # each tick may have another connection to it
             oldest = min(each.oldest_ms or 0 for each in shards_of_gateway)
             # `Thresholds` also checks the age, which `due_flush` does here. So its clock shows the oldest push's time.
             thresholds = Thresholds(stats, settings, partial(int, oldest))
@@ -147,9 +147,9 @@ def due_flush(
         "age": {shard.gateway for shard in unflushed if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
     }
     gateways = set().union(*wanted.values())
-    due = [lag for lag in lags(unflushed, (), ()) if lag.gateway in gateways]
+    due = [lag for lag in lags(unflushed, progress=(), files=()) if lag.gateway in gateways]
     changed_rules = [
-        Lag("checkpoint", "", shard.gateway, shard.checkpoint_arrival or 0, 0, now_ms)
+        Lag("checkpoint", "", shard.gateway, mark=shard.checkpoint_arrival or 0, deltas=0, since_ms=now_ms)
         for shard in backlog
         if shard.rules_without_checkpoint is not None
     ]
@@ -165,6 +165,7 @@ def due_flush(
         lags=tuple(found),
         # `newest` too: an arrival is assigned before its commit, and may be earlier than the commit's time `oldest_ms`
         first_ms=min([*oldest, *newest, *(lag.since_ms for lag in behind)], default=now_ms),
+        # the newest arrival of what `behind` lacks is unknown, but not later than now
         last_ms=max(newest, default=now_ms) if not behind else max([*newest, now_ms]),
     )
 

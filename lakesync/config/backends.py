@@ -4,8 +4,8 @@ A backend stores *deltas* (changes of rows): it is an adapter, which is one data
 of other backends. A *mark* is the position up to which a backend has received deltas.
 
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
-`[sources]` refer to them by name. The name `lake` means the lake's own history: flows and migrations may read it, and a
-flow may write to it. `Config` contains the sections, and calls the checks that concern several of them.
+`[sources]` refer to them by name. The name `lake` means the lake's own history: flows, migrations and sources may read
+it, and a flow may write to it. `Config` contains the sections, and calls the checks that concern several of them.
 """
 
 from __future__ import annotations
@@ -134,13 +134,15 @@ class DeclaredMigration(Section):
 
 
 class Backends(NamedTuple):
-    """The sections about backends, for the checks across them."""
+    """The sections about backends, for the checks across them. Each maps a declared name to its settings."""
 
     adapters: Mapping[str, str]
+    """The URI of each adapter."""
     routes: Mapping[str, DeclaredRoutes]
     fan_out: Mapping[str, DeclaredFanOut]
     tiers: Mapping[str, DeclaredTiers]
     sources: Mapping[str, str]
+    """The adapter URI of each source from which clients may pull, the name of a backend, or `lake`."""
     destinations: Mapping[str, DeclaredDestination]
     flows: Mapping[str, DeclaredFlow]
     migrations: Mapping[str, DeclaredMigration]
@@ -260,6 +262,7 @@ class _RowTables(NamedTuple):
     tables: frozenset[str] | None
     """None for every table except `excluded`."""
     excluded: frozenset[str]
+    """Tables that are routed to another backend."""
     cold_tiers: tuple[str, ...]
     """Backends whose deltas are merged into the rows too."""
 

@@ -194,7 +194,7 @@ class SparkSection(Section):
     remote: str | None = None
     """`sc://HOST:PORT` of an external Spark Connect server; if set, `lakesync up` starts no Spark."""
     master: Annotated[str, Field(pattern=r"^(spark|k8s)://.+$|^yarn$")] | None = None
-    """Spark master of a cluster whose executors do the work instead of local cores. They share no folder with it."""
+    """Spark master of a cluster whose executors do the work instead of local cores. They cannot read local folders."""
     port: Port = 0
     """Port of the embedded server; 0: any free port."""
     ui_port: Port = 0
@@ -302,7 +302,7 @@ class MaintenanceSection(Section):
     delete_ratio_threshold: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Fraction of deleted rows from which a data file is rewritten."""
     max_manifests: PositiveInt = 20
-    """Manifests of a table from which they are rewritten."""
+    """Number of a table's manifests above which they are rewritten."""
     snapshot_retention_hours: Annotated[float, Field(ge=2)] = 72.0
     """Hours for which Iceberg snapshots are kept. Must exceed the longest run, which validates against the snapshot
     that it read."""

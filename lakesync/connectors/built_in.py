@@ -1,7 +1,8 @@
-"""The built-in connector types: each with its settings as JSON Schema, its actions and its source.
+"""The built-in connector types: each with its settings as JSON Schema, its actions, and the *source* that polls read.
 
 `registry.installed_types` returns them with those of installed packages. Importing a source does not import its
-database driver: a reader of `lakesync.connectors.sql` does so when it is created.
+database driver: a reader of `lakesync.connectors.sql` does so when it is created. The `switches` of a type are the
+settings that turn off the polling of a table.
 """
 
 from __future__ import annotations

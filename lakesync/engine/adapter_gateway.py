@@ -32,7 +32,7 @@ from lakesync.staging.store.push import PushCommit
 _DELTAS_PER_READ = 10_000
 """Deltas that `rehydrate` reads before it commits them."""
 _DELTAS_PER_COMMIT = 1000
-"""Deltas that are committed before the next ones are taken; one commit has those of one client."""
+"""Deltas that `_restore` commits at a time, in one commit for each client."""
 _LIMITS = EngineLimits()
 """A parameter of `commit_push` that is not used: deltas that were accepted once are not checked against limits."""
 _NAMES = Names().of_push()
@@ -55,7 +55,7 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     flushed_seq: int
     """Sequence number of the newest log row that is in the lake."""
     flushed_ms: int | None
-    """Server wall time, in milliseconds since 1970, when a batch was last read back from the lake; null if none was."""
+    """Server wall time of the last confirmed flush, in milliseconds since 1970; null before the first one."""
 
 
 class AdapterGateway:
@@ -162,9 +162,9 @@ class AdapterGateway:
             self._restore(chunk)
             total += len(chunk)
             if from_adapter:
-                # They are in the adapter already, so `adopt` marks them as flushed without writing them. An identity
-                # does not depend on the arrival (the commit's timestamp), hence 0. A background flush may write them
-                # before that, which changes nothing: the adapter leaves a delta that it has unchanged.
+                # They are in the adapter already, so `adopt` marks them as flushed without writing them. It compares
+                # identities, which do not depend on the arrival (the commit's timestamp), hence 0. A background flush
+                # may write them before that, which changes nothing: the adapter leaves a delta that it has unchanged.
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 

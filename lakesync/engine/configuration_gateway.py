@@ -29,7 +29,8 @@ class ConfigurationGateway:
             gateway_id: the gateway's id.
             store: the staging store, which has the configuration.
             limits: the engine's limits, of which the write scope and the rows of a commit of a re-index are used.
-            names: the known spellings of table and column names; gateways may share them. None creates them.
+            names: rejects table and column names that differ from used ones only in case; gateways may share it. None
+                creates one.
         """
         self.gateway_id = gateway_id
         self.names = names or Names()

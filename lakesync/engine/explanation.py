@@ -94,7 +94,7 @@ class ExplainedRow(msgspec.Struct, frozen=True, rename="camel"):
     tombstone_client_id: str | None
     """The client that made this DELETE."""
     bucket_keys: tuple[str, ...]
-    """Bucket keys under which the row is stored."""
+    """Bucket keys (buckets of the sync rules, with the claims that may see them) under which the row is stored."""
     keys_by_rules: tuple[str, ...]
     """Bucket keys by the active rules; they differ from the stored ones while a change of rules is being applied."""
     columns: tuple[ExplainedColumn, ...]

@@ -1,8 +1,9 @@
 """`SyncGateway`: one tenant's or app's stream of changes, with all of its operations.
 
 Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the *staging
-store*, the database that pushes are committed to; the modules beside this one contain what runs in it. The base classes
-have the methods for the configuration, for actions and for adapters; this class has those for pushes and pulls.
+store*, the database that pushes are committed to; the modules beside this one contain the functions that it runs. The
+base classes have the methods for the configuration, for actions and for adapters; this class has those for pushes and
+pulls.
 
 A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
 others. A *cursor* says up to where it has them. A *broadcast* is a page that the server sends over a WebSocket without
@@ -77,8 +78,9 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
             runner: executes actions in its threads. The gateways of an engine share one; None creates one.
             outlet: the adapter that the gateway flushes to; None if the data pipeline flushes, or nothing does.
-            names: the known spellings of table and column names. The gateways of an engine share them.
-            rejections: the log of rejected deltas. The gateways of an engine share it.
+            names: rejects table and column names that differ from used ones only in case. The gateways of an engine
+                share it; None creates one.
+            rejections: the log of rejected deltas. The gateways of an engine share it; None creates one.
         """
         self._limits = limits or EngineLimits()
         self.rejections = rejections or RejectionLog(wall)
@@ -126,8 +128,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
                 effects.
 
         Raises (in the future):
-            Exception: what `receive` raises; nothing was stored.
-                All errors of `submit_push`.
+            Exception: any error of `receive`; nothing was stored. Also all errors of `submit_push`.
         """
         now = self._wall()
         received: ReceivedPush | None = None
@@ -184,8 +185,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             knows_resync: whether the client understands the error RESYNC_REQUIRED. If its cursor cannot be served,
                 ResyncRequiredError is raised for it; any other client is then sent every row as DELETE and INSERT.
             confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
-                that the server sends without a request, from the cursor of the last page on the same connection. From
-                then on, the client may get broadcasts that are not recorded.
+                that the server sends without a request, from the cursor of the last page on the same connection. After
+                such a page, the client may also get broadcasts, which are not recorded.
             live: whether the page is sent on the connection on which the client also gets broadcasts. If not, the
                 process with that connection is notified that the client may have the page's rows.
             has_not_pulled: whether the cursor comes from `submit_resume`. The client may then have other rows than its
@@ -341,8 +342,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             ForbiddenError: the client id is not the token's.
             NotFoundError: there is no checkpoint.
         Raises (in the future):
-            NotFoundError: the rules changed or data was erased since the checkpoint was made, or the client was seen
-                before. The client has to pull instead.
+            NotFoundError: since the checkpoint was made, the rules changed, the store was rebuilt, or data was erased;
+                or the client was seen before. The client has to pull instead.
         """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
@@ -353,9 +354,10 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
 
         def check_and_remember(commit: Commit) -> Checkpoint:
             access = self.rules.access(commit, claims)
-            # `sees_by_values`: a re-index is unfinished, so that bucket keys of rows may be of other rules
-            stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
-            if checkpoint.epoch != commit.epoch or stale:
+            if checkpoint.epoch != commit.epoch:
+                raise NotFoundError("the newest checkpoint is of a store that was replaced: pull from 0 instead")
+            # `sees_by_values` is set while the rows are still being assigned to the buckets of the active rules
+            if checkpoint.rules_version != access.rules_version or access.sees_by_values is not None:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
             if commit.predates_erasure(checkpoint):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
@@ -415,7 +417,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
         if reading.access.sees_by_values is not None:
-            self._reindexer.start()  # a re-index is unfinished: start it again, in case an error stopped it
+            self._reindexer.start()  # rows are not all assigned to buckets yet: continue, in case an error stopped it
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
             return _completed(reading.with_cursor(cursor))

@@ -1,7 +1,7 @@
 """The lag of a client: the age of the oldest change by others that the client may see and was not sent.
 
-`SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and
-explanations show the result. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the
+`SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and the
+explain route show the result. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the
 order of their latest arrivals, by *bucket key*: a bucket of the sync rules with the claims that may see it. An *entry*
 is a row's history under one of these keys. The lag is computed from the page that a pull of the client would return, so
 that it agrees with what the client is sent next.
@@ -36,7 +36,7 @@ class ScanProgress(NamedTuple):
     """
 
     start: tuple[object, ...]
-    """The client's position and access when the scan began."""
+    """The client's position, rules and bucket keys when the scan began."""
     read_up_to: int
     """Arrival up to which the feed was read."""
     rescan: tuple[Range, ...]
@@ -172,7 +172,6 @@ def _oldest_lacking_arrival(
     changed = [touched[name] for name in columns if touched.get(name, 0) > position.base]
     joined = [entry.since for entry in entries if entry.inside and entry.since > position.base]
     lacks_row = deltas[0].op != "UPDATE"  # otherwise the client has the row, and lacks some columns
-    # a missing row counts from when it joined a bucket, missing columns from their change; if that is unknown, from the
-    # other of the two
+    # a missing row counts from when it joined a bucket, or else from its change; missing columns the other way round
     arrivals = joined or changed if lacks_row else changed or joined
     return min(arrivals, default=row.arrival)

@@ -166,6 +166,7 @@ def _add_names(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[s
     faults: dict[str, str] = {}
     for name in names:
         stored = spellings[name.lower()]
+        # of `table.column` only the column is compared: the table is among the names itself
         if stored.rpartition(".")[2] != name.rpartition(".")[2]:
             faults[name] = (
                 f"{_describe(name)} differs from {_describe(stored)} only in case: use that name, or another one"

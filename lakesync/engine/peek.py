@@ -85,7 +85,9 @@ def peek(
         return PeekPage((), _PeekCursor(access.rules_version, view.arrival, view.arrival).text(), has_more=False)
     cursor = _parse(since) if since is not None else _PeekCursor(access.rules_version, 0)
     if not cursor.is_possible(access, view.arrival):
-        raise ResyncRequiredError(f"the rules changed since the cursor {since!r} was returned: read again without it")
+        raise ResyncRequiredError(
+            f"the rules or the store changed since the cursor {since!r} was returned: read again without it"
+        )
     until = view.arrival if cursor.until is None else cursor.until
     page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit, max_bytes=max_bytes)
     if page.has_more:

@@ -5,8 +5,12 @@ page. The client's *record* says what each cursor means that the client was sent
 (through `Sources.read_page`). Most pulls find nothing new: then `unrecorded_cursor` returns the cursor of the response.
 Otherwise `remember_page` stores what the response's cursor means.
 
-`feed.positions` defines the other terms (scope, complete cursor, page mark, base, resync, re-index), and `docs/feed.md`
-explains the whole. *Broadcasts* are pages that the server sends over a WebSocket without a request.
+A *scope* is a period in which a client was sent pages under the same claims and sync rules. At a *complete cursor* the
+client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that follow such a *base*. A
+*transition* is a series of pages after the claims or rules changed, a *resync* one from 0 for a client that may have
+any row, and a *rescan* reads earlier ranges of the feed again. A *re-index* assigns all rows to the buckets of new
+rules. *Broadcasts* are pages that the server sends over a WebSocket without a request. `docs/feed.md` explains the
+whole.
 """
 
 from __future__ import annotations
@@ -397,6 +401,7 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     if reading.complete:
         record, cursor = with_complete_cursor(record, reading.newest)
         return replace(record, last_sent_cursor=cursor), cursor
+    # clients expect their cursor to increase, also while a rescan reads below it
     record, cursor = with_page_mark(
         record, page.read_up_to, above=reading.since if reading.since > page.read_up_to else 0
     )
@@ -457,7 +462,7 @@ def _page_for_cursor(
         scope=record.scopes[-1].number,
         transition_at=position.transition_at,
         rescan=rescan,
-        # Of pages after the position that the client did not confirm, it may have rows that the rescan has not reached.
+        # False also if the client was sent pages after this position: it may have rows that the rescan has not reached.
         rescan_first=position.rescan_first and position.nothing_sent_since,
         pages_sent=record.pages_sent,
     )

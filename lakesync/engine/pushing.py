@@ -3,7 +3,12 @@
 A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. `SyncGateway` submits
 `commit_push` to the store, and the gateway of a shard `dry_run_push` too; `docs/push.md` follows a push from bytes to
 the response. The response contains a *cursor*, from which the client pulls next. It depends on what the client
-certainly has: a push must not make the client skip changes by others. `feed.positions` defines the terms of cursors.
+certainly has: a push must not make the client skip changes by others.
+
+An *arrival* is the gateway's own timestamp of a commit. At a *complete cursor* the client has exactly what it could
+see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the middle of these. A *scope* is a
+period in which a client was sent pages under the same claims and rules. A client's copy of a row is *astray* if it may
+differ from the merged row since the client's last write. A *re-index* assigns all rows to the buckets of new rules.
 
 A *bucket key* names a bucket of the sync rules with the *claims* (fields of a client's token) that may see its rows.
 The *write scope* of a gateway says whether a client may write only to rows that the rules show it.
@@ -249,8 +254,9 @@ class _CertainCursor(NamedTuple):
 def _proven_cursor(record: ClientRecord, known_cursor: int | None, access: Access, newest: int) -> int | None:
     """Return the cursor `known_cursor` if the client certainly has it; None if the request does not prove that.
 
-    Complete cursors belong to the newest claims of a client. So the complete cursor of a connection proves nothing if
-    the client was sent pages under other claims since, on another connection.
+    A cursor that is stored as a page keeps its meaning. Any other one is a complete cursor, and would be taken for one
+    of the newest scope. So it proves nothing if the client was sent pages under other claims since, on another
+    connection.
 
     Args:
         record: the client's record.
@@ -260,8 +266,8 @@ def _proven_cursor(record: ClientRecord, known_cursor: int | None, access: Acces
     """
     if known_cursor is None or not may_have_been_sent(record, known_cursor, newest):
         return None
-    with_page_mark = known_cursor <= NEVER_PULLED or any(page.cursor == known_cursor for page in record.pages)
-    return known_cursor if with_page_mark or not record.gets_broadcasts or cursors_belong_to(record, access) else None
+    is_stored = known_cursor <= NEVER_PULLED or any(page.cursor == known_cursor for page in record.pages)
+    return known_cursor if is_stored or not record.gets_broadcasts or cursors_belong_to(record, access) else None
 
 
 def _with_proven_cursor(record: ClientRecord, known_cursor: int | None) -> ClientRecord:

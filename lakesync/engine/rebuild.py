@@ -117,7 +117,7 @@ def rebuild(
         on_progress: called with a gateway's id and the number of its deltas restored so far.
         shards: which tables belong to which shard; each shard gets its tables, whatever shard they were in. None if one
             store has all tables.
-        only: the name of the only shard to rebuild; the others stay. None rebuilds all. Unused without `shards`.
+        only: the name of the only shard to rebuild; the others stay. None rebuilds all.
 
     Returns:
         What was rebuilt, by gateway and shard.
@@ -162,11 +162,11 @@ def _selected_urls(urls: dict[str, str], only: str | None) -> dict[str, str]:
     if only is None:
         return urls
     if only not in urls:
-        raise ConfigurationError(f"there is no shard {only!r}: {', '.join(urls)} are configured")
+        raise ConfigurationError(f"there is no shard {only!r}: choose one of {', '.join(urls)}")
     within = [name for name, url in urls.items() if name != only and url.startswith(f"{urls[only].rstrip('/')}/")]
     if within:
         raise ConfigurationError(
-            f"the folder of shard {only!r} holds that of {', '.join(within)}: rebuild all of them, without --shard"
+            f"the folder of shard {only!r} contains that of {', '.join(within)}: rebuild all of them, without --shard"
         )
     return {only: urls[only]}
 
@@ -256,7 +256,7 @@ def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: R
 
     The moves show later which rows have left a bucket, so that clients that still have them are sent a DELETE.
 
-    Log rows keep the arrivals that they have in the lake. Each row needs an arrival of its own: between two rows with
+    The restored log keeps the arrivals of the lake. Each merged row needs an arrival of its own: between two rows with
     the same arrival, a page could end and the second row be skipped. Pushes to different shards may have the same
     arrivals, so rows get later ones where needed.
 

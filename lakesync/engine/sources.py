@@ -228,9 +228,10 @@ class Sources:
         self._is_closed = False
 
     def register(self, name: str, adapter: DatabaseAdapter) -> None:
-        """Register an adapter as a source. It replaces one with the same name, whose positions clients keep.
+        """Register an adapter as a source, in place of an earlier one with the same name.
 
-        So it must have the same deltas; register a database with others under a new name.
+        Clients keep their positions in the earlier one, so the new one must have the same deltas. Register a database
+        with other deltas under another name.
 
         Args:
             name: the name that clients pass as `source`.
@@ -355,8 +356,8 @@ class Sources:
     def _update_positions(self, pull: SyncPull, record: ClientRecord) -> None:
         """Store what the cursor of a pull from the gateway's own feed confirms about sources.
 
-        The pull does not wait for this write. If the write of a confirmation fails, the page is sent again. If that of
-        a restart fails, the client is not sent again what it had confirmed, until it starts again once more.
+        The pull does not wait for this write. If it fails, a page that the cursor confirms is sent again; but a client
+        that starts again without a cursor is not sent what it confirmed before.
 
         Args:
             pull: the pull; its cursor may be the mark of a source's page, which it confirms.

@@ -137,7 +137,7 @@ class PeriodicTask:
     """Calls a function periodically in its own thread, and immediately when woken.
 
     Calls are due at multiples of the interval after the start, so that they do not drift. Those missed during a long
-    call are skipped. An error is logged; with each further one, the time until the next call doubles, up to
+    call are skipped. An error is logged; each one in a row doubles the time until the next call, up to
     `max_wait_seconds`.
     """
 
@@ -242,7 +242,7 @@ class Housekeeping:
             engine: an open engine.
             outlet: the adapter that the engine's gateways flush to, with its settings.
             on_flushed: called after each flush that wrote deltas, with its report.
-            on_failed: called after each failed flush, which is retried after `POLL_SECONDS`.
+            on_failed: called after each failed flush, which is retried after 2 s, then 4 s, and so on up to 30 s.
             on_materialisation_failure: called for each table update that failed too often and was set aside.
             materialises: whether to process the queue of table updates; otherwise another process does.
         """

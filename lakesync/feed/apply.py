@@ -70,7 +70,7 @@ class _RowEffect:
     lost_to_others = False
     """Whether newer values of other clients won columns against the sender, which must be sent these values."""
     copy_differs = False
-    """Whether the sender's copy certainly differs from the merged row by more than such columns."""
+    """Whether the sender's copy certainly differs from the merged row by more than columns that others won."""
     deleted = False
     """Whether the push deletes the row."""
     inserted = False
@@ -189,6 +189,7 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_columns: in
         return {}
     wide = {}
     for key, changes in rows.deltas.items():
+        # `fold` merges the row's unmerged deltas
         columns_before = stored[key].fold().state.cells if key in stored else {}
         columns_after = columns_before.keys() | {cell.column for delta in changes for cell in delta.columns}
         if len(columns_after) > max(max_columns, len(columns_before)):
@@ -481,7 +482,7 @@ def _moves(effect: _RowEffect, row: StoredRow, new: tuple[str, ...]) -> list[Mov
     """
     old = row.keys
     if effect.columns_removed:
-        row.emptied = row.arrival
+        row.emptied = row.arrival  # clients that had the row before are sent no UPDATE
     elif new == old:
         return []
     row.keys = new

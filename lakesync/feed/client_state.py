@@ -4,9 +4,10 @@
 result. All functions are pure: they return a changed copy of the `ClientRecord`. `feed.positions.locate` later reads
 from the record what a cursor means. The terms, which `feed.positions` defines in full:
 
-- An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the arrival from which a client pulls next.
-- A *bucket key* names a bucket of the sync rules with the claims that may see it. The feed of
-  a bucket key orders its rows by *feed position*: the arrival of a row's latest change.
+- An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
+  after the last page that it has.
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. The feed of a bucket key orders its
+  rows by *feed position*: the arrival of a row's latest change.
 - A *scope* is a period in which a client was sent pages under the same claims and rules; a *past key* is a bucket key
   of a scope that was removed from the record.
 - At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a
@@ -178,7 +179,7 @@ def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: 
             when they are sent. By default it is unknown until when it was sent rows under the keys.
     """
     past = tuple(PastKey(key, began_at=0, sent_up_to=sent_up_to, ended_at=sent_up_to) for key in sorted(keys))
-    return ClientRecord(client_id, epoch, 0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
+    return ClientRecord(client_id, epoch, last_seen_ms=0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 
 def with_scope(
@@ -519,7 +520,7 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}
         for each in periods:
-            # joined with a period that has no end, the other one would lose its own
+            # apart from periods without an end (`_NO_END`), which would remove the end of the others
             group = (each.key, each.sent_up_to == _NO_END)
             known = joined.get(group, each)
             ended_at = max(known.ended_at, each.ended_at)

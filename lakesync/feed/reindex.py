@@ -32,7 +32,8 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     Returns:
         The position to pass to the next call. If its `done` is true, all rows have their keys.
     """
-    commit.run_alone()  # no log row records these changes, so a replay of the log after a crash could not repeat them
+    # makes the changes durable at once: no log row records them, so a replay of the log after a crash would lose them
+    commit.run_alone()
     version = commit.config.rules_version
     candidates = (each for each in (last, commit.reindexing()) if each is not None and each.rules_version == version)
     progress = next(candidates, None)

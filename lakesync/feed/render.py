@@ -49,7 +49,7 @@ def delete(row: StoredRow) -> RowDelta:
 
 def _delete_stamp(state: RowState) -> Stamp:
     """Return the stamp of `delete`: the oldest of the row's columns, else that of its INSERT, else its tombstone."""
-    if state.live:
+    if state.live:  # the columns by the delta that wrote them, the oldest stamp first
         return state.live[0].stamp
     if state.inserted is not None:
         return state.inserted

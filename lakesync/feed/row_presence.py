@@ -7,11 +7,13 @@ client. It decides by three things:
 - The row's *entries*, one for each bucket key (a bucket of the sync rules with the claims that may see it): when the
   row first and last joined the bucket (`first`, `since`), last left it (`left`), and last changed in it (`changed`).
 - The client's `Position`: the complete cursor (the *base*) at which the client had exactly what it could see, and what
-  it may have been sent since.
+  it may have been sent since. *These pages* are the series that it has been reading since the base. They are a
+  *transition* if its bucket keys have changed since, and a *resync* if it may have any row. A *rescan* reads earlier
+  ranges of the feed.
 - The row's latest *writers*, because a client is not sent its own writes.
 
-All times are arrivals: the gateway's own timestamps of commits. `feed.positions` defines the other terms. The rules are
-a table in `docs/feed.md`, section "What a client has of a row".
+All times are arrivals: the gateway's own timestamps of commits. The rules are a table in `docs/feed.md`, section "What
+a client has of a row".
 """
 
 from __future__ import annotations

@@ -115,6 +115,7 @@ class _Push(NamedTuple):
     deltas: int
     """Number of deltas."""
     bytes: int
+    """Stored bytes in the log."""
     columns: int
     """Number of columns of all deltas together."""
     tables: dict[str, TableStats]
@@ -177,7 +178,7 @@ class BacklogStats:
         return sum(push.columns for push in pushes) / deltas if deltas else 0.0
 
     def deltas_up_to(self, table: str) -> dict[str, int]:
-        """Return shard → number of unflushed deltas up to the last push that contains a table."""
+        """Return shard → number of unflushed deltas up to the last push that contains a table, to flush that table."""
         with self._lock:
             self._refresh()
             found = {}

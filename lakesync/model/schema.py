@@ -61,9 +61,10 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The column that another column points to, as an object: the form of the TypeScript implementation.
+    """The column that another column points to, as an object.
 
-    `parse_schema` converts it to `table.column`, the form of `Column.references`.
+    The TypeScript system whose wire protocol LakeSync implements has this form. `parse_schema` converts it to
+    `table.column`, the form of `Column.references`.
     """
 
     table: str

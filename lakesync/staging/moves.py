@@ -42,8 +42,8 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
         `left` depends on whether one of them joins, because it is then the time of the leave before that join.
         """
         if later.since:
-            # The later change joins. The leave before that is in the later change itself; or this change is the leave
-            # (and `changed` its time); or this change also joined, and has an earlier leave.
+            # The later change joins. The leave before that is in the later change itself; or this change ends with a
+            # leave (`inside` is False, and `changed` its time); or this change also joined, and has an earlier leave.
             left = later.left or (self.changed if self.inside is False else self.left)
         elif self.since:
             left = self.left  # this change joins; a leave after that is `changed` of the entry

@@ -84,11 +84,11 @@ class PipelineTables(ABC):
             "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?", head.gateway, head.epoch
         )
         return head.backlog(
-            oldest[0][0] if oldest else None,
-            flushed_ms,
-            flushed_snapshot,
-            self._rules_without_checkpoint(head),
-            checkpoint[0][0],
+            oldest_ms=oldest[0][0] if oldest else None,
+            flushed_ms=flushed_ms,
+            flushed_snapshot=flushed_snapshot,
+            rules_without_checkpoint=self._rules_without_checkpoint(head),
+            checkpoint_arrival=checkpoint[0][0],
         )
 
     def _rules_without_checkpoint(self, head: Head) -> int | None:

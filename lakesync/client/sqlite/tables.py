@@ -367,14 +367,14 @@ def _json_text(value: Any) -> str:
             # raises for NaN and infinities, which msgspec writes as null
             json.dumps(value, allow_nan=False, default=str)
         if text.count(b"[") + text.count(b"{") > MAX_DEPTH or _MAYBE_BEYOND_DOUBLES.search(text):
-            jcs_raw(text)
+            jcs_raw(text)  # raises for too many levels, and for numbers beyond the doubles
     except (TypeError, ValueError, RecursionError, ValidationError) as error:
         raise ValueError(f"JSON: {error}") from error
     return text.decode()
 
 
 def _check_text(text: str) -> None:
-    """Check that a text has no lone surrogate, which UTF-8 cannot encode."""
+    """Check that a text has no lone surrogate, which UTF-8 cannot encode; raise ValueError if it has one."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

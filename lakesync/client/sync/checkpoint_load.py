@@ -69,7 +69,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
 
     Raises:
         UnreachableError, ValidationError: the checkpoint is incomplete or cannot be decoded; nothing was changed.
-        DbError: the disk is full; nothing was changed.
+        DbError: the staging file cannot be written, for example because the disk is full; nothing was changed.
     """
     path = first_sync_path(replica.path)
     remove_database(path)
@@ -77,10 +77,11 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             rows, highest_hlc = _stage(db, replica, checkpoint, on_progress)
         with _attach_staging_file(replica, path):
+            # `step` runs it in one transaction of the app's database
             tables = replica.step(lambda core: _copy_to_app(replica, core, checkpoint.cursor, highest_hlc))
         return Loaded(rows, tables)
     except sqlite3.Error as error:
-        if replica.has_pending_request():
+        if replica.has_pending_request():  # the core still waits for the checkpoint that it requested
             replica.receive(NoResponse("the staging file could not be written"))
         raise DbError(f"{path}, into which a first sync is loaded, cannot be written now: {error}") from error
     finally:
@@ -127,7 +128,7 @@ def _stage_deltas(
 
 
 def _encode_records(replica: Replica, group: RowGroup) -> list[Record]:
-    """Return the stored form of the rows' stamps, in which client ids and column layouts are numbers.
+    """Return the rows' records as the app's database stores them, with numbers for client ids and column layouts.
 
     Numbers that the app's database lacks are created there at once.
     """
@@ -212,6 +213,7 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     for unmerged in _read_unmerged(db):
         tables |= core.receive(CheckpointFrame(SyncResponse(unmerged, cursor))).tables
     staging_tables = {table: f"{_STAGING_SCHEMA}.{_staging_table(table)}" for table in store.schemas}
+    # the generation, which is stored with each row: the number of the full pull that the checkpoint belongs to
     tables |= store.copy_from(staging_tables, store.position().generation)
     return tables | core.receive(CheckpointEnd(cursor, highest_hlc)).tables
 

@@ -369,7 +369,7 @@ def _transition(client: JiraClient, _: Action, params: Params, __: ActionContext
         if transition["to"]["name"].casefold() == status.casefold():
             client.post(f"/issue/{key}/transitions", {"transition": {"id": transition["id"]}}, repeatable=False)
             return {"status": transition["to"]["name"]}
-    possible = ", ".join(repr(transition["to"]["name"]) for transition in transitions) or "nowhere"
+    possible = ", ".join(repr(transition["to"]["name"]) for transition in transitions) or "none"
     raise ValidationError(f"{key} has the status {current!r} and cannot change to {status!r}: possible are {possible}")
 
 

@@ -95,7 +95,8 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
         client_id, read.cursors, read.next_shard, confirms, above=sent.feed_cursor
     )
     deltas = read.deltas
-    if issued.record.sources:  # the client may have the same rows from a source (a database beside the feed)
+    # the client may have the same rows from a source (a database beside the feed): a DELETE before their INSERTs
+    if issued.record.sources:
         deltas = with_deletes(deltas, issued.record)
     return SyncPage(deltas, issued.cursor, read.has_more)
 
@@ -117,7 +118,7 @@ class _ShardPages(NamedTuple):
 def _read_shards(
     shards: Mapping[str, ShardGateway], request: PullRequest, cursors: Mapping[str, int], first_shard: str
 ) -> Steps[_ShardPages]:
-    """Read one shard after another until the page is full, and ask the others whether they have anything.
+    """Read one shard after another until the page is full, and check whether the others have anything.
 
     Reading begins at the shard after the one that filled the last page, so that a busy shard does not delay the others.
 
@@ -180,9 +181,9 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
 def peek(shards: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
     """Read a page of what claims may see, without a client's record; see `engine.peek`.
 
-    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in
-    the order in which the next page reads them: first those that this page did not reach, last the one that filled it,
-    so that a busy shard does not delay the others.
+    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in the order in
+    which the next page reads them: first those that this page did not reach, last the one that filled it, so that a
+    busy shard does not delay the others.
 
     Args:
         shards: the gateway of each shard, by shard name.

@@ -110,7 +110,7 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        epoch: the epoch of a new gateway; at least 1 is stored.
+        epoch: the epoch of a new gateway; at least 1 is stored, because 0 means an erased record (`LOST`).
         shard: name of the shard that the store serves, for a new gateway.
 
     Raises:
@@ -128,6 +128,7 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
     )
     if shard == MAIN_SHARD:
         return
+    # a store that was `main` before the tables were sharded may become the store of a shard
     others = connection.execute(
         "SELECT shard FROM shard WHERE gateway = %s AND shard NOT IN (%s, %s)", (gateway, shard, MAIN_SHARD)
     ).fetchall()
