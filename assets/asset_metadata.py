@@ -2,8 +2,8 @@
 
 Dagster limits how many steps of one pool run at once, and how many runs with the same value of the tag `SLOT`. A
 partition is a UTC day of arrival: deltas belong to the day on which the gateway received them. The metadata of an asset
-describes the columns of the lake's tables, and where their values come from. That of a materialisation has sizes,
-figures of Spark's jobs, freshness and the data version.
+describes the columns of the lake's tables, and where their values come from. The metadata of a materialisation has
+sizes, figures of Spark's jobs, freshness and the data version.
 """
 
 import hashlib

@@ -28,7 +28,8 @@ MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from a head's first byte, to the head's end.
 
-No time for a head or body runs before all earlier requests of the connection are answered: it may not be read then.
+No time for a head or body runs before all earlier requests of the connection are answered, because uvicorn may not read
+it until then.
 """
 LINGER_SECONDS = 1.0
 """Time from a rejection, or from a response that came before the end of the body, until the connection is closed."""

@@ -300,6 +300,7 @@ def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gatew
         gateway: the gateway's id.
     """
     report = report_in(marks)
+    # dead letters without a gateway are of a destination that follows several
     found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
     failed_since_ms: dict[str, list[int]] = {}
     for job in queue.failed(gateway) if queue is not None else ():

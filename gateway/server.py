@@ -122,9 +122,9 @@ def build_routes() -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     for router in (*ROUTERS, live.router):
-        for prefix in PREFIXES:
+        for prefix in PREFIXES:  # none and `/v1`
             app.include_router(router, prefix=prefix, include_in_schema=not prefix)
-    app.include_router(live.fallback)
+    app.include_router(live.fallback)  # rejects WebSockets on all other paths
     for _ in iter_route_contexts(app.routes):
         pass  # FastAPI builds included routes lazily: do it now, or the first request takes 0.1 s longer
     return app

@@ -266,7 +266,7 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
         spark: an open Spark session.
         name: name of the pair of tiers; the hot tier stores the ranges of an unfinished move under it.
         tiers: the hot and the cold tier.
-        until_ms: the last hlc that is moved, in milliseconds since 1970.
+        until_ms: wall time of the last hlcs that are moved, in milliseconds since 1970.
 
     Raises:
         AdapterError: a tier cannot be reached; ranges that were moved stay moved.

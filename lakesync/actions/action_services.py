@@ -216,5 +216,5 @@ class ActionServices:
         return cached[1]
 
     def _handler(self, connector_type: ConnectorType, connector: StoredConnector) -> ActionHandler:
-        """Create a connector's handler, for which its secrets are opened."""
+        """Create a connector's handler, with the connector's secrets decrypted."""
         return connector_type.make_handler(self._connectors.open(self._gateway, connector))

@@ -120,7 +120,7 @@ def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteT
         ConfigurationError: the backend contains an adapter twice. It would have two marks (each says up to where the
             adapter has received deltas), and deltas would be written twice.
     """
-    targets = [target for target in _targets(backend, WriteTarget("", "", tables)) if not tables or target.tables]
+    targets = list(_targets(backend, WriteTarget("", "", tables)))
     names = [target.name for target in targets]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:

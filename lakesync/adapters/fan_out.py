@@ -3,9 +3,9 @@
 A write waits only for the primary. Each secondary has a thread that applies batches in order, and retries each until it
 succeeds. A secondary may miss batches: those that were queued when the process ended, and those that did not fit into
 the queue. So it catches up when its thread starts, and after a full queue: it reads the primary's deltas again, from a
-day before its own newest one. Programs with an embedded gateway create this adapter. The pipeline does not: it writes
-each adapter of a `[fan_out]` as a follower of its own. A destination table has the current rows of a synced table,
-beside its deltas; to materialise rows is to write them there.
+day before the newest delta that it has itself. Programs with an embedded gateway create this adapter. The pipeline does
+not: it writes each adapter of a `[fan_out]` as a follower of its own. A destination table has the current rows of a
+synced table, beside its deltas; to materialise rows is to write them there.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ class ErasingStore(ABC):
         remaining = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
         if remaining:
             deltas = [_deletion(key, erasure.hlc) for key in remaining]
-            entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], {})
+            entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], claims={})
             self._required_replayer(commit).replay(commit, entry)
         return len(remaining)
 

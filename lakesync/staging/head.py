@@ -192,7 +192,7 @@ class HeadView(ABC):
 
     @property
     def arrival(self) -> int:
-        """The newest safe arrival; see `View.arrival`."""
+        """The newest arrival; see `GatewayView.arrival`."""
         return self._head.arrival
 
     @property

@@ -101,8 +101,8 @@ class RemoteStore:
     repeated at least once, and then until `retry_seconds` is over.
 
     Raises (from every method):
-        StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds; or, however
-            long that took, within two calls.
+        StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds, by two calls
+            or more.
         LakeSyncError: the error that the store raised, with the same class.
     """
 

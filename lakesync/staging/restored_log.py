@@ -1,8 +1,9 @@
 """The methods of a commit by which both stores are rebuilt from the lake. `engine.rebuild` calls them.
 
 The *log* has one row for each push. A rebuild adds log rows without bodies, because the lake contains these deltas
-already: only their ids and counts are stored, so that repeated pushes are recognised. An *arrival* is the gateway's
-timestamp of a push. What clients were sent is not in the lake, so every client counts as one that may have any row.
+already: only their ids and counts are stored, so that repeated pushes are recognised. The *ledger* counts the deltas of
+each day. An *arrival* is the gateway's timestamp of a push; its *head* has its counters. What clients were sent is not
+in the lake, so every client counts as one that may have any row.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class RestoringCommit(SqlQueries):
 
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
         """Add a push that the lake contains to the log, without a body, and to the ledger; see `Restoring.restore`."""
-        entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, {})
+        entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, claims={})
         values_after_gateway = row_of(entry, committed_ms=wall_of(arrival))[1:]  # `_query` adds the gateway
         self._query(_LOG, *values_after_gateway)
         self._query(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)

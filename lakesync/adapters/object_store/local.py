@@ -22,7 +22,7 @@ _SCRATCH = ".lakesync-scratch"
 
 
 class LocalDisk:
-    """`LakeAdapter` over a folder."""
+    """`LakeAdapter`, which documents the methods' arguments, results and errors, over a folder."""
 
     def __init__(self, folder: Path | str) -> None:
         """Set the folder.
@@ -136,7 +136,7 @@ class LocalDisk:
         return True
 
     def _sync_folders(self, folder: Path) -> None:
-        """Sync every folder from the object's up to the store's own, because any of them may be new."""
+        """Sync every folder from the object's up to the parent of the store's own, because any of them may be new."""
         while folder != self.folder.parent:
             _sync(folder)
             folder = folder.parent

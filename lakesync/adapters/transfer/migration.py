@@ -4,9 +4,10 @@ An hlc is the client's timestamp of a delta. Progress is stored after each page,
 the last stored page. The page after it may be written twice, which changes nothing. `lakesync migrate` calls this
 module, and so does the pipeline.
 
-A large migration, or a large move to a cold tier, is divided into ranges of hlcs, so that several tasks process it. The
-division is stored until every range is done, because a killed move must continue in the same ranges: a page that it
-repeats is then equal to the page that was written before, and is recognised by its batch id.
+A large migration, or a large move to a cold tier (a backend for old deltas), is divided into ranges of hlcs, so that
+several tasks process it. The division is stored until every range is done, because a killed move must continue in the
+same ranges: a page that it repeats is then equal to the page that was written before, and is recognised by its batch
+id.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class MigrationReport(msgspec.Struct, frozen=True):
     """Deltas copied by this run."""
     pages: int
     id_sum: int
+    """The sum of their id numbers, modulo 2**64."""
     seconds: float
     verified: bool
     """Whether source and destination were read again and are equal."""

@@ -44,7 +44,7 @@ _ENTRY = (
 _CLIENT = "SELECT record FROM client WHERE gateway = ? AND client_id IN (?, ?) ORDER BY client_id DESC LIMIT 1"
 """SQL: a client's record, or the one of `ANYONE`, whose id is the lowest."""
 _WRITER = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?"
-"""SQL: the values that `Journal.writer` returns."""
+"""SQL: a client's highest accepted hlc, and the greatest difference of hlcs within one of its pushes."""
 _IDS = "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?"
 """SQL: the ids in a client's log rows that may contain hlcs of a range; see `stored_ids`."""
 _HEADS = (
@@ -70,6 +70,7 @@ class JournalFile:
         self.sql = connect(self.path)
         migrate(self.sql, "sqlite/log", self.path)
         self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
+        # a random id, by which `state.db` notes to which journal it belongs
         (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
 
     def close(self) -> None:
@@ -149,7 +150,7 @@ class JournalFile:
         bulk.insert(self.sql, "client", records, _PUT_CLIENT)
 
     def stored_writer(self, gateway: str, client_id: str) -> tuple[int, int] | None:
-        """Return the values of `Journal.writer` for a client; None if it never pushed.
+        """Return a client's `(hlc_high, widest)`, as `_WRITER` explains them; None if it never pushed.
 
         Args:
             gateway: the gateway's id.

@@ -176,7 +176,7 @@ class StateFile:
 
     @contextmanager
     def without_checkpoints(self) -> Iterator[None]:
-        """Wait for a running checkpoint, and let none start in the `with` block, so that it can truncate the WAL."""
+        """Wait for a running checkpoint, and let none start in the `with` block, which can then truncate the WAL."""
         with self._checkpointer.running:
             yield
 

@@ -58,7 +58,7 @@ class WriteBehind:
         self._frozen: dict[str, Head] = {}
         """By gateway that the frozen layer changes: the gateway's head when the layer was frozen."""
         self._frozen_bytes = 0
-        """The journal's `unpacked_bytes` when the layer was frozen."""
+        """The journal's `unpacked_bytes` when the layer was frozen: bytes of all deltas since the start, as JSON."""
         self._frozen_rows = 0
         """Number of rows of the frozen layer."""
         self._frozen_at = 0.0

@@ -193,4 +193,4 @@ class ErasureCommit(ErasureView, Protocol):
         """
 
     def forget_client(self, client_id: str) -> None:
-        """Remove a client's claims from the log, and the results of its actions. Its deltas are `redact`'s part."""
+        """Remove a client's claims from the log, and the results of its actions; `redact` does the deltas."""
