@@ -80,7 +80,8 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
     """Return the condition for the deltas in the history (the table `deltas`) that any of the requests covers.
 
     Args:
-        requests: at least one, all of the same gateway. A request that names no shards covers all of them.
+        requests: at least one, all of the same gateway. A request that names no shards (staging stores for some tables)
+            covers all of them.
     """
     covered: list[str] = []
     values: list[str | int] = []

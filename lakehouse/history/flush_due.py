@@ -1,8 +1,10 @@
 """Decides whether a flush is due, and why. The flush sensor calls it.
 
 A flush moves the backlog, which gateways have accepted into staging and the lake lacks, to the lake. It then updates
-state tables and checkpoints, each of which has a mark: the newest arrival that it contains. The decision depends on the
-backlog and the marks only, not on Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
+state tables (the current rows) and checkpoints (copies of all rows, for new clients), each of which has a mark: the
+newest arrival (the gateway's timestamp of a push) that it contains. A *shard* is a staging store for some tables. The
+decision depends on the backlog and the marks only, not on Dagster's runs, so what a killed, cancelled or failed run did
+not do is due again.
 """
 
 from __future__ import annotations

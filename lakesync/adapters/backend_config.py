@@ -58,7 +58,7 @@ class TieredBackend(msgspec.Struct, frozen=True, tag=True):
     hot: Backend
     cold: Backend
     max_age_ms: int
-    """Age by hlc above which deltas move to the cold tier."""
+    """Age by hlc (the client's timestamp) above which deltas move to the cold tier."""
 
 
 Backend = SingleBackend | RoutedBackend | ReplicatedBackend | TieredBackend

@@ -113,7 +113,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
 
 
 def _has_pulled(record: ClientRecord | None) -> bool:
-    """Return whether the client was sent a page with deltas, or a complete cursor without any."""
+    """Return whether the client ever pulled: it was sent deltas, or the cursor of a client that lacks nothing."""
     return record is not None and (
         record.last_sent_cursor > 0 or any(scope.first_cursor >= 0 for scope in record.scopes)
     )

@@ -117,7 +117,7 @@ def _parse(since: str) -> _PeekCursor:
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
     """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
-    # between pages, the reader was sent rows under each of its bucket keys, up to the cursor
+    # between pages, the reader was sent rows of each bucket of the sync rules that it may see, up to the cursor
     sent = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after, cursor.after),))
     return Position(
         read_up_to=cursor.after,

@@ -8,9 +8,9 @@ Otherwise `remember_page` stores what the response's cursor means.
 A *scope* is a period in which a client was sent pages under the same claims and sync rules. At a *complete cursor* the
 client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that follow such a *base*. A
 *transition* is a series of pages after the claims or rules changed, a *resync* one from 0 for a client that may have
-any row, and a *rescan* reads earlier ranges of the feed again. A *re-index* assigns all rows to the buckets of new
-rules. *Broadcasts* are pages that the server sends over a WebSocket without a request. `docs/feed.md` explains the
-whole.
+any row, and a *rescan* reads earlier ranges of the feed again. A *bucket key* names a bucket of the rules with the
+claims that may see it; a *re-index* computes those of all rows after the rules changed. *Broadcasts* are pages that the
+server sends over a WebSocket without a request. `docs/feed.md` explains the whole.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Reading(NamedTuple):
     since: int
     """The requested cursor of the gateway's own feed."""
     record: ClientRecord | None
-    """The client's record in this epoch; None if it has none."""
+    """The client's record in this epoch, which ends when the store is rebuilt; None if it has none."""
     position: Position
     """The feed position from which the page was read."""
     access: Access
@@ -311,7 +311,7 @@ def announce_other_connection(commit: ClientCommit, record: ClientRecord, *, liv
 
 
 def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
-    """Record that a client was sent a checkpoint, which it may or may not receive.
+    """Record that a client was sent a checkpoint (all rows as of one arrival), which it may or may not receive.
 
     Args:
         commit: the open transaction in the gateway's store.

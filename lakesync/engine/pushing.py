@@ -1,9 +1,9 @@
 """A push as one transaction in the store: checks, log row, merge, feed entries, and the client's record.
 
 A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. `SyncGateway` submits
-`commit_push` to the store, and the gateway of a shard `dry_run_push` too; `docs/push.md` follows a push from bytes to
-the response. The response contains a *cursor*, from which the client pulls next. It depends on what the client
-certainly has: a push must not make the client skip changes by others.
+`commit_push` to the store, and the gateway of a shard (a store for some tables) `dry_run_push` too; `docs/push.md`
+follows a push from bytes to the response. The response contains a *cursor*, from which the client pulls next. It
+depends on what the client certainly has: a push must not make the client skip changes by others.
 
 An *arrival* is the gateway's own timestamp of a commit. At a *complete cursor* the client has exactly what it could
 see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the middle of these. A *scope* is a
@@ -316,8 +316,9 @@ def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _
 def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
     """Return the deltas of a push that were not accepted before, each once.
 
-    A push whose lowest hlc is above all earlier ones of the client cannot contain a repeated delta. Otherwise deltas
-    are compared by hlc and identity: 8 bytes of a hash of the id. Old logs have another identity, `old_identity`.
+    A push whose lowest hlc (the client's timestamp) is above all earlier ones of the client cannot contain a repeated
+    delta. Otherwise deltas are compared by hlc and identity: 8 bytes of a hash of the id. Old logs have another
+    identity, `old_identity`.
     """
     deltas, client, prepared = request.push.deltas, request.push.client_id, request.prepared
     if not deltas:

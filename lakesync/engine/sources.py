@@ -200,7 +200,7 @@ def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDe
 
 
 def _delete_before(delta: RowDelta) -> RowDelta:
-    """Return a DELETE with the stamp of an INSERT."""
+    """Return a DELETE with the stamp (hlc and client id) of an INSERT."""
     state = RowState()
     state.merge(delta)
     return render.delete(StoredRow(delta.key, arrival=0, state=state))
@@ -262,8 +262,8 @@ class Sources:
             source: the source's name.
             pull: the decoded request.
             claims: the verified claims of the client's token.
-            live: whether the pull came over the connection on which the client gets broadcasts. Otherwise that
-                connection's process is notified that the client may have these rows.
+            live: whether the pull came over the connection on which the client gets broadcasts (pages without a
+                request). Otherwise that connection's process is notified that the client may have these rows.
 
         Returns:
             A future of the page. It raises AdapterError if the source cannot be read, and StagingUnavailableError if

@@ -333,7 +333,7 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
     Args:
         state: the subscribers' state.
         access: the claims and bucket keys that decide what the subscribers may see.
-        newest: the gateway's newest arrival.
+        newest: the gateway's newest arrival (its own timestamp of a commit).
     """
     keys = state.subscription.buckets | access.keys
     # The subscribers were sent nothing after their cursor. But they may have written rows under these keys, and a row

@@ -124,7 +124,7 @@ class _Push(NamedTuple):
 
 
 class _Shard:
-    """The unflushed pushes of one shard, oldest first, as far as they were read."""
+    """The unflushed pushes of one shard (a staging store for some tables), oldest first, as far as they were read."""
 
     def __init__(self, epoch: int, last_read: int) -> None:
         self.epoch = epoch

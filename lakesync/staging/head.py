@@ -1,4 +1,4 @@
-"""The head of a gateway in one shard: its counters, and how each kind of commit changes them.
+"""The head of a gateway in one shard (a store for some tables): its counters, and how each kind of commit changes them.
 
 The commits and pipelines of both stores (SQLite and Postgres) use it, so that sequence numbers, arrivals and backlog
 are computed in one place. An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose

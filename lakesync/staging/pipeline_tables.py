@@ -5,7 +5,8 @@ each method and defines the terms. The *log* has one row for each push. A *flush
 lake, reads the lake back, and confirms the batch to the store. The *ledger* counts deltas by day of their *arrival*
 (the gateway's timestamp of a commit), to compare staging with the lake. A gateway's *head* has its counters, such as
 the number of its last log row, and its *epoch*: the time of its creation, which changes if the store is rebuilt from
-the lake.
+the lake. A *shard* is a store for some of a gateway's tables. A *checkpoint* has all rows of a gateway as of one
+arrival, for new clients. A *mark* says how far a part of the pipeline is.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _WRITER = (
     " hlc_high = CASE WHEN excluded.hlc_high > writer.hlc_high THEN excluded.hlc_high ELSE writer.hlc_high END,"
     " widest = CASE WHEN excluded.widest > writer.widest THEN excluded.widest ELSE writer.widest END"
 )
-"""SQL: raise the highest hlc of a client's pushes, and the widest range of hlcs within one of them."""
+"""SQL: raise the highest hlc (timestamp) of a client's pushes, and the widest range of hlcs within one of them."""
 
 
 class Restoring(Commit, Protocol):

@@ -1,10 +1,11 @@
 """The tables beside the log, with the same SQL in both stores (SQLite and Postgres).
 
 They contain erasures (permanent deletions), actions (commands of clients) and attempts at them, and connectors
-(external systems). They also contain the position of a re-index, broadcast cursors of sharded gateways, the spelling of
-names in the lake, and the jobs that follow a flush without a pipeline. The views and commits of both stores inherit
-from `SideQueries` and `SideStatements`; their `_query` adds the gateway's id as the first value of each statement.
-`staging.store.operations` and `staging.store.push` say what each method promises.
+(external systems). They also contain the position of a re-index, broadcast cursors of sharded gateways (whose tables
+are in several stores), the spelling of names in the lake, and the jobs that update the destination's tables after a
+flush without a pipeline. The views and commits of both stores inherit from `SideQueries` and `SideStatements`; their
+`_query` adds the gateway's id as the first value of each statement. `staging.store.operations` and `staging.store.push`
+say what each method promises.
 
 An erased delta keeps its place in the log: hlc (the client's timestamp), client, table, row, and its id, which is a
 hash. Otherwise a device could push the delta again, and the log would differ from the lake in number and ids. Its

@@ -91,7 +91,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
 def _stage(
     db: sqlite3.Connection, replica: Replica, checkpoint: Checkpoint, on_progress: Callable[[Progress], None]
 ) -> tuple[int, int]:
-    """Write all frames to the staging tables; return the number of rows and the highest hlc."""
+    """Write all frames to the staging tables; return the number of rows and the highest hlc (a delta's timestamp)."""
     for pragma in _STAGING_PRAGMAS:
         db.execute(pragma)
     types = replica.types()

@@ -72,7 +72,7 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
     """
     client_id, since = request.pull.client_id, request.pull.since_hlc
     # `requested`: the cursor as it was sent; `feed_cursor`: the one of the gateway's own feed that it means, which
-    # differs if it is the mark of a source's page
+    # differs after a page of a source (a database beside the feed)
     sent: ResolvedCursor = yield vectors.submit_resolve(client_id, since)
     is_unknown = sent.vector is None and sent.feed_cursor != NEVER_PULLED
     if is_unknown and request.knows_resync:
@@ -82,7 +82,7 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
     cursors = yield from shard_cursors(shards, client_id, sent)
     read = yield from _read_shards(shards, request, cursors, sent.vector.next_shard if sent.vector is not None else "")
     # Whether the client sent the cursor itself, and it is one that was made for this client and this feed: neither that
-    # of a broadcast to many clients nor the mark of a source's page. Only such a cursor may be returned unchanged.
+    # of a broadcast to many clients nor that of a source's page. Only such a cursor may be returned unchanged.
     is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
     if is_own_cursor and not read.deltas and not is_unknown and sent.feed_cursor > NEVER_PULLED:
         # No shard's page had deltas. A shard's page with more to follow has deltas, so the client lacks nothing that
@@ -95,7 +95,7 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
         client_id, read.cursors, read.next_shard, confirms, above=sent.feed_cursor
     )
     deltas = read.deltas
-    # the client may have the same rows from a source (a database beside the feed): a DELETE before their INSERTs
+    # the client may have the same rows from a source: put a DELETE before their INSERTs
     if issued.record.sources:
         deltas = with_deletes(deltas, issued.record)
     return SyncPage(deltas, issued.cursor, read.has_more)

@@ -47,7 +47,7 @@ class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
-    """The counters of a gateway in one shard, as `lakesync staging status` prints them; see `staging.head.Head`."""
+    """The counters of a gateway in one shard (a store for some tables), as `lakesync staging status` prints them."""
 
     gateway: str
     epoch: int

@@ -119,7 +119,7 @@ class _ReplacementSchema:
         ensure_gateway(self._connection, gateway, self._wall(), self._shard)
 
     def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
-        """Run `job` in the transaction, and store the gateway's head after it."""
+        """Run `job` in the transaction, and store the gateway's head (its counters) after it."""
         head = load_head(self._connection, gateway, self._configs, lock=True)
         journal = Journal(self._connection, head, self._wall)
         result = job(PostgresCommit(journal))
@@ -134,7 +134,7 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
     `staging.store_urls.replacement_stores` calls this.
 
     Args:
-        shard: the shard's name.
+        shard: name of the shard (a store for some tables); `main` without sharding.
         url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
         wall: returns the server's wall time in milliseconds since 1970.
         replace: whether an existing store may be replaced: its schema is renamed, with the time in the new name.

@@ -2,8 +2,9 @@
 
 `PostgresCommit` writes through a `Journal`; `store` and `administration` load and save heads. A *head* has a gateway's
 counters and configuration, and its *epoch*: the time at which the gateway was created in this store, which changes with
-a rebuild from the lake. The *log* has one row for each push. The *ledger* counts the accepted deltas of each UTC day,
-so that staging and the lake can be compared.
+a rebuild from the lake. The *log* has one row for each push. An *hlc* is the timestamp that a client gave a delta. The
+*ledger* counts the accepted deltas of each UTC day, so that staging and the lake can be compared. A *shard* is a store
+for some of a gateway's tables.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ lake's Iceberg table `deltas`, and *confirms* a batch to the store after reading
 log: delete the bodies of log rows. The *ledger* counts the accepted deltas, so that both sides can be compared. The
 pipeline also publishes *checkpoints*, which gateways serve to new clients, and confirms erasures.
 
-An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock). Times with `_ms` are server wall time
-in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the lake begins a new one.
-A *shard* is a store with some of the gateway's tables; without sharding there is one, `main`.
+An *arrival* is the gateway's own timestamp of a commit; an *hlc* is the client's timestamp of a delta. Times with `_ms`
+are server wall time in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the
+lake begins a new one. A *shard* is a store with some of the gateway's tables; without sharding there is one, `main`.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class CheckpointTable(msgspec.Struct, frozen=True):
     rows: int
     """Number of rows."""
     frames: tuple[str, ...]
-    """URIs of its frame files, in order."""
+    """URIs of its frame files, which have its rows as protobuf messages, in order."""
     bytes: int
     """Size of its frame files."""
 

@@ -3,8 +3,8 @@
 `JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has each gateway's *head*
 (its counters and its epoch, the time at which it was created in this store) and configuration, and the clients'
 records. It has the *log*, one row for each push, and the *ledger*, the count and id sum of the accepted deltas of each
-UTC day. The actions' and the pipeline's tables are in the file too; `SideQueries` and `PipelineTables` have their
-statements.
+UTC day. An *hlc* is the timestamp that a client gave a delta; a *shard* is a store for some of a gateway's tables. The
+actions' and the pipeline's tables are in the file too; `SideQueries` and `PipelineTables` have their statements.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _NOTHING = Applied(0, 0, 0)
 """The position of a shard of which the file contains nothing."""
 
 Shard = tuple[str, str]
-"""A gateway's id and a shard's name."""
+"""A gateway's id, and the name of a shard (a store for some of its tables)."""
 
 
 class Recovery:

@@ -2,8 +2,8 @@
 
 A row is stored in two tables. `row_state` has it encoded as it is sent to clients, so that a pull need not decode it.
 `row_body` has it with its merge state, so that a push can merge into it. A row that consists of one INSERT is in
-`row_state` only, because the INSERT contains everything; the column `born` has the arrival of the INSERT and its bucket
-keys.
+`row_state` only, because the INSERT contains everything; the column `born` has the arrival (the commit's timestamp) of
+the INSERT and its bucket keys.
 
 Each row has a number, by which feed entries refer to it. A row that has feed entries but was not written yet has only
 its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that

@@ -75,7 +75,7 @@ class Checkpointer:
 
 
 class Applied(NamedTuple):
-    """The position in the log of one shard of a gateway up to which `state.db` is written."""
+    """The position up to which `state.db` is written, in a gateway's log in one shard (a store for some tables)."""
 
     epoch: int
     """The epoch of that log; a rebuilt store starts a new one."""
@@ -160,7 +160,7 @@ class StateFile:
         power cut the file may be at an earlier commit.
 
         Args:
-            heads: the head of each changed gateway, with the number of the last log row that is applied.
+            heads: the head (the counters) of each changed gateway, with the number of the last log row that is applied.
 
         Raises:
             sqlite3.Error: the file cannot be written.
