@@ -152,7 +152,7 @@ def is_requested_by(sensor: str, context: dg.AssetExecutionContext) -> bool:
 def continues_on_failure(run: dg.DagsterRun) -> bool:
     """Return whether a run continues if a part of it fails, and fails only in its last step.
 
-    Runs that the flush sensor requests do, if they include the checkpoints.
+    Runs that the flush sensor requests do, if they include the last step, `checkpoint_snapshots`.
     """
     selected = run.asset_selection
     return run.tags.get(REQUESTED_BY) == FLUSH_SENSOR and (not selected or SNAPSHOTS in selected)

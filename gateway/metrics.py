@@ -32,6 +32,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # it would double th
 _MAX_TABLE_LABELS = 1000
 """Number of tables with a label of their own; the others share the label `other`."""
 _BUCKET_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Upper bounds of the histograms' buckets."""
 
 
 class Metrics:

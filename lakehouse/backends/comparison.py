@@ -106,6 +106,7 @@ class DestinationDigests(msgspec.Struct, frozen=True):
     set_aside: list[SuspendedTable] = []
     """Destination tables that could not be written, as in `Comparison`."""
     dead_letters: int = 0
+    """Number of dead letters, as in `Comparison`."""
     is_consistent: bool = True
     """Whether the mark was the same before and after. Otherwise the digests cannot be compared with the lake's."""
 

@@ -275,6 +275,7 @@ class _RowWriter(NamedTuple):
     where: frozenset[Condition]
     """A flow's filter; empty for a destination."""
     rows: _RowTables
+    """The tables, and the adapter."""
 
     def writes_same_rows(self, other: _RowWriter) -> bool:
         """Return whether both would write the same rows to a table."""

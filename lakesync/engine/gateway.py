@@ -224,7 +224,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         if pull.source is not None:
             pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
             return _then(pulled, lambda page: _completed(SyncPage(page.deltas, page.server_hlc, page.has_more)))
-        live = live or not confirmed
+        live = live or not confirmed  # a page without a request is sent on the connection that gets broadcasts
         return self._page(PullRequest(pull, claims, knows_resync, confirmed, self._wall(), live, has_not_pulled))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:

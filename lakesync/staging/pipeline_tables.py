@@ -111,7 +111,7 @@ class PipelineTables(ABC):
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return the open batch, or a new one; see `PipelineStore.plan`."""
+        """Return the batch that is planned and not confirmed yet, or a new one; see `PipelineStore.plan`."""
         head = self._head_of_shard(gateway, shard)
         found = self._query(
             f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL", gateway, shard

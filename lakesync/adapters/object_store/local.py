@@ -2,7 +2,7 @@
 
 An object is written to a scratch file, synced, and renamed; then the folders of its path are synced. So a crash leaves
 either the old or the new object. Concurrent writers of one key are arbitrated by `link`, which fails if the name
-exists.
+exists. `adapters.registry` creates a `LocalDisk` for each `file://` URI.
 """
 
 from __future__ import annotations

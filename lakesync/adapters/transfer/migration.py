@@ -233,7 +233,7 @@ def migrate_adapter(
             id_sum=(current.id_sum + copied_sum.id_sum) % 2**64,
             pages=current.pages + 1,
         )
-        if progress is not None and page_read.end is not None:
+        if progress is not None and page_read.end is not None:  # None on the last page
             progress.write(current)
         crash_point("migrate.after_page")
         if on_page is not None:

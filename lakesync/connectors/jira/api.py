@@ -99,7 +99,7 @@ class JiraClient:
         Args:
             path: below the API's base URL.
             body: the JSON body.
-            repeatable: as in `HttpApi.call`.
+            repeatable: whether the call may be repeated if the response was lost.
         """
         return self._json("POST", path, json=body, repeatable=repeatable)
 

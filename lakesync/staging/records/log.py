@@ -67,6 +67,7 @@ class Batch(msgspec.Struct, frozen=True):
     """
 
     batch_id: str
+    """`GATEWAY.SHARD.EPOCH.FROM_SEQ-TO_SEQ`."""
     gateway: str
     shard: str
     epoch: int
