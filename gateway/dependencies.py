@@ -227,7 +227,7 @@ async def authenticate(
 async def local_service(request: Request, services: ServicesDependency, token_headers: ServiceTokenHeaders) -> None:
     """Dependency: rejects callers other than processes on the same machine with the service token.
 
-    The pipeline calls these routes to reach a staging store on SQLite, which only the gateway's process opens.
+    The pipeline calls the routes with this dependency (`gateway.routes.internal`).
 
     Raises:
         ForbiddenError: the request is from another machine, or the server has no service token.

@@ -5,8 +5,8 @@ It removes values from the log, from merged rows and client records, and then fr
 methods. The pipeline erases in the lake, and then calls `restore` and `confirm_erasure`.
 
 An erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
-erasures when it opens. Once it is recorded, pushes of covered deltas are stored without their values. An erasure covers
-the deltas of a row or client up to an *hlc*, the client's timestamp. The *log* has one row for each
+erasures when it opens. Once an erasure is recorded, pushes of covered deltas are stored without their values. An
+erasure covers the deltas of a row or client up to an *hlc*, the client's timestamp. The *log* has one row for each
 push; an *arrival* is the gateway's timestamp of a commit.
 """
 
