@@ -342,8 +342,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             ForbiddenError: the client id is not the token's.
             NotFoundError: there is no checkpoint.
         Raises (in the future):
-            NotFoundError: since the checkpoint was made, the rules changed, the store was rebuilt, or data was erased;
-                or the client was seen before. The client has to pull instead.
+            NotFoundError: the rules changed or data was erased since the checkpoint was made, or the client was seen
+                before. The client has to pull instead.
         """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
@@ -354,10 +354,9 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
 
         def check_and_remember(commit: Commit) -> Checkpoint:
             access = self.rules.access(commit, claims)
-            if checkpoint.epoch != commit.epoch:
-                raise NotFoundError("the newest checkpoint is of a store that was replaced: pull from 0 instead")
             # `sees_by_values` is set while the rows are still being assigned to the buckets of the active rules
-            if checkpoint.rules_version != access.rules_version or access.sees_by_values is not None:
+            stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
+            if checkpoint.epoch != commit.epoch or stale:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
             if commit.predates_erasure(checkpoint):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")

@@ -145,6 +145,12 @@ def test_a_cursor_from_before_a_change_of_rules_is_rejected(server):
     assert (refused.status_code, refused.json()["code"]) == (409, "RESYNC_REQUIRED")
 
 
+def test_a_cursor_above_the_newest_arrival_is_reported_as_one_of_another_store(served):
+    refused = served.client("alice").call("GET", "/sync/{gw}/peek", params={"since": "0-999999999999999999"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "RESYNC_REQUIRED")
+    assert "the rules or the store changed" in refused.json()["error"]
+
+
 @pytest.mark.parametrize(
     "query", [{"since": "x"}, {"since": ""}, {"since": "1-2-3"}, {"limit": "0"}, {"limit": "10001"}]
 )
