@@ -1,15 +1,14 @@
 """Layers: rows and changes of feed entries in memory that `state.db` does not contain yet; and their way to the file.
 
-A *bucket key* names a bucket of the sync rules with the claims that may see it, and an *entry* is a row's history under
-one key. A *job* is a function that the store's owner thread runs in a transaction of `log.db`; the jobs of one
-transaction are a *group*. From newest to oldest, the layers have the writes of the current job, of earlier jobs in its
-group, and of committed groups. The oldest is the *frozen layer*, which is being written to the file in parts. Rows are
-replaced, never changed. So a job is rolled back by dropping its layer, and a group by dropping both of its layers.
+A *job* is a function that the store's owner thread runs in a transaction of `log.db`; the jobs of one transaction are a
+*group*. From newest to oldest, the layers have the writes of the current job, of earlier jobs in its group, and of
+committed groups. The oldest is the *frozen layer*, which is being written to the file in parts. Rows are replaced,
+never changed. So a job is rolled back by dropping its layer, and a group by dropping both of its layers.
 
-A *feed entry* is a row's history under one bucket key of the sync rules: when it joined the bucket, left it, and last
-changed in it. These times are arrivals: the gateway's own timestamps of commits. Entries are needed more often than
-rows: a read of the feed writes the layers' entries to the file first, while the rows stay in memory. So a layer tracks
-for its entries separately what the file contains.
+A *feed entry* is a row's history under one bucket key (a bucket of the sync rules with the claims that may see it):
+when it joined the bucket, left it, and last changed in it. These times are arrivals: the gateway's own timestamps of
+commits. Entries are needed more often than rows: a read of the feed writes the layers' entries to the file first, while
+the rows stay in memory. So a layer tracks for its entries separately what the file contains.
 
 The file has one open transaction, which spans many groups. If a read needs rows or entries of an uncommitted group in
 the file, they are written inside a savepoint, so that the group can still be rolled back alone. `GroupCommit` and
