@@ -1,9 +1,9 @@
 """Updates the lag of clients before routes report it.
 
 A client's lag is the age of the oldest change that it may see and has not been sent. To find that change, the feed (the
-log as one client may see it) must be read from the client's position. So one request checks a bounded number of
-clients, and skips a client if nothing was committed to its gateway since the client's last check. The routes of metrics
-and explanations call it.
+rows in the order of their latest changes) must be read from the client's position. So one request checks a bounded
+number of clients, and skips a client if nothing was committed to its gateway since the client's last check. The routes
+of metrics and explanations call it.
 """
 
 from __future__ import annotations

@@ -258,6 +258,7 @@ def _rewrite(
         "target-file-size-bytes": limits.file_bytes,
         "min-input-files": limits.min_files,
         "delete-ratio-threshold": limits.delete_ratio,
+        # the history, whose files are selected by a condition, has no delete files: it is updated by copy-on-write
         "remove-dangling-deletes": "true" if where is None else "false",
     }
     given = ", ".join(f"'{key}', '{value}'" for key, value in options.items())

@@ -2,10 +2,10 @@
 
 A destination is a database or object store that receives the lake's deltas; its *cold tiers* are backends to which old
 deltas are moved from it. Its mark is the newest delta that it has received of each stream (`GATEWAY/SHARD`: a gateway's
-deltas in one staging store); the process that writes to it is called its follower. The comparison uses
-digests: counts and checksums of deltas and rows, by table and day. A Spark task asks the destination for its digests,
-and a Spark query computes those of the lake up to the destination's mark. Only digests reach the driver. The assets and
-checks of destinations (`assets.destinations`) call this module.
+deltas in one staging store); the process that writes to it is called its follower. The comparison uses digests: counts
+and checksums of deltas and rows, by table and day. A Spark task asks the destination for its digests, and a Spark query
+computes those of the lake up to the destination's mark. Only digests reach the driver. The assets and checks of
+destinations (`assets.destinations`) call this module.
 """
 
 from __future__ import annotations

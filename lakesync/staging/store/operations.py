@@ -2,7 +2,7 @@
 
 The engine changes the configuration, registers connectors (external systems that execute actions or are polled), and
 stores the cursors of sharded gateways, whose tables are in several stores. `lakesync.actions` stores *actions*:
-commands of clients to connectors. `lakesync.flush` stores the queue of a flush without a pipeline, and
+commands of clients to connectors. `lakesync.flush` stores the *flush jobs* of a flush without a pipeline, and
 `staging.erasing_store` the progress of *erasures*: permanent deletions of a row or a client.
 """
 
