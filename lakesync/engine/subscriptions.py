@@ -173,7 +173,8 @@ class Subscriber:
         Args:
             cursor: the cursor in the response.
         """
-        # complete cursors are arrivals, which are multiples of ARRIVAL_STEP; before the first page there is no middle
+        # Complete cursors are arrivals, which are multiples of ARRIVAL_STEP, except for the first of a scope, which is
+        # ignored too. Before the first page there is no middle.
         is_complete = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
         is_ahead = not self.state.has_more and cursor > self.cursor and is_complete
         # always a new object: a scan that began with the old one does not include the push

@@ -12,8 +12,8 @@ pages. `docs/feed.md` explains the whole; these are its terms:
 - A *page* is one response with changes. A client that lacks many changes is sent several pages.
 - A *scope* is a period in which a client was sent pages under the same claims and rules. *Past keys* are the bucket
   keys of earlier scopes that were removed from the client's record.
-- A *complete cursor* is an arrival at which the client has exactly what it could see then. It is the *base* of the
-  pages that follow.
+- At a *complete cursor*, the client has exactly what it could see then. It is an arrival, except for the first one of a
+  later scope, which lies between two arrivals. It is the *base* of the pages that follow.
 - A *page mark* is a cursor in the middle of these pages. It lies between two arrivals, and a stored `Page` says what it
   means.
 - A *transition* is a series of pages after the claims or rules changed: it also reads the rows under bucket keys that
@@ -187,8 +187,8 @@ def locate(
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _at_page_mark(record, page, newest, access, confirmed=confirmed)
-    # The first cursor of a scope may be a page mark between `newest` and the next arrival. A still higher cursor is not
-    # from this gateway.
+    # The first cursor of a scope may lie between `newest` and the next arrival, as a page mark does. A still higher
+    # cursor is not from this gateway.
     scope = scope_of(record, since, connection_claims) if since < newest + ARRIVAL_STEP else None
     return _at_complete_cursor(record, scope, since, newest, access, confirmed=confirmed) if scope is not None else None
 
