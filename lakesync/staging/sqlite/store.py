@@ -2,7 +2,7 @@
 
 `staging.open_store` creates it for a `sqlite://` URL; the engine opens it, and gateways, the pipeline and `lakesync
 staging` call its methods, which `staging.store` describes. `SqliteStore` creates the parts of the store, and submits
-all calls as jobs to the thread that owns the files (`owner.Owner`). `log.db`, the journal, has the pushes. `state.db`
+all calls as jobs to the thread that owns the files (`group.Owner`). `log.db`, the journal, has the pushes. `state.db`
 has the rows that result from them, and feed entries, which say when a row joined and left a bucket of the sync rules.
 It is written a little later (*write-behind*).
 """
@@ -27,9 +27,8 @@ from lakesync.staging.pipeline_tables import PipelineTables
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_rebuild
-from lakesync.staging.sqlite.group import GroupCommit
+from lakesync.staging.sqlite.group import GroupCommit, Owner
 from lakesync.staging.sqlite.journal import Journal
-from lakesync.staging.sqlite.owner import Owner
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
