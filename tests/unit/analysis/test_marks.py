@@ -129,10 +129,8 @@ def test_files_below_the_least_mark_are_not_read():
     assert lowest_mark([]) == 0
 
 
-def test_a_report_lists_parts_whose_runs_fail():
+def test_the_pipelines_report_is_read_from_its_mark():
     lag = Lag("checkpoint", "", "nyc", 1, 2, 3)
     report = Report(5, (lag,), {lag.key: 3})
-    assert report.failing() == [lag]
-    assert Report(5, (lag,), {lag.key: 2}).failing() == []
     assert report_in({"pipeline": msgspec.json.encode(report).decode()}) == report
     assert report_in({}) is None
