@@ -29,6 +29,7 @@ from lakesync.feed.client_state import (
     ends_scope,
     find_page,
     has_other_access,
+    is_blank,
     unknown_client,
     with_complete_cursor,
     with_page,
@@ -278,9 +279,8 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     known = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
     # a client without a record has no earlier position, and one at a later position does not start again
     if reading.page.deltas and reading.record is not None and _is_start(position):
-        record = replace(
-            known or reading.record, confirmed_cursor=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows
-        )
+        record = _with_confirmed_cursor(known or reading.record, reading, 0)
+        record = replace(record, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
         record = with_scope(record, reading.access, reading.newest)
         # what cursor 0 means until the client sends another one; `pages_sent` -1: the client may have more than that
         record = with_page(
@@ -393,8 +393,8 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     """
     position, page = reading.position, reading.page
     if request.confirmed:
-        record = replace(record, confirmed_cursor=0 if _is_start(position) else reading.since)
-        if record.confirmed_cursor == 0:
+        record = _with_confirmed_cursor(record, reading, 0 if _is_start(position) else reading.since)
+        if _is_start(position):
             # the client starts from cursor 0; store what 0 means until it sends another cursor
             start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
             record = with_page(record, replace(start, pages_sent=-1))
@@ -425,19 +425,51 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     if not reading.complete and since <= NEVER_PULLED:
         return record, since  # the client has no cursor yet, and gets none until it is sent rows
     if not reading.complete:
-        record = replace(record, confirmed_cursor=since if request.confirmed else record.confirmed_cursor)
+        if request.confirmed:
+            record = _with_confirmed_cursor(record, reading, since)
         return with_page(
             record, _page_for_cursor(record, since, reading.position, reading.page.read_up_to, reading.page.rescan)
         ), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
-        record = replace(record, confirmed_cursor=cursor)
+        record = _with_confirmed_cursor(record, reading, cursor)
     position = reading.position
     was_page_mark = since > NEVER_PULLED and (position.is_transition or position.read_up_to != position.base)
     if was_page_mark:
         # if the response is lost, the client sends the mark again; it now means the same as the complete cursor
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
+
+
+def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) -> ClientRecord:
+    """Return the record after a pull: the client certainly has a cursor, unless its request may have been late.
+
+    A request may arrive after later requests of the client. If the client lost its database in between, it does not
+    have the cursor of the late request any more. So after the client has moved back, a cursor from before that is
+    believed only if the client may have it again: it is the confirmed one, or that of the latest page.
+
+    Args:
+        record: the client's record, with the page that was read.
+        reading: the page.
+        cursor: the cursor that the client has, if the request was not late: the requested one, or that of the response
+            if the client lacks nothing.
+    """
+    confirmed = find_page(record, record.confirmed_cursor)
+    position = reading.position
+    if _is_start(position):
+        moves_back = not is_blank(reading.record)
+    else:
+        reached = (position.base, position.read_up_to)
+        moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
+    if moves_back:
+        sent = [record.confirmed_cursor, record.last_sent_cursor, *[page.cursor for page in record.pages]]
+        return replace(record, confirmed_cursor=cursor, moved_back_from=max(reading.newest, *sent))
+    if reading.since <= record.moved_back_from and reading.since not in (
+        record.confirmed_cursor,
+        record.last_sent_cursor,
+    ):
+        return record
+    return replace(record, confirmed_cursor=cursor)
 
 
 def _page_for_cursor(

@@ -44,8 +44,8 @@ LATE = [5, 8]
 _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
-    "other token": 0.5, "device": 0.3, "start again": 0.2, "return": 0.3, "overwritten": 0.2, "at once": 0.4,
-    "crowd": 0.1,
+    "other token": 0.5, "device": 0.3, "start again": 0.2, "late pull": 0.1, "return": 0.3, "overwritten": 0.2,
+    "at once": 0.4, "crowd": 0.1,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
@@ -71,6 +71,7 @@ PROFILES: list[dict[str, float]] = [
         "backup": 0.5,
     },
     {"edit": 6, "pull": 6, "push": 4, "start again": 3, "claims": 0.5},
+    {"edit": 6, "pull": 4, "push": 4, "late pull": 3, "claims": 0.3},
     {"edit": 4, "pull": 3, "push": 3, "unissued cursor": 4},
     {"edit": 6, "pull": 6, "push": 6, "clock": 2, "claims": 0.3, "wipe": 0.2},
     {"edit": 6, "pull": 6, "push": 4, "return": 4, "claims": 1, "rules": 0.3},

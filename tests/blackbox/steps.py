@@ -155,6 +155,16 @@ def _started_again(random: Random, who: int, world: World) -> list[Step]:
     return steps
 
 
+def _late_pull(random: Random, who: int, world: World) -> list[Step]:
+    """A client starts again from 0; then a pull arrives that it sent before, and then the client pushes."""
+    steps: list[Step] = [*_written(random, who + 1, world), *_written(random, who, world)]
+    steps += [("pull", who, random.choice([1, 1, 2, 1000]), "whole") for _ in range(random.choice([2, 3, 4]))]
+    steps += random.choice([[], [*_written(random, who, world), ("pull", who, 1000, "whole")]])
+    steps += [(random.choice(["wipe", "reload"]), who), ("pull", who, 1, "whole")]
+    steps += random.choice([[], _written(random, who + 1, world)])
+    return [*steps, ("old pull", who, random.randint(2, 4)), *_written(random, who, world)]
+
+
 def _returned(random: Random, who: int, world: World) -> list[Step]:
     """A row that its client cannot see, for its claims or by its own doing, and that it inserts again."""
     key = random.choice([*world.keys, *(_new_row(random) for _ in world.keys)])
@@ -402,6 +412,7 @@ _SCENARIOS: dict[str, Callable[[Random, int, World], list[Step]]] = {
     "between pages": _between_pages,
     "in doubt": _in_doubt,
     "start again": _started_again,
+    "late pull": _late_pull,
     "unissued cursor": _unissued_cursor,
     "return": _returned,
     "overwritten": _overwritten,

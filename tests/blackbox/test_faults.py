@@ -346,6 +346,25 @@ CASES = {
         pull(1, 1000, "answer lost"), ("old pull", 1, 2), edit(1, "INSERT", "notes/r2", kind="q"), push(1),
         limit=5,
     ),
+    "an old pull comes after its client began again, and brings nothing": case(
+        "letter letter", 0,
+        edit(1, "INSERT", "notes/r3", team="f"), push(1), pull(0), push(0), pull(0),
+        edit(0, "INSERT", "notes/r1", team="a"), push(0), pull(0), ("wipe", 0),
+        pull(0, 1), ("old pull", 0, 3), edit(0, "UPDATE", "notes/r3", team="b"), push(0),
+    ),
+    "an old pull comes after its client began again, and brings another row": case(
+        "letter letter", 0,
+        edit(1, "INSERT", "notes/r3", team="f"), push(1), pull(0), push(0), pull(0),
+        edit(0, "INSERT", "notes/r1", team="a"), push(0), pull(0), ("wipe", 0),
+        pull(0, 1), edit(1, "INSERT", "notes/r2", team="a"), push(1), ("old pull", 0, 3),
+        edit(0, "UPDATE", "notes/r3", team="b"), push(0),
+    ),
+    "an old pull of the middle of its pages comes after its client began again": case(
+        "stock letter", 0,
+        edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
+        edit(1, "INSERT", "notes/r3", team="a"), push(1), pull(0, 1), pull(0, 1), pull(0, 1), ("wipe", 0),
+        pull(0, 1), ("old pull", 0, 2), edit(0, "INSERT", "tasks/r1", team="b"), push(0),
+    ),
     "a row is under claims that its client had before it ever pulled, and other tokens pull between its pages": case(
         "stock stock", 1,
         claims(0, team="b"), *SIX, push(1), edit(0, "INSERT", "tasks/r1", team="b"), push(0), claims(0, team="a"),

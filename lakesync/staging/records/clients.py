@@ -233,6 +233,10 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     may_hold_unknown_rows: bool = False
     """Whether the client may have rows that the gateway never knew, for example from before the store was lost. So no
     row is certainly new to the client."""
+    moved_back_from: int = 0
+    """The highest cursor that the client may have been sent before it last moved back: it sent cursor 0, or one from
+    before its confirmed cursor, because it lost its database or was restored from a backup. A request with a cursor up
+    to this one may have been sent before that, and be late."""
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
