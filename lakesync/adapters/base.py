@@ -73,8 +73,11 @@ class DatabaseAdapter(Protocol):
             AdapterError: the backend cannot be read.
         """
 
-    def newest_position(self) -> Position | None:
-        """Return the position of the last delta in order of arrival at its gateway; None for an empty store.
+    def newest_position(self, gateway: str | None = None) -> Position | None:
+        """Return the position of the last delta in order of arrival at its gateway; None if there is no delta.
+
+        Args:
+            gateway: the gateway id; None for the last delta of all gateways.
 
         Raises:
             AdapterError: the backend cannot be read.

@@ -82,9 +82,9 @@ class CompositeBase:
             )
         return states
 
-    def newest_position(self) -> Position | None:
-        """Return the greatest of the adapters' newest positions; None if all adapters are empty."""
-        newest = (each.newest_position() for each in self.adapters)
+    def newest_position(self, gateway: str | None = None) -> Position | None:
+        """Return the greatest of the adapters' newest positions; None if no adapter has one."""
+        newest = (each.newest_position(gateway) for each in self.adapters)
         return max((position for position in newest if position is not None), default=None)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:

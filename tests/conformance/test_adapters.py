@@ -207,7 +207,13 @@ def test_gateways_are_separate(adapter):
     adapter.insert_deltas(batch(1, delta, gateway="h"))
     assert len(everything(adapter)) == 2
     assert [stored.gateway for stored in everything(adapter, DeltaQuery(gateway="h"))] == ["h"]
+    of_row = DeltaQuery(gateway="h", tables=("notes",), rows=("r",))
+    assert [stored.gateway for stored in everything(adapter, of_row)] == ["h"]
     adapter.insert_deltas(batch(2, make_delta("c", 2, "r", x=2), gateway="h"))
+    newest = {name: adapter.newest_position(name) for name in ("g", "h", "another")}
+    assert newest["another"] is None
+    assert [position.gateway for position in (newest["g"], newest["h"])] == ["g", "h"]
+    assert newest["g"] < newest["h"] == adapter.newest_position()
     assert texts(adapter.get_latest_state("g", "notes", ["r"])["r"]) == {"x": b"1"}
     assert texts(adapter.get_latest_state(None, "notes", ["r"])["r"]) == {"x": b"2"}
 
@@ -330,6 +336,8 @@ def test_every_query_returns_the_matching_deltas(kind):
             assert sorted(map(repr, map(plain, found))) == sorted(map(repr, map(plain, wanted)))
             newest = [position_of(stored, "arrival") for stored in everything(adapter)]
             assert adapter.newest_position() == (newest[-1] if newest else None)
+            own = [position_of(stored, "arrival") for stored in everything(adapter, DeltaQuery(gateway="g"))]
+            assert adapter.newest_position("g") == (own[-1] if own else None)
             places = [position_of(stored, query.order) for stored in found]
             assert places == sorted(places)
             states = {

@@ -70,7 +70,8 @@ def test_iceberg_queries_return_what_a_database_returns(lake, tmp_path):
     ]
     for query in queries:
         assert list(map(plain, everything(adapter, query))) == list(map(plain, everything(same, query)))
-    assert adapter.newest_position() == same.newest_position()
+    for gateway in (None, "g", "h", "another"):
+        assert adapter.newest_position(gateway) == same.newest_position(gateway)
     assert texts(adapter.get_latest_state("g", "t", ["r0"])["r0"]) == texts(
         same.get_latest_state("g", "t", ["r0"])["r0"]
     )

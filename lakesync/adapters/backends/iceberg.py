@@ -104,15 +104,16 @@ class IcebergDeltas:
         batches = (select_matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
-    def newest_position(self) -> Position | None:
+    def newest_position(self, gateway: str | None = None) -> Position | None:
         """Return the last delta's position in arrival order, reading only the files that may contain that delta."""
         table = self._table()
+        query = DeltaQuery(gateway=gateway)
         newest: Position | None = None
-        for segment in sorted(self._segments(table, DeltaQuery()), key=lambda segment: segment.high, reverse=True):
+        for segment in sorted(self._segments(table, query), key=lambda segment: segment.high, reverse=True):
             # `high` is only an upper bound: a file may have no statistics, or its last deltas may be deleted
             if newest is not None and segment.high < newest.value:
                 break
-            if len(batch := self._read(table, segment.source)):
+            if len(batch := select_matching(self._read(table, segment.source), query)):
                 last = last_position(sort_unique(batch, "arrival"), "arrival")
                 newest = last if newest is None else max(newest, last)
         return newest

@@ -135,9 +135,9 @@ class ObjectDeltas:
         batches = (select_matching(self._read(segment.source), query) for segment in self._segments(query))
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
-    def newest_position(self) -> Position | None:
+    def newest_position(self, gateway: str | None = None) -> Position | None:
         """Return the last delta's position in arrival order, reading only the objects with the greatest arrival."""
-        segments = list(self._segments(DeltaQuery()))
+        segments = list(self._segments(DeltaQuery(gateway=gateway)))
         latest = max((segment.high for segment in segments), default=0)
         batches = [self._read(segment.source) for segment in segments if segment.high == latest]
         return max((last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches), default=None)

@@ -124,10 +124,10 @@ class SqlAdapter:
         with self._connect() as connection:
             return queries.read_states(connection, gateway, table, list(row_ids))
 
-    def newest_position(self) -> Position | None:
+    def newest_position(self, gateway: str | None = None) -> Position | None:
         """Return the position of the last delta by arrival (the gateway's timestamp of its push), using the index."""
         with self._connect() as connection:
-            return queries.newest_position(connection)
+            return queries.newest_position(connection, gateway)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
         """Return split points of a query, using the index for its order."""

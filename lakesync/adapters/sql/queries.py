@@ -177,12 +177,20 @@ def _all_deltas(connection: Connection, query: DeltaQuery) -> pa.Table:
     return connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
 
 
-def newest_position(connection: Connection) -> Position | None:
-    """Return the position of the last delta in arrival order; None for an empty store."""
-    last = connection.query(f"SELECT arrival FROM {DELTAS_TABLE} ORDER BY arrival DESC LIMIT 1")
+def newest_position(connection: Connection, gateway: str | None) -> Position | None:
+    """Return the position of the last delta in arrival order; None if there is no delta.
+
+    Args:
+        connection: an open connection.
+        gateway: the gateway id; None for the last delta of all gateways.
+    """
+    where, values = conditions(DeltaQuery(gateway=gateway))
+    last = connection.query(f"SELECT arrival FROM {DELTAS_TABLE} WHERE {where} ORDER BY arrival DESC LIMIT 1", values)
     if not last:
         return None
-    found = connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE arrival = ?", [last[0][0]], _schema())
+    found = connection.query_arrow(
+        f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} AND arrival = ?", [*values, last[0][0]], _schema()
+    )
     return max(position_of(stored, "arrival") for stored in from_arrow(found))
 
 

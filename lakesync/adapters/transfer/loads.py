@@ -226,9 +226,9 @@ class LoadBarrier:
         """Read from the adapter."""
         return self._adapter.get_latest_state(gateway, table, row_ids)
 
-    def newest_position(self) -> Position | None:
+    def newest_position(self, gateway: str | None = None) -> Position | None:
         """Read from the adapter."""
-        return self._adapter.newest_position()
+        return self._adapter.newest_position(gateway)
 
     def close(self) -> None:
         """Close the adapter."""
