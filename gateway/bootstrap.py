@@ -24,6 +24,7 @@ from lakesync.adapters.backend_config import open_backend, resolve_backend
 from lakesync.config import Config
 from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
+from lakesync.engine.sources import SharedSource
 from lakesync.engine.standalone_engine import Housekeeping
 from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
 from lakesync.flush.queue import open_queue_store
@@ -57,8 +58,11 @@ class Backends:
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             """The target of the server's own flushes; None if the pipeline flushes."""
-            self.sources = {name: _source(config, target, opening) for name, target in config.sources.items()}
-            """Name of a source, from which clients may pull → its adapter."""
+            self.sources = {
+                name: SharedSource(_source(config, declared.uri, opening), declared.gateway)
+                for name, declared in config.sources.items()
+            }
+            """The sources from which clients of every gateway may pull, by name."""
             self._closing = opening.pop_all()
         self._housekeeping: Housekeeping | None = None
 

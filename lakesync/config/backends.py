@@ -10,12 +10,13 @@ it, and a flow may write to it. `Config` contains the sections, and calls the ch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import combinations
 from typing import Annotated, NamedTuple
 
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from lakesync.config.sections import Section
 from lakesync.model.types import Operator
@@ -133,6 +134,43 @@ class DeclaredMigration(Section):
     """Cron schedule (UTC) on which days that have ended are copied; unset: on request."""
 
 
+def _one_gateway(value: object) -> object:
+    """Check that a value is the id of one gateway, or None."""
+    remedy = "name one gateway, or leave `gateway` out for each gateway's own deltas"
+    if isinstance(value, str):
+        if re.fullmatch(GATEWAY_ID, value) is None:
+            raise ValueError(f"an id has 1 to 64 letters, digits, - and _; {remedy}")
+    elif value is not None:
+        raise ValueError(f"a source has the deltas of one gateway, not of {value!r}; {remedy}")
+    return value
+
+
+class DeclaredSource(Section):
+    """`[sources.NAME]`: a backend from which clients may pull with `source=NAME`, through the rules of their gateway.
+
+    A backend may have the deltas of several gateways. A client gets only those of its own gateway, or, with `gateway`,
+    those of one gateway that all gateways share. Without `gateway`, `NAME = "URI"` in `[sources]` is enough.
+    To change `uri` or `gateway`, declare the source under a new name, because each client keeps its position by name.
+    """
+
+    uri: str
+    """Adapter URI, name of a backend, or `lake`. A URI with credentials is a reference."""
+    gateway: Annotated[str | None, BeforeValidator(_one_gateway)] = None
+    """Gateway whose deltas the clients of every gateway may pull, such as a reference data set; unset: each gateway's
+    own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_uri(cls, value: object) -> object:
+        """Accept a URI alone."""
+        match value:
+            case str():
+                return {"uri": value}
+            case Mapping() | DeclaredSource():
+                return value
+        raise ValueError('a source is a URI or a table; write "URI", or { uri = "URI", gateway = "ID" }')
+
+
 class Backends(NamedTuple):
     """The sections about backends, for the checks across them. Each maps a declared name to its settings."""
 
@@ -141,8 +179,7 @@ class Backends(NamedTuple):
     routes: Mapping[str, DeclaredRoutes]
     fan_out: Mapping[str, DeclaredFanOut]
     tiers: Mapping[str, DeclaredTiers]
-    sources: Mapping[str, str]
-    """The adapter URI of each source from which clients may pull, the name of a backend, or `lake`."""
+    sources: Mapping[str, DeclaredSource]
     destinations: Mapping[str, DeclaredDestination]
     flows: Mapping[str, DeclaredFlow]
     migrations: Mapping[str, DeclaredMigration]
@@ -238,9 +275,9 @@ def _names_in_settings(backends: Backends) -> Iterator[tuple[str, str, bool]]:
     for name, migration in backends.migrations.items():
         yield f"migrations.{name}.from", migration.source, True
         yield f"migrations.{name}.to", migration.to, False
-    for name, uri in backends.sources.items():
-        if ":" not in uri:
-            yield f"sources.{name}", uri, True
+    for name, source in backends.sources.items():
+        if ":" not in source.uri:
+            yield f"sources.{name}", source.uri, True
 
 
 def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ...]) -> None:

@@ -98,10 +98,15 @@ def read_file(path: Path) -> dict[str, Any]:
         table = _table(data, section, path) if section else data
         if key in table:
             table[key] = _resolve(name, table[key], path)
-    for section in ("sources", "adapters"):
-        uris = _table(data, section, path)
-        for name, uri in uris.items():
-            uris[name] = _resolve(f"{section}.{name}.uri", uri, path)
+    uris = _table(data, "adapters", path)
+    for name, uri in uris.items():
+        uris[name] = _resolve(f"adapters.{name}.uri", uri, path)
+    sources = _table(data, "sources", path)
+    for name, source in sources.items():
+        if not isinstance(source, dict):
+            sources[name] = _resolve(f"sources.{name}.uri", source, path)
+        elif "uri" in source:
+            source["uri"] = _resolve(f"sources.{name}.uri", source["uri"], path)
     for number, issuer in enumerate(_tables(_table(data, "gateway", path), "issuers", path)):
         if "secret" in issuer:
             issuer["secret"] = _resolve(f"gateway.issuers.{number}.secret", issuer["secret"], path)

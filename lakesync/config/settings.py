@@ -32,6 +32,7 @@ from lakesync.config.backends import (
     DeclaredFlow,
     DeclaredMigration,
     DeclaredRoutes,
+    DeclaredSource,
     DeclaredTiers,
     TableName,
     check_backends,
@@ -109,8 +110,7 @@ class Config(BaseSettings):
     maintenance: MaintenanceSection = MaintenanceSection()
     limits: LimitsSection = LimitsSection()
     connectors: ConnectorsSection = ConnectorsSection()
-    sources: dict[str, str] = {}
-    """`[sources]`: name by which clients may pull from a backend → adapter URI, name of a backend, or `lake`."""
+    sources: dict[str, DeclaredSource] = {}
     adapters: dict[BackendName, str] = {}
     """`[adapters]`: name → adapter URI of a database or object store. A URI with credentials is a reference."""
     routes: dict[BackendName, DeclaredRoutes] = {}

@@ -21,7 +21,7 @@ from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, commit_push
-from lakesync.engine.sources import Sources
+from lakesync.engine.sources import Source, Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import PushResult, RowDelta, SyncPush
 from lakesync.model.validation import user_of
@@ -191,15 +191,20 @@ class AdapterGateway:
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
-    def register_source(self, name: str, adapter: Adapter) -> None:
+    def register_source(self, name: str, adapter: Adapter, *, gateway: str | None = None) -> None:
         """Let clients pull from an adapter, through this gateway's rules.
+
+        Pass `gateway` if the adapter has deltas of several gateways. Otherwise clients may get rows of all of them, and
+        deltas of two gateways with the same table and row id are merged into one row.
 
         Args:
             name: the name that clients pass as `source`; an adapter registered under it is replaced.
             adapter: an open adapter, a database or an object store, which the caller closes. While a bulk load into it
                 is in progress, pulls return empty pages, so that no client skips deltas that are still to be written.
+            gateway: the gateway whose deltas clients get, such as this gateway's own id; None for all deltas of the
+                adapter.
         """
-        self.sources.register(name, LoadBarrier(as_database(adapter)))
+        self.sources.register(name, Source(LoadBarrier(as_database(adapter)), gateway))
 
     def unregister_source(self, name: str) -> None:
         """Unregister a source; its adapter stays open.

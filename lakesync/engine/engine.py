@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from lakesync.actions import ActionRunner
-from lakesync.adapters import Adapter
 from lakesync.connectors import Connectors
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
@@ -23,6 +22,7 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.names import Names
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
+from lakesync.engine.sources import SharedSource
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
 from lakesync.feed.reindex import rewrite_rows
@@ -57,7 +57,7 @@ class Engine:
         connectors: Connectors | None = None,
         write_scopes: Mapping[str, WriteScope] | None = None,
         outlet: Outlet | None = None,
-        sources: Mapping[str, Adapter] | None = None,
+        sources: Mapping[str, SharedSource] | None = None,
         namespaces: Namespaces | None = None,
     ) -> None:
         """Create the engine; `open` opens its store.
@@ -71,7 +71,8 @@ class Engine:
             write_scopes: the write scope (which rows clients may push to) of each declared gateway, by gateway id.
                 These gateways exist from the start.
             outlet: the adapter that gateways flush to; None if the data pipeline flushes, or nothing does.
-            sources: adapters that clients of every gateway can pull from, by source name.
+            sources: sources that clients of every gateway can pull from, by name. Each gateway gets the deltas of one
+                gateway from each: its own, unless the source names another.
             namespaces: which gateways share a namespace of the lake, and with it its tables of current rows and the
                 spelling of table and column names; None if all gateways share one.
         """
@@ -214,6 +215,6 @@ class Engine:
             if isinstance(self.store, ShardedStore)
             else SyncGateway(gateway_id, self.store, self._wall, limits, **shared)
         )
-        for name, adapter in self._sources.items():
-            gateway.register_source(name, adapter)
+        for name, source in self._sources.items():
+            gateway.register_source(name, source.adapter, gateway=source.gateway or gateway_id)
         return gateway

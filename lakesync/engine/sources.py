@@ -10,6 +10,9 @@ source, and `read_page` for every other pull.
 as DELETE and INSERT, because the gateway does not know what a client has of it. A row that the client may not see now
 is sent as DELETE if an earlier version of it was shown to the client. That can be computed, because a source has all
 deltas of a row.
+
+An adapter may have the deltas of several gateways, which may have rows with the same table and id. So a source reads
+the deltas of one gateway. One that an application registers without a gateway reads all deltas of its adapter.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,6 +30,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
+from lakesync.adapters.registry import Adapter
 from lakesync.engine import pulling
 from lakesync.engine import source_positions as positions
 from lakesync.engine.active_rules import RulesCache
@@ -52,6 +57,23 @@ _WORKERS = 4
 """Number of threads of a gateway that read its sources."""
 
 
+class SharedSource(NamedTuple):
+    """A source of every gateway of an engine."""
+
+    adapter: Adapter
+    """An open adapter, which may have deltas of several gateways."""
+    gateway: str | None = None
+    """The gateway whose deltas all gateways read; None if each gateway reads its own."""
+
+
+class Source(NamedTuple):
+    """An adapter, and which of its deltas clients pull."""
+
+    adapter: DatabaseAdapter
+    gateway: str | None
+    """The gateway whose deltas are read; None for all deltas of the adapter."""
+
+
 class SourcePage(NamedTuple):
     """A page of a source."""
 
@@ -68,12 +90,12 @@ class SourcePage(NamedTuple):
 
 
 def read_source(
-    adapter: DatabaseAdapter, after: Position | None, access_periods: Sequence[AccessPeriod], limit: int
+    source: Source, after: Position | None, access_periods: Sequence[AccessPeriod], limit: int
 ) -> SourcePage:
     """Return the page after a position: whole rows, until the page has `limit` deltas.
 
     Args:
-        adapter: the source's open adapter.
+        source: the source, with an open adapter.
         after: the position in the source after which the page begins; None for the beginning.
         access_periods: the rules and claims by which the client was sent rows earlier, and, last, the current ones.
         limit: deltas at which the page ends; the last row may exceed it.
@@ -84,13 +106,13 @@ def read_source(
     deltas: list[RowDelta] = []
     reached, has_more, chunks = after, True, 0
     while has_more and len(deltas) < limit and chunks < _MAX_CHUNKS:
-        chunk = adapter.query_deltas_since(DeltaQuery(after=reached, limit=_CHUNK))
+        chunk = source.adapter.query_deltas_since(DeltaQuery(after=reached, gateway=source.gateway, limit=_CHUNK))
         chunks += 1
         has_more = chunk.end is not None
         if not chunk.deltas:
             break
         last = position_of(chunk.deltas[-1], "arrival")
-        for latest, history in _rows(adapter, chunk.deltas, last):
+        for latest, history in _rows(source, chunk.deltas, last):
             if len(deltas) >= limit:
                 return SourcePage(deltas, reached, has_more=True)
             deltas += _deltas_for(history, access_periods)
@@ -106,7 +128,7 @@ class _History(NamedTuple):
     deltas: list[StoredDelta]
 
 
-def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position) -> list[tuple[Position, _History]]:
+def _rows(source: Source, chunk: Iterable[StoredDelta], last: Position) -> list[tuple[Position, _History]]:
     """Return the rows of a chunk in order of their latest delta, each with that delta's position.
 
     A row that has a delta after `last`, the end of the chunk, is skipped: it comes with the chunk of that delta.
@@ -114,8 +136,8 @@ def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position
     rows = []
     for table, group in groupby(sorted({stored.delta.key for stored in chunk}), key=lambda key: key[0]):
         histories: dict[str, list[StoredDelta]] = {}
-        query = DeltaQuery(tables=(table,), rows=tuple(row_id for _, row_id in group))
-        for stored in _all_pages(adapter, query):
+        query = DeltaQuery(gateway=source.gateway, tables=(table,), rows=tuple(row_id for _, row_id in group))
+        for stored in _all_pages(source.adapter, query):
             histories.setdefault(stored.delta.row_id, []).append(stored)
         for row_id, deltas in histories.items():
             latest = position_of(deltas[-1], "arrival")
@@ -222,23 +244,23 @@ class Sources:
         self._store = store
         self._wall = wall
         self._rules = rules
-        self._adapters: dict[str, DatabaseAdapter] = {}
+        self._sources: dict[str, Source] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
 
-    def register(self, name: str, adapter: DatabaseAdapter) -> None:
-        """Register an adapter as a source, in place of an earlier one with the same name.
+    def register(self, name: str, source: Source) -> None:
+        """Register a source, in place of an earlier one with the same name.
 
-        Clients keep their positions in the earlier one, so the new one must have the same deltas. Register a database
+        Clients keep their positions in the earlier one, so the new one must have the same deltas. Register a source
         with other deltas under another name.
 
         Args:
             name: the name that clients pass as `source`.
-            adapter: an open adapter, which the caller closes.
+            source: the source, with an open adapter, which the caller closes.
         """
         with self._lock:
-            self._adapters[name] = adapter
+            self._sources[name] = source
 
     def unregister(self, name: str) -> None:
         """Unregister a source; its adapter stays open.
@@ -247,19 +269,19 @@ class Sources:
             NotFoundError: no source has this name.
         """
         with self._lock:
-            if self._adapters.pop(name, None) is None:
+            if self._sources.pop(name, None) is None:
                 raise self._unknown_source(name)
 
     def names(self) -> list[str]:
         """Return the names of the sources, sorted."""
         with self._lock:
-            return sorted(self._adapters)
+            return sorted(self._sources)
 
-    def submit_pull(self, source: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncResponse]:
+    def submit_pull(self, name: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncResponse]:
         """Read a page of the changes of a source that a client lacks, in a thread, because adapters block.
 
         Args:
-            source: the source's name.
+            name: the source's name.
             pull: the decoded request.
             claims: the verified claims of the client's token.
             live: whether the pull came over the connection on which the client gets broadcasts (pages without a
@@ -274,14 +296,14 @@ class Sources:
             StagingUnavailableError: the gateway is closed.
         """
         with self._lock:
-            adapter = self._adapters.get(source)
-            if adapter is None:
-                raise self._unknown_source(source)
+            source = self._sources.get(name)
+            if source is None:
+                raise self._unknown_source(name)
             if self._is_closed:
                 raise StagingUnavailableError(f"gateway {self._gateway_id!r} is closed: open it again")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, f"sources of {self._gateway_id}")
-            return self._pool.submit(self._pull, adapter, source, pull, claims, live)
+            return self._pool.submit(self._pull, name, source, pull, claims, live)
 
     def read_page(self, view: ClientView, request: PullRequest) -> Reading:
         """Read a page of the gateway's own feed, for a client that may have cursors and rows of sources.
@@ -318,18 +340,16 @@ class Sources:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
+    def _pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
         """Read a page; read it again if another request of the client changed its position in the source meanwhile.
 
         A repetition needs no limit: each means that another request of the same client was completed.
         """
-        while (page := self._try_pull(adapter, source, pull, claims, live)) is None:
+        while (page := self._try_pull(name, source, pull, claims, live)) is None:
             pass
         return page
 
-    def _try_pull(
-        self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool
-    ) -> SyncResponse | None:
+    def _try_pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse | None:
         """Return a page; None if another request changed the client's position in the source while it was read."""
         record, config = self._store.read(
             self._gateway_id,
@@ -337,12 +357,13 @@ class Sources:
         ).result()
         claims_read = self._rules.index(config).claims_read(claims)
         rules = config.rules or all_rows_rules()
-        start = positions.page_start(record, source, pull.since_hlc, rules, claims_read, adapter.newest_position)
-        page = read_source(adapter, start.after, start.position.access_periods, pull.max_deltas)
+        newest = partial(source.adapter.newest_position, source.gateway)
+        start = positions.page_start(record, name, pull.since_hlc, rules, claims_read, newest)
+        page = read_source(source, start.after, start.position.access_periods, pull.max_deltas)
         position, cursor = positions.after_page(
             start, record, pull.since_hlc, page.end, page.tables, has_more=page.has_more
         )
-        before = positions.position_in(record, source)
+        before = positions.position_in(record, name)
         if record is None or position != before:  # the position changed, and is stored before the response is sent
             now = self._wall()
             stored_cursor = self._store.submit(
@@ -375,7 +396,7 @@ class Sources:
 
     def _unknown_source(self, name: str) -> NotFoundError:
         """Return the error for a name that no source has; call it with the lock held."""
-        known = ", ".join(sorted(self._adapters)) or "none"
+        known = ", ".join(sorted(self._sources)) or "none"
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
 
 

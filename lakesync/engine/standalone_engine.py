@@ -79,7 +79,8 @@ def open_gateway(
             of `flush`, and 1 GiB without an adapter.
         schemas: table schemas to register.
         rules: sync rules to activate, if they differ from the active ones; None keeps the active ones.
-        sources: adapters that clients can pull from, by source name.
+        sources: adapters that clients can pull from, by source name. Clients get all deltas of an adapter; see
+            `SyncGateway.register_source` for one with deltas of several gateways.
         queue: the queue of updates of destination tables (tables with the current rows, beside the deltas); by default
             in memory, if the adapter maintains such tables.
         on_flushed: called after each flush that wrote deltas, with its report.
@@ -106,10 +107,12 @@ def open_gateway(
         outlet = Outlet.to(adapter, settings, queue) if adapter is not None else None
         limits = _limits(settings, max_backpressure_bytes, flushes=outlet is not None)
         url = f"sqlite://{staging.absolute()}" if isinstance(staging, Path) else staging
-        engine = Engine(open_store(url, wall), wall, limits, outlet=outlet, sources=sources)
+        engine = Engine(open_store(url, wall), wall, limits, outlet=outlet)
         engine.open()
         closing.callback(engine.close)
         gateway = engine.gateway(gateway_id)
+        for name, source in (sources or {}).items():
+            gateway.register_source(name, source)
         for schema in schemas:
             gateway.register_schema(schema)
         if rules is not None and gateway.config().rules != rules:

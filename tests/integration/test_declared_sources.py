@@ -16,9 +16,9 @@ there = "env:THERE"
 tables = {{ events = "there" }}
 default = "here"
 [sources]
-sqlite = "sqlite://{folder}/here.db"
-postgres = "there"
-both = "main"
+sqlite = {{ uri = "sqlite://{folder}/here.db", gateway = "lake" }}
+postgres = {{ uri = "there", gateway = "lake" }}
+both = {{ uri = "main", gateway = "lake" }}
 """
 RULES = {
     "version": 1,

@@ -58,7 +58,8 @@ def analytics(request, tmp_path):
 
 def test_both_flows_of_the_overview_deliver_their_rows(analytics, own_database, spark_server, spawn, tmp_path):
     (tmp_path / "declared.toml").write_text(
-        f'[adapters]\nbigquery = "{analytics}"\n[sources]\nanalytics = "bigquery"\n', "utf-8"
+        f'[adapters]\nbigquery = "{analytics}"\n[sources]\nanalytics = {{ uri = "bigquery", gateway = "elsewhere" }}\n',
+        "utf-8",
     )
     served = spawn(LAKESYNC_CONFIG=str(tmp_path / "declared.toml"))
     admin = served.client("admin", "home").admin()

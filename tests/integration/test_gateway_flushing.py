@@ -76,7 +76,8 @@ def test_clients_pull_from_a_configured_source(spawn, tmp_path):
     first = spawn(LAKESYNC_FLUSH_TO_URI=source, LAKESYNC_FLUSH_MAX_AGE_SECONDS="0.1")
     assert first.client("etl").push(delta("r1", {"n": 1}, client="etl")).status_code == 200
     until(lambda: metric(first, "lakesync_flushed_deltas_total") == 1, "the flush")
-    second = spawn(LAKESYNC_SOURCES=json.dumps({"reports": source}), LAKESYNC_DATA_DIR=str(tmp_path / "other"))
+    declared = {"reports": {"uri": source, "gateway": "gw"}}
+    second = spawn(LAKESYNC_SOURCES=json.dumps(declared), LAKESYNC_DATA_DIR=str(tmp_path / "other"))
     bob = second.client("bob", "another")
     page = bob.pull(source="reports").json()
     assert [(each["op"], each["rowId"]) for each in page["deltas"]] == [("DELETE", "r1"), ("INSERT", "r1")]

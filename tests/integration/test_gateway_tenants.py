@@ -8,7 +8,7 @@ import socket
 import pytest
 import requests
 
-from tests.integration.gateway_support import DEADLINE, SERVICE, Client, delta, filled, raw, sign
+from tests.integration.gateway_support import DEADLINE, SERVICE, Client, delta, filled, raw, sign, wall_ms
 from tests.integration.operations import OPERATIONS
 
 GUARDED = [each for each in OPERATIONS if each.access in ("client", "admin")]
@@ -176,3 +176,51 @@ def test_the_pipelines_route_is_closed_to_other_machines(serve):
     answer = requests.post(url + "/internal/staging/gateways", json={}, headers=headers, timeout=DEADLINE)
     assert answer.status_code == 403
     assert requests.get(url + "/health", timeout=DEADLINE).status_code == 200
+
+
+TEAM = {
+    "version": 1,
+    "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+SHARED_BACKEND = """
+[flush]
+to_uri = "file://{folder}/objects"
+max_age_seconds = 3600.0
+[sources]
+own = "file://{folder}/objects"
+reference = {{ uri = "file://{folder}/objects", gateway = "acme" }}
+"""
+
+
+@pytest.mark.parametrize("rules", [TEAM, None], ids=["rules", "all rows"])
+def test_a_declared_source_has_the_rows_of_one_gateway(spawn, tmp_path, rules):
+    (tmp_path / "declared.toml").write_text(SHARED_BACKEND.format(folder=tmp_path))
+    server = spawn(LAKESYNC_CONFIG=str(tmp_path / "declared.toml"))
+    pushed = {  # n1 is a row of both gateways, and acme's last deltas are newer than all of bolt's
+        "bolt": [("n1", {"team": "red", "text": "of bolt"}), ("n3", {"team": "red", "text": "of bolt"})],
+        "acme": [("n1", {"team": "red", "secret": "of acme"}), ("n2", {"team": "red", "secret": "of acme"})],
+    }
+    for place, (gateway, rows) in enumerate(pushed.items()):
+        alice = server.client("alice", gateway)
+        if rules is not None:
+            assert alice.admin().call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
+        stamp = (wall_ms() << 16) + 10 * place
+        made = [delta(row, after, client="alice", hlc=stamp + n) for n, (row, after) in enumerate(rows)]
+        assert alice.push(*made).status_code == 200
+        assert alice.admin().call("POST", "/admin/flush/{gw}?wait=30").json()["flushed"] is True
+
+    def read(gateway, source):
+        bob = server.client(f"bob of {source}", gateway, team="red")
+        since, rows, more = bob.pull().json()["serverHlc"], {}, True
+        while more:
+            page = bob.pull(since, source=source, limit=1).json()
+            for each in page["deltas"]:
+                if each["op"] != "DELETE":
+                    cells = {cell["column"]: cell["value"] for cell in each["columns"]}
+                    rows[each["rowId"]] = rows.get(each["rowId"], {}) | cells
+            since, more = page["serverHlc"], page["hasMore"]
+        return rows
+
+    for gateway, rows in pushed.items():
+        assert read(gateway, "own") == dict(rows)
+        assert read(gateway, "reference") == dict(pushed["acme"])

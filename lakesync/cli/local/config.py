@@ -95,7 +95,7 @@ def _as_toml(value: object) -> str | None:
     """Return a value as it would be written in `lakesync.toml`, but strings without quotes."""
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 class _SettingSource(NamedTuple):
@@ -154,7 +154,8 @@ def _display_value(value: Any) -> Any:
         case SecretStr():
             return "(set)"
         case BaseModel():
-            return value.model_dump(mode="json")
+            fields = value.model_dump(mode="json").items()
+            return {key: _display_value(each) if isinstance(each, str) else each for key, each in fields}
         case Path():
             return str(value)
         case str() if "://" in value:

@@ -275,7 +275,8 @@ def _urls_with_credentials(config: Config) -> Iterator[str]:
     """Yield the URLs of stores and backends that contain a password; every service that reads settings needs them."""
     shards = config.shard_config.stores.values() if config.shard_config is not None else ()
     urls = (config.staging.url, config.lake.catalog_uri, config.flush.to_uri, config.flush.queue)
-    for url in (*urls, *config.adapters.values(), *config.sources.values(), *shards):
+    sources = (source.uri for source in config.sources.values())
+    for url in (*urls, *config.adapters.values(), *sources, *shards):
         if without_password(url) != url:
             yield url
 

@@ -351,3 +351,20 @@ def test_a_row_is_deleted_after_the_client_changed_its_claims_more_often_than_pe
         page = pull(gateway, page.server_hlc, limit=1, team="bc"[turn % 2])
         assert {row for _, row in told(page)} == {"r1"}
     assert told(pull(gateway, page.server_hlc, team="b")) == [("DELETE", "r2")]
+
+
+def test_a_source_of_one_gateway_ignores_the_deltas_of_others(gateway, source, writer):
+    gateway.set_rules(parse_rules(MINE))
+    gateway.register_source("own", source, gateway="warehouse")
+
+    def pull_own(since):
+        return gateway.handle_pull(SyncPull("reader", since, 100, "own"), {"sub": "reader", "team": "a"})
+
+    writer.put(("r1", {"team": "a", "x": 1}))
+    late = Author("late", writer.clock).delta("r1", {"team": "a", "x": 9}, table="reports")
+    ahead = (writer.clock.now_ms + 3_600_000) << 16
+    source.insert_deltas(DeltaBatch("other.main.1.1-1", "other", (StoredDelta("other", ahead, late),)))
+    page = pull_own(cursor_of(gateway, claims={"sub": "reader", "team": "a"}))
+    assert told(page) == [("DELETE", "r1"), ("INSERT", "r1")]
+    writer.put(("r1", {"team": "b"}))  # it arrives before the other gateway's delta, and hides the row
+    assert told(pull_own(page.server_hlc)) == [("DELETE", "r1")]

@@ -73,7 +73,10 @@ def test_a_backend_opens_as_its_composition(declared, tmp_path):
 
 
 def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
-    loaded = declared('[destinations]\nwarehouse = { to = "main" }\n')
+    sources = '[sources]\nown = "pg"\nshared = { uri = "env:PG", gateway = "g" }\n'
+    loaded = declared(f'[destinations]\nwarehouse = {{ to = "main" }}\n{sources}')
+    shared = loaded.sources["shared"]
+    assert (shared.uri, shared.gateway, loaded.sources["own"].gateway) == (loaded.adapters["pg"], "g", None)
     for name, value in loaded.environment().items():
         monkeypatch.setenv(name, value)
     assert config.load() == loaded
@@ -88,6 +91,18 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
         ),
         ('[destinations]\nd = { to = "lake" }\n', "destinations.d.to names 'lake'"),
         ('[sources]\nreports = "nowhere"\n', "sources.reports names 'nowhere'"),
+        ('[sources]\nreports = { uri = "nowhere", gateway = "g" }\n', "sources.reports names 'nowhere'"),
+        ('[sources]\nreports = { gateway = "g" }\n', "sources.reports.uri is not set"),
+        ('[sources]\nreports = { uri = "pg", gatewey = "g" }\n', "did you mean sources.reports.gateway?"),
+        ("[sources]\nreports = 5\n", 'lakesync.toml, line 18): a source is a URI or a table; write "URI"'),
+        (
+            '[sources]\nreports = { uri = "pg", gateway = "a b" }\n',
+            "lakesync.toml, line 18): an id has 1 to 64 letters, digits, - and _; name one gateway, or leave",
+        ),
+        (
+            '[sources]\nreports = { uri = "pg", gateway = ["a", "b"] }\n',
+            "a source has the deltas of one gateway, not of ['a', 'b']; name one gateway, or leave `gateway` out",
+        ),
         ('[tiers.lake]\nhot = "pg"\ncold = "cold"\nmax_age_days = 1\n', "uses the reserved name of the lake"),
         (
             '[fan_out.events]\nprimary = "pg"\nsecondaries = ["copy"]\n',

@@ -223,6 +223,8 @@ def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatc
         ("STAGING_URL", "postgresql://h/db?user=ann&password=sesame", "postgresql://h/db?user=ann&password=…"),
         ("SPARK_SETTINGS", '{"spark.hadoop.fs.s3a.secret.key": "sesame", "a": "b"}', '"(set)"'),
         ("ADAPTERS", '{"pg": "postgresql://h/db?password=sesame"}', "postgresql://h/db?password=…"),
+        ("SOURCES", '{"pg": {"uri": "postgresql://h/db?password=sesame"}}', "postgresql://h/db?password=…"),
+        ("SOURCES", '{"pg": "postgresql://ann:sesame@h/db"}', "postgresql://ann:…@h/db"),
     ],
 )
 def test_secrets_are_not_printed(run, monkeypatch, variable, value, shown):
