@@ -78,8 +78,8 @@ class Access(NamedTuple):
         keeps its meaning. This conclusion is wrong in two cases, in which the client must start again:
 
         - The client does not store the cursors of the later pages (`Scope.has_unstored_cursors`).
-        - The later pages were sent under other rules. They may belong to the same token, and may have been sent while
-          the client's pull was in progress.
+        - The later pages were sent under other rules. They may have been sent on the same connection, with the same
+          token, while the client's pull was in progress. So the client may apply them after it sent the cursor.
 
         Args:
             scope: the scope of such pages: a later one than that of the cursor.
@@ -100,7 +100,8 @@ class SentPeriod(NamedTuple):
     began_at: int
     """The gateway's newest arrival when the period began."""
     upserted_up_to: int
-    """The latest feed position at which an INSERT or UPDATE was sent in the period."""
+    """The latest feed position at which a row was sent that the client may still have: `Scope.may_have_up_to`, or
+    `PastKey.sent_up_to`, which is the same for a removed scope."""
     ended_at: int
     """The gateway's newest arrival when the period ended, because the client's claims or the rules changed; `MAX_HLC`
     if it has not ended."""
@@ -207,10 +208,13 @@ def restart_position(record: ClientRecord, newest: int, access: Access) -> Posit
 def for_full_pull(position: Position) -> Position:
     """Return the position for a client that removes, at the end of a full pull, the rows that it was not sent.
 
-    Such a client needs no DELETE of rows that it was sent before the store was rebuilt. Of that time only past keys are
-    known, and it is unknown until when the client could see them (`SentPeriod.upserted_up_to` is `MAX_HLC`). They also
-    match rows that came into a bucket after the client lost access to it. A DELETE would reveal the ids of these rows,
-    so the keys are removed from the position.
+    A full pull is all pages from cursor 0. The engine calls this function for every pull of a client that supports
+    resyncs.
+
+    Such a client needs no DELETE of rows that it was sent before the store was rebuilt from the lake. Of that time only
+    past keys are known, and it is unknown until when the client could see them (`SentPeriod.upserted_up_to` is
+    `MAX_HLC`). They also match rows that came into a bucket after the client lost access to it. A DELETE would reveal
+    the ids of these rows, so the keys are removed from the position.
 
     Args:
         position: the position of a resync; any other is returned unchanged.
@@ -237,7 +241,7 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
             continue
         # A complete cursor of this scope is its first one, or any later arrival before the next scope took over.
         # `first_cursor` is -1 if no complete cursor was sent in the scope.
-        # `cursors_end` is 0 if no scope after it was removed.
+        # If scopes after this one were removed, `cursors_end` is their first complete cursor; else it is 0.
         if scope.first_cursor == cursor or (0 <= scope.first_cursor < cursor and cursor % ARRIVAL_STEP == 0):
             return scope if not scope.cursors_end or cursor < scope.cursors_end else None
     return None
@@ -350,8 +354,9 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         return restart_position(record, newest, access)
     rescan = page.rescan
     if later and rescan:
-        # These pages must now also read the bucket keys of later scopes. Under such a key, a row that the rescan has
-        # not reached may have a feed position that was read already, without the key. So the rescan covers all of it.
+        # These pages must now also read the bucket keys of later scopes. A row that the rescan has not reached yet may
+        # have an entry under such a key at a position that was read already, but not under that key. So the rescan now
+        # covers everything from its lowest position.
         rescan = ((min(low for low, _ in rescan), page.read_up_to),)
     if page.resync:
         restarted = restart_position(record, newest, access)

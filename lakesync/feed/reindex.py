@@ -17,10 +17,11 @@ from lakesync.staging.store.push import RowCommit
 
 
 def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
-    """Update the bucket keys of the next rows to the active rules, each changed row at a new arrival.
+    """Update the bucket keys of the next rows to the active rules. The moves of each changed row get a new arrival.
 
-    A commit stores the position that the previous commit reached, because only that commit's rows are certainly
-    durable. So after a crash, at most the rows of one commit are computed again, which changes nothing.
+    A commit stores the position that the previous commit reached. The SQLite store commits the position to `log.db`,
+    and only then writes the rows to `state.db`, so a crash in between loses the rows. The re-index then continues
+    before them; a row that was written already does not change.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -32,7 +33,7 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     Returns:
         The position to pass to the next call. If its `done` is true, all rows have their keys.
     """
-    # makes the changes durable at once: no log row records them, so a replay of the log after a crash would lose them
+    # all rows are written before and after this commit: no log row has its changes, so a replay would lose them
     commit.run_alone()
     version = commit.config.rules_version
     candidates = (each for each in (last, commit.reindexing()) if each is not None and each.rules_version == version)
@@ -49,7 +50,10 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
 
 
 def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -> None:
-    """Store the rows whose bucket keys differ by the active rules, each at a new arrival."""
+    """Store the rows whose bucket keys differ by the active rules, with their moves, at a new arrival for each row.
+
+    The row's own `arrival` is that of its last change, and stays. So `moves_of`, which uses it, does not fit here.
+    """
     changed: list[tuple[StoredRow, tuple[str, ...]]] = []
     for row in rows:
         keys = keys_of(row, index)

@@ -4,8 +4,9 @@ A *delta* is a change of some columns of one row. A client that lacks a row is s
 written at different times, UPDATEs. Stores keep rows in this encoded form, the feed joins them to pages, and the
 gateway sends them without decoding.
 
-A *page* is the response to a pull: the deltas that the client lacks. It may have thousands, and decoding their columns
-takes most of the time. So `decode_page` leaves the columns as JSON, and `cells_of` decodes those of many deltas
+A *page* is the response to a pull: the deltas that the client lacks. The gateway creates it as a `SyncPage`, whose
+deltas may be encoded; the client decodes it to a `SyncResponse`. It may have thousands of deltas, and decoding their
+columns takes most of the time. So `decode_page` leaves the columns as JSON, and `cells_of` decodes those of many deltas
 together. The client's prefetch and its writes to the app's database call them.
 """
 
@@ -154,7 +155,7 @@ def row_deltas(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
         live: `state.live`, if the caller has it already.
     """
     groups = stamp_groups(state.live if live is None else live)
-    if not groups:  # no column is left, so the row is visible because of its INSERT alone
+    if not groups:  # no column is left, so the row, being visible, has an INSERT; `NO_STAMP` satisfies the type checker
         groups = [Group(state.inserted or NO_STAMP, {}, None)]
     return [delta_of("UPDATE" if index else "INSERT", table, row_id, group) for index, group in enumerate(groups)]
 
@@ -183,7 +184,7 @@ class PageDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc
     row_id: str
     client_id: str
     cells: msgspec.Raw = msgspec.field(name="columns")
-    """The columns as JSON."""
+    """The JSON text of the columns, from which `columns` and `cells_of` decode `Cells`."""
     hlc: int
     delta_id: str
 
@@ -230,7 +231,7 @@ def decode_page(body: bytes) -> SyncResponse:
 
 
 def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
-    """Yield the columns of deltas: lists with one item for each of several deltas, in order.
+    """Yield the decoded columns of deltas, in chunks. A chunk has one item (`Cells`) for each of its deltas, in order.
 
     Args:
         deltas: deltas of a page; either all or none of them are `PageDelta`s.

@@ -4,6 +4,9 @@
 The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them. A *feed entry*
 says when a row joined and left a bucket of the sync rules, and when it last changed there. A *head* has the counters of
 a gateway.
+
+A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
+(`sqlite.recovery`) computes the missing rows.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from lakesync.wire.log import PackedDeltas
 
 _QUERIES_OF_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 """Beginnings of queries that every push makes. Their results do not depend on writes of pushes, which wait in memory
-until their transaction commits. So these results are cached until a job writes to the file itself."""
+until their transaction commits. So the results are cached until a job runs other statements (`Journal.prepare_sql`)."""
 
 
 class SqliteView(HeadView, SideQueries):
@@ -83,11 +86,11 @@ class SqliteView(HeadView, SideQueries):
         return self._state.changed_after(self.gateway, buckets, since)
 
     def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
-        """Return nothing: the thread that reads has delivered the notices of all commits."""
+        """Return nothing: this thread delivers a commit's notices before its next read. See `View.unnotified`."""
         return ()
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:  # noqa: ARG002
-        """Return nothing: the thread that reads has delivered the notices of all commits."""
+        """Return nothing, as `unnotified`; see `View.unnotified_clients`."""
         return []
 
     def buckets(self, prefix: str) -> list[str]:
@@ -134,8 +137,8 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement, and return its rows.
 
-        Writes of pushes wait in memory, where SQL does not see them. So before a statement, they are written to the
-        file (`Journal.prepare_sql`), except for the cached queries that every push makes.
+        Writes of pushes wait in memory, where SQL does not see them. So before a statement, they are written to
+        `log.db` (`Journal.prepare_sql`), except for the cached queries that every push makes.
         """
         if statement.startswith(_QUERIES_OF_EVERY_PUSH):
             run_query = super()._query

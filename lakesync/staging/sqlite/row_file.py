@@ -159,8 +159,10 @@ class RowCache:
 _CACHED_BYTES = 16 << 20
 """Size of cached rows, as stored; decoded they take several times as much memory."""
 _ROW_STATE = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
-"""SQL: the table of rows as they are sent to clients, with its columns. `encode_full_row` returns `spelled`, `deltas`,
-`writers` and `writers_floor`. `born` has arrival and bucket keys of a row that consists of one INSERT, else null."""
+"""SQL: the table of rows as they are sent to clients, with its columns. `encode_full_row` returns four of them:
+`spelled`, the row's encoded deltas (null if clients do not see the row); `deltas`, their number; `writers`, the ids of
+its latest writers; and `writers_floor`, an arrival up to which other clients may have written. `born` has arrival and
+bucket keys of a row that consists of one INSERT, else null."""
 _ROW_STATE_COLUMNS = 9
 """Number of columns of `_ROW_STATE`."""
 _UPDATE_ROW_STATE = (
@@ -261,6 +263,7 @@ class RowFile:
             number, live, insert_position = known.get(row.key), row.fold().state.live, None
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
+                # only for a new number: an older one may have a row in `row_body`, which `_read` would prefer
                 insert_position = _encode((row.arrival, row.keys)) if _is_one_insert(row, live) else None
             numbers.append(number)
             row_states += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), insert_position)
