@@ -94,7 +94,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
 
         days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
         with failure_policy(context, pyspark):
-            if days is None:
+            if days is None:  # before the flush: `cut_points` alone would omit gateways with unflushed deltas
                 run_state.read_cut_points()
             reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
@@ -110,16 +110,16 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             )
             # After a transient error the whole step is retried once. Then a flush sets the gateways that fail aside; a
             # run of chosen days fails.
-            is_retried = context.op_execution_context.retry_number == 0 and any(
+            will_retry = context.op_execution_context.retry_number == 0 and any(
                 isinstance(error, TransientError) for error in failed.values()
             )
             all_failed = failed.keys() >= set(staging.store.gateways())
-            if is_retried or (failed and (days is not None or all_failed)):
+            if will_retry or (failed and (days is not None or all_failed)):
                 raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
                 run_state.drop_cut_point(gateway)
-            run_state.flushed(reread=True)  # this run's tables are merged up to there
+            run_state.flushed(reread=True)  # `run_state` keeps the result: this run's tables are merged up to there
             _report_flush_by_day(context, reports)
             if days is not None:
                 _report_comparison(context, days, pyspark, lake, staging.store)
@@ -273,6 +273,7 @@ def state_table(
                 left_out = {"left_out": f"{brief(error)}{who}"}
                 if rejected is None:
                     return dg.MaterializeResult(metadata=left_out, data_version=previous_data_version(context, key))
+                # `discard`, because the joined schema still has the columns of the rejected gateways
                 report = merge({name: mark for name, mark in flushed.items() if name not in rejected}, "discard")
             run_state.merged[namespace, schema.table] = report
             by_day = days is not None or len(context.partition_keys) > 1
@@ -282,7 +283,7 @@ def state_table(
                 _report_merge_by_day(context, found)
             valid_through_ms = table_valid_through_ms(report.marks, flushed, run_state.valid_through_ms())
             metadata = {
-                **_merged(report, total=not by_day),
+                **_merged(report, by_day=by_day),
                 **left_out,
                 **size_metadata(spark, names.state(schema.table)),
                 **freshness_metadata(valid_through_ms, staging.now_ms()),
@@ -308,8 +309,14 @@ def _report_merge_by_day(context: dg.AssetExecutionContext, merged_by_day: "Mapp
         context.add_asset_metadata(counts, partition_key=key)
 
 
-def _merged(report: "MergeReport", *, total: bool) -> Metadata:
-    """Return a merge's metadata. If the run has one partition (`total`), its figures are also that partition's."""
+def _merged(report: "MergeReport", *, by_day: bool) -> Metadata:
+    """Return a merge's metadata.
+
+    Args:
+        report: the merge.
+        by_day: whether each partition gets figures of its own (`_report_merge_by_day`), so that those of the run are
+            reported as `of_run`.
+    """
     figures: Metadata = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,
@@ -317,7 +324,7 @@ def _merged(report: "MergeReport", *, total: bool) -> Metadata:
         "rejected_values": report.rejected_values,
     }
     return {
-        **(figures if total else {"of_run": dg.MetadataValue.json(figures)}),
+        **({"of_run": dg.MetadataValue.json(figures)} if by_day else figures),
         "snapshot_id": str(report.snapshot_id),
         "seconds": round(report.seconds, 2),
     }

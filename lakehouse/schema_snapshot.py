@@ -56,7 +56,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
     """If gateways have their own namespaces: namespace → its tables, with the joined schemas of its gateways; `""` is
     the shared one."""
     first_day: str | None = None
-    """The first UTC day of arrival, `YYYY-MM-DD`, if the configuration does not set the first partition."""
+    """The first UTC day of arrival, `YYYY-MM-DD`, if the configuration does not set the first partition. The schema
+    sensor sets it."""
 
     @property
     def states(self) -> tuple[tuple[TableSchema, str], ...]:
@@ -103,7 +104,7 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
 def registered(
     store: GatewayStore, own_namespaces: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
 ) -> SchemaSnapshot:
-    """Return a snapshot of what is registered now at all gateways of a staging store.
+    """Return a snapshot of what is registered now at all gateways of a staging store, without `first_day`.
 
     Args:
         store: the staging store.

@@ -55,7 +55,8 @@ width int COMMENT 'columns it came with', columns map<string, string> COMMENT 'J
 
 `shard` names the staging store that the delta was pushed to, which has some of the tables; `epoch` identifies that
 store's copy of the gateway's data, and `seq` is the push's number in its log. `arrival` is the gateway's timestamp of
-the push, `hlc` the client's timestamp of the change."""
+the push, `hlc` the client's timestamp of the change. `width` is the number of columns that the delta was pushed
+with, 0 after its erasure; see `STATE_FIELDS` for its use."""
 
 _DELTAS_PROPERTIES = {
     "format-version": "2",
@@ -82,7 +83,9 @@ _gone boolean, _arrival bigint
 """
 """A state table's own columns, as Spark's SQL declares them; typed columns follow.
 
-`_row` is the row id. `_cells` has all column values as JSON text, each with the delta that wrote it. `_tombstone` is
+`_row` is the row id. `_cells` has all column values as JSON text, each with the delta that wrote it and that delta's
+number of columns (`width`). A delta that still owns so many columns of the row is sent to clients with its own id; the
+`width` also breaks ties between deltas. `_tombstone` is
 the stamp (the client's timestamp and id) of the row's newest DELETE, `_inserted` that of its newest INSERT. `_gone`
 says whether the row is deleted, and `_arrival` is the latest arrival of its deltas."""
 
@@ -251,6 +254,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     if found is not None:
         _upgrade(spark, names.deltas, found, _DELTAS_PROPERTIES)
         return found
+    # `_exists` raises if a name differs only in case, and returns True if another run has just created the table
     if not _exists(spark, names.catalogue, names.system, "deltas"):
         _ensure_namespace(spark, names.catalogue, names.system)
         spark.sql(
@@ -296,6 +300,7 @@ def ensure_state(
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
     version = version_if_there(spark, name)
+    # see `ensure_deltas` for why `_exists` is asked too
     if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
         typed = "".join(f", {_column(column, schema_type)}" for column, schema_type in wanted.items())
         _ensure_namespace(spark, names.catalogue, names.tables)
@@ -383,7 +388,7 @@ def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> No
 
 
 def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str, str]) -> None:
-    """Set the properties that a table lacks, or has with other values, because an earlier version created it."""
+    """Set the properties that a table lacks or has with other values: an earlier version of LakeSync created it."""
     changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
     changed.pop("format-version", None)  # not among the properties
     if changed:

@@ -116,8 +116,9 @@ def _has_tag(job: dict[str, Any], tag: str) -> bool:
 class SparkConnectResource(LazyPySparkResource):
     """A Spark Connect session on the server that `lakesync up` starts, or on another one.
 
-    It is created when a step first uses it. Runs share a session if the server's address names one; tags then
-    distinguish the jobs of steps. `spark_config` has the server's address as `spark.remote`, and further settings.
+    It is created when a step first uses it. Runs share a session if the server's address names one: stopping it then
+    only closes this run's connection, and tags distinguish the jobs of steps. `spark_config` has the server's address
+    as `spark.remote`, and further settings.
     """
 
     ui_url: str | None = None
@@ -181,7 +182,7 @@ class SparkConnectResource(LazyPySparkResource):
         return self._status.figures_of(self._tag) if self._status is not None else None
 
     def renew(self) -> None:
-        """Stop the session, which may be lost; the next use creates a new one."""
+        """Stop the session, which may be lost; the next use creates a new one, or joins the shared one again."""
         session, self._session = self._session, None
         self._application = self._status = None
         if session is not None:

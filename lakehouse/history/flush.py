@@ -6,8 +6,9 @@ none yet: Iceberg checks that no such row was added since the snapshot that was 
 of two writers that read the same snapshot it rejects one, and it rejects the late commit of a killed run. After an
 error of a commit the outcome is unknown, so the table is read again.
 
-Compaction of `deltas` may only rewrite days before the oldest unflushed arrival, because a file that has rows of
-several batches cannot be overwritten by batch. The asset `deltas` and the erasure call this module.
+Compaction joins several batches in one file, so it may only rewrite days before the oldest unflushed arrival. Iceberg
+knows only the least and greatest batch id of a file. If an overwritten batch's id lies between them, Iceberg cannot
+tell that the file has none of its rows, and rejects the commit. The asset `deltas` and the erasure call this module.
 """
 
 from __future__ import annotations

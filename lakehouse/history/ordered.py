@@ -138,7 +138,7 @@ def in_order(
         columns: the columns of the history to yield.
         rows_in_memory: number of rows to sort in memory at once.
     """
-    # `selection.part`, one task's share of a load, selects rows by `batch_id` or `row_id`
+    # `selection.part`, one task's share of a load (a large backlog), selects rows by `batch_id` or `row_id`
     needed = dict.fromkeys((*columns, "table_name", "row_id", "batch_id", *_ORDER))
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
     for each in ranges:

@@ -169,7 +169,7 @@ class LandedTables:
         """
         mark, landed = self._marks[table], self._landed(table)
         files = [file for file in landed.files if file.first_page <= mark.delivered]
-        rows, known_rows = sum(file.rows for file in files), sum(file.rows for file in self._known.get(table, ()))
+        rows, known_rows = sum(file.rows for file in files), sum(file.rows for file in self._known_files.get(table, ()))
         if len(files) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
             return
         with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
@@ -195,11 +195,11 @@ class LandedTables:
         """Return a table's files of `known`, and the files of `landing` with pages that `known` lacks."""
         since = self._marks[table].known
         files = tuple(file for file in self._files if file.last_page > since and file.may_have(table))
-        known = tuple((file.bucket, file.path) for file in self._known.get(table, ()))
+        known = tuple((file.bucket, file.path) for file in self._known_files.get(table, ()))
         return LandedTable(table, self._identity(table), files, known, since)
 
     def _identity(self, table: str) -> str | None:
-        """Return the column that identifies a row whose row id changes; None if there is none."""
+        """Return the column that identifies a row even if the source gives it another row id; None if none does."""
         declared = self._tables.get(table)
         return declared.identity if declared is not None else None
 
@@ -218,12 +218,13 @@ class LandedTables:
         """Find the files of landed rows in the table's current snapshot."""
         with self._iceberg.open(landing_name(self._iceberg.names)) as landing:
             self._files = self._iceberg.landed(landing)
+            # for the subclass `LakeLanding`, whose commits are checked against this snapshot
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _plan_known(self) -> None:
         """Find the files of known rows, and the marks, in the table's current snapshot."""
         with self._iceberg.open(known_name(self._iceberg.names)) as known:
-            self._known: dict[str, list[KnownFile]] = self._iceberg.known(known)
+            self._known_files: dict[str, list[KnownFile]] = self._iceberg.known(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._iceberg.marks(known, self._tables)
 
