@@ -24,7 +24,8 @@ from lakesync.model.errors import ValidationError
 log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
-"""Size of a request's head, at most; twice as much if it follows another request in one read."""
+"""Size of a request's head, at most. Its first piece of data does not count if an earlier request ended in the same
+piece, so such a head may be almost twice as large."""
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from a head's first byte, to the head's end.
 
@@ -104,7 +105,7 @@ class WriteCoalescingTransport(asyncio.Transport):
         self.check_reader()
 
     def check_reader(self) -> None:
-        """Abort once the peer has read nothing of the queued data for `READER_SECONDS`, until all data is read."""
+        """While data is queued, check every `READER_SECONDS` that the peer has read some of it, and abort if not."""
         queued = self.inner.get_write_buffer_size()
         if queued and self._reader_check is None:
             taken = self._written - queued
@@ -136,8 +137,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """HTTP/1.1 with limits on the head of a request, in bytes and in time, and on the time of its body.
 
     Without them a client could send an endless head before any route or middleware sees the request. uvicorn limits
-    heads for h11 only (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. It also
-    responds to bytes that are not HTTP with a JSON error, for which uvicorn has no hook either.
+    heads for h11 only (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. This class
+    also responds to bytes that are not HTTP with a JSON error, for which uvicorn has no hook either.
     """
 
     _in_head = False
@@ -232,15 +233,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._reject(400, f"{msg} Send HTTP/1.1.")
 
     @property
-    def _is_next(self) -> bool:
-        """Whether all requests are answered that came before the head or body in progress."""
+    def _earlier_are_answered(self) -> bool:
+        """Whether all requests before the one whose head or body is in progress are answered."""
         if self._in_body:
+            # the body's request is the newest one; it waits in uvicorn's `pipeline` until the earlier ones are answered
             return not self.pipeline
         return self.cycle is None or self.cycle.response_complete
 
     def _start_timer(self) -> None:
         """Start the time of the head or body in progress, unless it runs. uvicorn has a timer between requests."""
-        if self._timer is not None or self._is_rejected or self._is_upgraded or not self._is_next:
+        if self._timer is not None or self._is_rejected or self._is_upgraded or not self._earlier_are_answered:
             return
         if self.transport.is_closing():
             return
@@ -278,7 +280,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
         A connection with unread data is reset when it is closed, and the client would lose the response.
         """
-        if not self._rejection or not self._is_next or self.transport.is_closing():
+        if not self._rejection or not self._earlier_are_answered or self.transport.is_closing():
             return
         if not (self._in_body and self.cycle.response_started):  # else the request has a response already
             self.transport.write(self._rejection)

@@ -72,7 +72,7 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
             as in Spark's tasks.
 
     Raises:
-        requests.ConnectionError, requests.Timeout: the REST catalogue does not answer.
+        RESTError, requests.ConnectionError, requests.Timeout: the REST catalogue responds with an error, or not at all.
     """
     properties = {
         **_s3_settings(settings),

@@ -41,7 +41,8 @@ _LOOKUP_CHARS = 255
 _CONNECT_SECONDS = 10
 """Time limit for opening a connection."""
 _STATEMENT_SECONDS = 300
-"""A longer statement is cancelled. Socket timeouts are `_CONNECT_SECONDS` longer, so that the server cancels first."""
+"""A longer statement is cancelled: by MariaDB, or on MySQL by the socket's timeout, which is `_CONNECT_SECONDS` longer
+so that MariaDB cancels first."""
 _LOCK_SECONDS = 30
 """How long a statement waits for a lock before it fails."""
 _VALUE_ERRORS = frozenset(
@@ -306,6 +307,7 @@ class _MySqlConnection:
         with tempfile.NamedTemporaryFile(prefix="lakesync-") as file:
             file.write(lines)
             file.flush()
+            # `ESCAPED BY '\'` has one backslash, because the session's mode is NO_BACKSLASH_ESCAPES
             self.execute(
                 f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE {table} CHARACTER SET utf8mb4"
                 r" FIELDS TERMINATED BY '	' ESCAPED BY '\'" + " LINES TERMINATED BY '\n'"
@@ -336,7 +338,7 @@ def _escaped(column: pa.ChunkedArray) -> Any:
     import pyarrow.compute as pc
 
     if pa.types.is_timestamp(column.type):
-        return pc.strftime(column, "%Y-%m-%d %H:%M:%S")
+        return pc.strftime(column, "%Y-%m-%d %H:%M:%S")  # Arrow's %S includes the fraction of a second
     if pa.types.is_boolean(column.type):
         return column.cast(pa.int8()).cast(pa.string())
     text = column.cast(pa.string())

@@ -91,7 +91,7 @@ def query(
     config = load_settings(data)
     point_in_time = parse_as_of(as_of) if as_of else None
     with output.spinner("querying"):
-        # the whole result is in memory, like the tables that DuckDB reads: the number of all its rows is printed
+        # the whole result, although few rows may be shown: the number of all rows is printed
         result = _query_function(engine)(config, text, point_in_time)
     if as_json:
         for row in rows_of(result):

@@ -142,6 +142,7 @@ def check(
     if stored is None:
         raise NotFoundError(f"gateway {gateway_id!r} has no connector {name!r}; `lakesync connectors list` lists them")
     connector_types = _connector_types(config)
+    # reads the secrets in plain text; `open_source` below creates the source: the object that sends requests
     connector = connector_types.open(gateway_id, stored)
     connector_type = connector_types.find(stored.type)
     assert connector_type is not None  # `open` raises for an unknown type
