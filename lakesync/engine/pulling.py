@@ -463,7 +463,9 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
         moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
     if moves_back:
         sent = [record.confirmed_cursor, record.last_sent_cursor, *[page.cursor for page in record.pages]]
-        return replace(record, confirmed_cursor=cursor, moved_back_from=max(reading.newest, *sent))
+        return replace(
+            record, confirmed_cursor=cursor, last_sent_cursor=0, moved_back_from=max(reading.newest, *sent)
+        )
     if reading.since <= record.moved_back_from and reading.since not in (
         record.confirmed_cursor,
         record.last_sent_cursor,

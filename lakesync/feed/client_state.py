@@ -443,9 +443,8 @@ def with_cursor_in_doubt(
         if stored == replace(page, cursor=stored.cursor):
             return record, stored.cursor
     # above every cursor that the client was sent
-    record, cursor = with_page_mark(
-        record, 0, above=max(record.last_sent_cursor, record.confirmed_cursor, confirmed.cursor, NEVER_PULLED)
-    )
+    sent = (record.last_sent_cursor, record.moved_back_from, record.confirmed_cursor, confirmed.cursor, NEVER_PULLED)
+    record, cursor = with_page_mark(record, 0, above=max(sent))
     return with_page(record, replace(page, cursor=cursor)), cursor
 
 

@@ -359,6 +359,12 @@ CASES = {
         pull(0, 1), edit(1, "INSERT", "notes/r2", team="a"), push(1), ("old pull", 0, 3),
         edit(0, "UPDATE", "notes/r3", team="b"), push(0),
     ),
+    "an old pull comes after its client began again, and other shards have nothing for its first page": case(
+        "letter stock", 0,
+        edit(1, "INSERT", "misc/m1", team="a"), edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0),
+        ("wipe", 0), pull(0, 1), ("old pull", 0, 2), edit(0, "UPDATE", "misc/m1", team="c"), push(0),
+        limit=1,
+    ),
     "an old pull of the middle of its pages comes after its client began again": case(
         "stock letter", 0,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),

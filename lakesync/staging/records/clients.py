@@ -219,7 +219,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """The newest cursor that the client certainly has, because it sent this cursor. The client may also have rows of
     later pages."""
     last_sent_cursor: int = 0
-    """The newest cursor that was sent with deltas."""
+    """The newest cursor that was sent with deltas since the client last moved back (`moved_back_from`); 0 for none."""
     pages_sent: int = 0
     """Number of pages with deltas that were sent. It shows whether the client was sent more since a stored page."""
     has_pushed: bool = False
