@@ -424,7 +424,11 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     since = reading.since
     if not reading.complete and since <= NEVER_PULLED:
         return record, since  # the client has no cursor yet, and gets none until it is sent rows
+    # A cursor that cannot be served gets no meaning. If the client sends it again, it starts again.
+    is_unknown = _is_start(reading.position) and all(page.cursor != since for page in record.pages)
     if not reading.complete:
+        if is_unknown:
+            record, since = with_page_mark(record, reading.page.read_up_to, above=since)
         if request.confirmed:
             record = _with_confirmed_cursor(record, reading, since)
         return with_page(
@@ -435,7 +439,7 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
         record = _with_confirmed_cursor(record, reading, cursor)
     position = reading.position
     was_page_mark = since > NEVER_PULLED and (position.is_transition or position.read_up_to != position.base)
-    if was_page_mark:
+    if was_page_mark and not is_unknown:
         # if the response is lost, the client sends the mark again; it now means the same as the complete cursor
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
@@ -463,9 +467,7 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
         moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
     if moves_back:
         sent = [record.confirmed_cursor, record.last_sent_cursor, *[page.cursor for page in record.pages]]
-        return replace(
-            record, confirmed_cursor=cursor, last_sent_cursor=0, moved_back_from=max(reading.newest, *sent)
-        )
+        return replace(record, confirmed_cursor=cursor, last_sent_cursor=0, moved_back_from=max(reading.newest, *sent))
     if reading.since <= record.moved_back_from and reading.since not in (
         record.confirmed_cursor,
         record.last_sent_cursor,

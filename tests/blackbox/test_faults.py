@@ -371,6 +371,13 @@ CASES = {
         edit(1, "INSERT", "notes/r3", team="a"), push(1), pull(0, 1), pull(0, 1), pull(0, 1), ("wipe", 0),
         pull(0, 1), ("old pull", 0, 2), edit(0, "INSERT", "tasks/r1", team="b"), push(0),
     ),
+    "an unknown cursor brings nothing of a shard, and another one comes after other claims brought a row": case(
+        "stock letter", 8,
+        edit(1, "INSERT", "misc/n70", team="b"), edit(1, "INSERT", "tasks/r1", team="c"), push(1),
+        ("odd pull", 0, "ahead", 2), claims(0, team=["a"]), pull(0, 2), claims(0, team=["b"]),
+        ("odd pull", 0, "below", 1),
+        clients=[("stock", {**A, "team": ["a", "b"]}, 0), ("letter", B, 0)],
+    ),
     "a row is under claims that its client had before it ever pulled, and other tokens pull between its pages": case(
         "stock stock", 1,
         claims(0, team="b"), *SIX, push(1), edit(0, "INSERT", "tasks/r1", team="b"), push(0), claims(0, team="a"),
