@@ -51,7 +51,7 @@ from lakesync.feed.positions import (
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
-from lakesync.staging.records import ClientRecord, Page
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
 
@@ -400,6 +400,9 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
             record = with_page(record, replace(start, pages_sent=-1))
     if reading.complete:
         record, cursor = with_complete_cursor(record, reading.newest)
+        if cursor <= record.moved_back_from:
+            # a late pull may have the same cursor, from before the client moved back
+            record, cursor = _with_new_number(record, cursor, reading.newest)
         return replace(record, last_sent_cursor=cursor), cursor
     # clients expect their cursor to increase, also while a rescan reads below it
     record, cursor = with_page_mark(
@@ -445,12 +448,34 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     return record, cursor
 
 
+def _with_new_number(record: ClientRecord, cursor: int, newest: int) -> tuple[ClientRecord, int]:
+    """Create a page mark that means the same as a complete cursor, and that the client never had before.
+
+    It lies above every cursor from before the client moved back, and below the next arrival, because broadcasts read
+    the feed after it.
+
+    Args:
+        record: the client's record, with at least one scope.
+        cursor: the complete cursor.
+        newest: the gateway's newest arrival.
+
+    Returns:
+        The record and the mark; unchanged, with the complete cursor, if no number is left below the next arrival.
+    """
+    if record.moved_back_from >= newest + ARRIVAL_STEP - 1:
+        return record, cursor
+    marked, mark = with_page_mark(record, newest)
+    while mark <= record.moved_back_from:
+        marked, mark = with_page_mark(marked, newest)
+    return with_page(marked, complete_page(mark, cursor, record.scopes[-1], record.pages_sent)), mark
+
+
 def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) -> ClientRecord:
     """Return the record after a pull: the client certainly has a cursor, unless its request may have been late.
 
     A request may arrive after later requests of the client. If the client lost its database in between, it does not
-    have the cursor of the late request any more. So after the client has moved back, a cursor from before that is
-    believed only if the client may have it again: it is the confirmed one, or that of the latest page.
+    have the cursor of the late request any more. So after the client has moved back, a cursor that it may have had
+    before is believed only if it is the confirmed one, or the page mark of the latest page.
 
     Args:
         record: the client's record, with the page that was read.
@@ -466,12 +491,18 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
         reached = (position.base, position.read_up_to)
         moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
     if moves_back:
-        sent = [record.confirmed_cursor, record.last_sent_cursor, *[page.cursor for page in record.pages]]
+        sent = [
+            record.moved_back_from,
+            record.confirmed_cursor,
+            record.last_sent_cursor,
+            *[page.cursor for page in record.pages],
+            *[scope.first_cursor for scope in record.scopes],
+        ]
         return replace(record, confirmed_cursor=cursor, last_sent_cursor=0, moved_back_from=max(reading.newest, *sent))
-    if reading.since <= record.moved_back_from and reading.since not in (
-        record.confirmed_cursor,
-        record.last_sent_cursor,
-    ):
+    is_latest_mark = reading.since == record.last_sent_cursor and any(
+        page.cursor == reading.since for page in record.pages
+    )
+    if reading.since <= record.moved_back_from and not (reading.since == record.confirmed_cursor or is_latest_mark):
         return record
     return replace(record, confirmed_cursor=cursor)
 

@@ -156,13 +156,16 @@ def _started_again(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _late_pull(random: Random, who: int, world: World) -> list[Step]:
-    """A client starts again from 0; then a pull arrives that it sent before, and then the client pushes."""
+    """A client starts again from 0; then pulls arrive that it sent before, and then the client pushes."""
     steps: list[Step] = [*_written(random, who + 1, world), *_written(random, who, world)]
     steps += [("pull", who, random.choice([1, 1, 2, 1000]), "whole") for _ in range(random.choice([2, 3, 4]))]
     steps += random.choice([[], [*_written(random, who, world), ("pull", who, 1000, "whole")]])
-    steps += [(random.choice(["wipe", "reload"]), who), ("pull", who, 1, "whole")]
+    for _ in range(random.choice([1, 1, 1, 2])):
+        steps += [(random.choice(["wipe", "reload", "restore"]), who), ("pull", who, 1, "whole")]
+    steps += random.choice([[], [], [("pull", who, 1000, "answer lost")]])
     steps += random.choice([[], _written(random, who + 1, world)])
-    return [*steps, ("old pull", who, random.randint(2, 4)), *_written(random, who, world)]
+    steps += [("old pull", who, random.randint(2, 5)) for _ in range(random.choice([1, 1, 2]))]
+    return [*steps, *_written(random, who, world)]
 
 
 def _returned(random: Random, who: int, world: World) -> list[Step]:

@@ -43,6 +43,7 @@ def claims(who: int, **changed: object) -> Step:
 
 C = {**A, "team": ["c"]}
 SIX = [edit(1, "INSERT", f"notes/n{number}", team="a") for number in range(6)]
+THREE = [edit(1, "INSERT", f"notes/r{number}", team="f") for number in (3, 4, 5)]
 NINE = [
     step for x in range(9) for step in (("device", 1, "stock"), edit(1, "UPDATE", "tasks/r1", x=x), push(1))
 ]  # fmt: skip
@@ -364,6 +365,28 @@ CASES = {
         edit(1, "INSERT", "misc/m1", team="a"), edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0),
         ("wipe", 0), pull(0, 1), ("old pull", 0, 2), edit(0, "UPDATE", "misc/m1", team="c"), push(0),
         limit=1,
+    ),
+    "an old pull comes after its client began again and lost the last page": case(
+        "stock stock", 0,
+        *THREE, push(1), pull(0), pull(0), ("wipe", 0), pull(0, 1), pull(0, 1000, "answer lost"), ("old pull", 0, 3),
+        edit(0, "INSERT", "notes/r1", team="a"), push(0),
+    ),
+    "an old pull comes after its client was put back from a backup and lost the last page": case(
+        "letter letter", 0,
+        edit(1, "INSERT", "notes/r2", team="f"), push(1), pull(0), ("backup", 0), *THREE, push(1), pull(0), pull(0),
+        ("restore", 0), pull(0, 1), pull(0, 1000, "answer lost"), ("old pull", 0, 3),
+        edit(0, "INSERT", "notes/r1", team="a"), push(0),
+    ),
+    "two old pulls come after their client began again": case(
+        "letter letter", 0,
+        *THREE[:2], push(1), pull(0), THREE[2], push(1), pull(0), pull(0), ("wipe", 0), pull(0, 1), ("old pull", 0, 3),
+        ("old pull", 0, 2), edit(0, "INSERT", "notes/r1", team="a"), push(0),
+    ),
+    "an old pull comes after its client began again twice": case(
+        "stock stock", 1,
+        *SIX[:3], push(1), claims(0, team="b"), edit(0, "INSERT", "notes/r1", team="b"), push(0), pull(0), claims(0),
+        pull(0), pull(0), ("wipe", 0), pull(0, 1), ("wipe", 0), pull(0, 1), ("old pull", 0, 3),
+        edit(0, "INSERT", "notes/r2", team="a"), push(0),
     ),
     "an old pull of the middle of its pages comes after its client began again": case(
         "stock letter", 0,
