@@ -24,8 +24,8 @@ from lakesync.model.errors import ValidationError
 log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
-"""Size of a request's head, at most. Its first piece of data does not count if an earlier request ended in the same
-piece, so such a head may be almost twice as large."""
+"""Size of a request's head, at most. If an earlier request ended in the same piece of data in which the head begins, a
+header that is incomplete at the end of the piece does not count, so the head may be larger by that."""
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from a head's first byte, to the head's end.
 
@@ -73,8 +73,8 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._reader_check: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write data; a head is delayed until the next write. After `write_eof` or `abort`, data is dropped."""
-        if self._ended:
+        """Write data; a head is delayed until the next write. Once the connection is closing, data is dropped."""
+        if self._ended or self.inner.is_closing():
             return
         self._written += len(data)
         if self._pending_head:
@@ -111,6 +111,12 @@ class WriteCoalescingTransport(asyncio.Transport):
             taken = self._written - queued
             self._reader_check = self._loop.call_later(READER_SECONDS, self._abort_if_stalled, taken)
 
+    def stop_checking(self) -> None:
+        """Stop the checks of `check_reader`."""
+        if self._reader_check is not None:
+            self._reader_check.cancel()
+            self._reader_check = None
+
     def _abort_if_stalled(self, taken: int) -> None:
         """Abort if the operating system has taken no more bytes than it had at the last check."""
         self._reader_check = None
@@ -144,7 +150,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = False
     """Whether a head has begun and not ended."""
     _head_bytes = 0
-    """Bytes received since the head began, without those of a piece of data in which another request ended."""
+    """Bytes received since the head began. Of a piece of data in which another request ended, only whole headers count:
+    the parser does not say where the head began."""
     _in_body = False
     """Whether a head has ended and its body has not. Then `cycle`, uvicorn's newest request, is the body's request."""
     _has_ended = False
@@ -164,8 +171,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timers."""
         self._stop_timer()
+        if isinstance(self.transport, WriteCoalescingTransport):
+            self.transport.stop_checking()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -179,11 +188,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Parse a piece of data, and apply the limits to the head or body that is in progress after it."""
         self._has_ended = False
         super().data_received(piece)
-        if self._in_head and not self._has_ended:
-            self._head_bytes += len(piece)
+        if self._in_head:
+            self._head_bytes += self._parsed_bytes() if self._has_ended else len(piece)
             if self._head_bytes >= MAX_HEAD_BYTES:
                 self._reject(431, _TOO_LONG)
         self._start_timer()
+
+    def _parsed_bytes(self) -> int:
+        """Return the size of the URL and of the whole headers that were parsed of the head in progress."""
+        return len(self.url) + sum(len(name) + len(value) + len(b":\r\n") for name, value in self.headers)
 
     def on_message_begin(self) -> None:
         """Record that a head begins."""
@@ -224,6 +237,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Give the unwrapped connection to the WebSocket protocol."""
         self._is_upgraded = True
         if isinstance(self.transport, WriteCoalescingTransport):
+            self.transport.stop_checking()
             self.transport = self.transport.inner
         super().handle_websocket_upgrade()
 
@@ -289,9 +303,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def eof_received(self) -> None:
-        """Stop the timer: the client has nothing more to send."""
+        """Stop the timer: the client has nothing more to send. The event loop closes once it has read the responses."""
         self._stop_timer()
         super().eof_received()
+        if isinstance(self.transport, WriteCoalescingTransport):
+            self.transport.check_reader()
 
 
 def head_rejection(status: int, message: str) -> bytes:

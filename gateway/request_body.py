@@ -22,12 +22,12 @@ from gateway.request_log import header
 from lakesync.model.errors import PayloadTooLargeError, ValidationError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf
-from lakesync.wire.encoded import encode_page, encoded_size
+from lakesync.wire.encoded import EncodedDeltas, encode_page
 
 T = TypeVar("T")
 
 _LARGE_BYTES = 32 << 10
-"""Size from which bodies are decoded, and protobuf pages encoded, in a worker thread; smaller ones are in place."""
+"""Size from which bodies are decoded, and protobuf pages encoded, in a worker thread; smaller ones in the loop."""
 _UNPACKED_BYTES = 1 << 20
 """Limit of a body above which it is unpacked in a worker thread. 64 MiB, as the pipeline may send, take 80 ms."""
 _GZIP = 16 + zlib.MAX_WBITS
@@ -165,7 +165,11 @@ async def encode_protobuf(page: SyncResponse | SyncPage) -> bytes:
     Args:
         page: the page, whose deltas may still be JSON.
     """
-    if encoded_size(page.deltas) <= _LARGE_BYTES:
+    if isinstance(page.deltas, EncodedDeltas):
+        size = page.deltas.size
+    else:  # an encoding would tell exactly, but take a third of the time that this is to save
+        size = sum(len(cell.value) for delta in page.deltas for cell in delta.columns)
+    if size <= _LARGE_BYTES:
         return protobuf.encode_response(page)
     return await asyncio.to_thread(protobuf.encode_response, page)
 

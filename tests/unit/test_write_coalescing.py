@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway import compat_uvicorn
-from gateway.compat_uvicorn import WriteCoalescingTransport
+from gateway.compat_uvicorn import LimitedHttpProtocol, WriteCoalescingTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
@@ -100,3 +100,26 @@ def test_only_a_peer_that_reads_nothing_is_aborted(monkeypatch, queued, end):
 
     assert sent(write(b"x" * 9), close, None, None, None, None)[-1] == end
     assert queued == []
+
+
+def test_a_peer_that_sends_nothing_more_and_reads_nothing_is_aborted(monkeypatch):
+    """The event loop closes the inner transport itself then, and waits for the peer to read."""
+    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.0)
+    protocol = object.__new__(LimitedHttpProtocol)
+
+    def end(joined):
+        protocol.transport, joined.inner.queued = joined, [9, 9]
+        protocol.eof_received()
+
+    assert sent(write(b"x" * 9), end, None, None)[-1] == "aborted"
+
+
+def test_an_upgraded_connection_is_not_checked_for_http_responses(monkeypatch):
+    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.0)
+
+    def checked(joined):
+        joined.inner.queued = [9]
+        joined.check_reader()
+        joined.stop_checking()
+
+    assert "aborted" not in sent(write(b"x" * 9), checked, None, None)
