@@ -483,8 +483,12 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
         cursor: the cursor that the client has, if the request was not late: the requested one, or that of the response
             if the client lacks nothing.
     """
+    since, position = reading.since, reading.position
+    is_latest_mark = since == record.last_sent_cursor and any(page.cursor == since for page in record.pages)
+    is_current = since > record.moved_back_from or since == record.confirmed_cursor or is_latest_mark
+    if not (is_current or _is_start(position)):
+        return record
     confirmed = find_page(record, record.confirmed_cursor)
-    position = reading.position
     if _is_start(position):
         moves_back = not is_blank(reading.record)
     else:
@@ -499,11 +503,6 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
             *[scope.first_cursor for scope in record.scopes],
         ]
         return replace(record, confirmed_cursor=cursor, last_sent_cursor=0, moved_back_from=max(reading.newest, *sent))
-    is_latest_mark = reading.since == record.last_sent_cursor and any(
-        page.cursor == reading.since for page in record.pages
-    )
-    if reading.since <= record.moved_back_from and not (reading.since == record.confirmed_cursor or is_latest_mark):
-        return record
     return replace(record, confirmed_cursor=cursor)
 
 

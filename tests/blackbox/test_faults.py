@@ -388,6 +388,11 @@ CASES = {
         pull(0), pull(0), ("wipe", 0), pull(0, 1), ("wipe", 0), pull(0, 1), ("old pull", 0, 3),
         edit(0, "INSERT", "notes/r2", team="a"), push(0),
     ),
+    "an old pull of an earlier page than the latest comes after its client began again": case(
+        "stock stock", 0,
+        *THREE, push(1), pull(0, 1), pull(0), edit(0, "INSERT", "tasks/r1", x=1), push(0), ("wipe", 0),
+        pull(0, 1), pull(0, 1), pull(0, 1), ("old pull", 0, 4), edit(0, "INSERT", "tasks/t2", x=1), push(0),
+    ),
     "an old pull of the middle of its pages comes after its client began again": case(
         "stock letter", 0,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
