@@ -146,7 +146,7 @@ def test_a_shard_with_a_missing_store_does_not_start_empty(tmp_path, clock, lost
 def test_a_shard_that_cannot_be_rebuilt_alone_is_rejected_and_unchanged(tmp_path, clock, lost):
     lake = lost[0]
     url = f"sqlite://{tmp_path / 'staging'}"
-    with pytest.raises(ConfigurationError, match="holds that of shard-orders"):
+    with pytest.raises(ConfigurationError, match="contains that of shard-orders"):
         rebuild(url, clock, lake, shards=shards(tmp_path), only="shard-default", replace=True)
     with pytest.raises(ConfigurationError, match="no shard 'absent'"):
         rebuild(url, clock, lake, shards=shards(tmp_path), only="absent")
