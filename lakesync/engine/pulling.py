@@ -282,10 +282,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
         record = _with_confirmed_cursor(known or reading.record, reading, 0)
         record = replace(record, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
         record = with_scope(record, reading.access, reading.newest)
-        # what cursor 0 means until the client sends another one; `pages_sent` -1: the client may have more than that
-        record = with_page(
-            record, replace(_page_for_cursor(record, 0, position, position.read_up_to, position.rescan), pages_sent=-1)
-        )
+        record = _with_start_page(record, position)
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return bool(reading.page.deltas)
@@ -294,6 +291,17 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
 def _is_start(position: Position) -> bool:
     """Return whether a position is the start of the feed, so that nothing is certain of what the client has."""
     return position.base == NO_BASE and position.read_up_to == 0
+
+
+def _with_start_page(record: ClientRecord, position: Position) -> ClientRecord:
+    """Store what cursor 0 means until the client, which starts again, sends another one.
+
+    Args:
+        record: the client's record; the page belongs to its newest scope.
+        position: the position at which the client starts.
+    """
+    start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
+    return with_page(record, replace(start, pages_sent=-1))  # -1: the client may have been sent more than that
 
 
 def announce_other_connection(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
@@ -395,9 +403,7 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     if request.confirmed:
         record = _with_confirmed_cursor(record, reading, 0 if _is_start(position) else reading.since)
         if _is_start(position):
-            # the client starts from cursor 0; store what 0 means until it sends another cursor
-            start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
-            record = with_page(record, replace(start, pages_sent=-1))
+            record = _with_start_page(record, position)
     if reading.complete:
         record, cursor = with_complete_cursor(record, reading.newest)
         if cursor <= record.moved_back_from:
@@ -484,14 +490,13 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
             if the client lacks nothing.
     """
     since, position = reading.since, reading.position
-    is_latest_mark = since == record.last_sent_cursor and any(page.cursor == since for page in record.pages)
-    is_current = since > record.moved_back_from or since == record.confirmed_cursor or is_latest_mark
-    if not (is_current or _is_start(position)):
-        return record
-    confirmed = find_page(record, record.confirmed_cursor)
     if _is_start(position):
         moves_back = not is_blank(reading.record)
     else:
+        is_latest_mark = since == record.last_sent_cursor and any(page.cursor == since for page in record.pages)
+        if since <= record.moved_back_from and since != record.confirmed_cursor and not is_latest_mark:
+            return record
+        confirmed = find_page(record, record.confirmed_cursor)
         reached = (position.base, position.read_up_to)
         moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
     if moves_back:
