@@ -212,6 +212,14 @@ def test_the_write_scope_is_set_at_run_time(served):
     assert client.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).status_code == 403
 
 
+def ask_in(client, action, in_protobuf):
+    """Send an action in protobuf, or in JSON."""
+    if not in_protobuf:
+        return ask(client, action)
+    body = wire.encode_push(ActionPush("alice", (action,)))
+    return client.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
+
+
 @pytest.mark.parametrize("in_protobuf", [False, True], ids=["json", "protobuf"])
 def test_large_actions_are_decoded_outside_of_the_event_loop(alice, monkeypatch, in_protobuf):
     threads = {}
@@ -224,12 +232,7 @@ def test_large_actions_are_decoded_outside_of_the_event_loop(alice, monkeypatch,
 
     monkeypatch.setattr(wire, name, recorded)
     for text in ("small", "x" * 200_000):
-        action = make_action(now(), params={"text": text})
-        if in_protobuf:
-            body = wire.encode_push(ActionPush("alice", (action,)))
-            answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
-        else:
-            answer = ask(alice, action)
+        answer = ask_in(alice, make_action(now(), params={"text": text}), in_protobuf)
         assert answer.status_code == 200
     assert threads[True] != threads[False]
 
@@ -246,12 +249,6 @@ def test_results_of_actions_are_encoded_outside_of_the_event_loop(alice, monkeyp
             return function(value)
 
         monkeypatch.setattr(wire, name, recorded)
-    action = make_action(now())
-    if in_protobuf:
-        body = wire.encode_push(ActionPush("alice", (action,)))
-        answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
-    else:
-        answer = ask(alice, action)
-    assert answer.status_code == 200
+    assert ask_in(alice, make_action(now()), in_protobuf).status_code == 200
     in_the_loop, in_a_worker = threads
     assert in_the_loop != in_a_worker
