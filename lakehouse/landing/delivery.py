@@ -184,7 +184,7 @@ class Delivery:
         if not self._landing.is_due(table.name):
             return report
         self._prepare(table)
-        # the newest landed hlc stands for the last page
+        # the newest landed hlc lies in the last page
         for page in self._push(self._landing.deltas(table.name), report, self._landing.newest):
             crash_point("delivery.pushed")
             self._landing.record_delivered(table.name, page)
