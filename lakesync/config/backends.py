@@ -10,7 +10,6 @@ it, and a flow may write to it. `Config` contains the sections, and calls the ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import combinations
@@ -20,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, Positive
 
 from lakesync.config.sections import Section
 from lakesync.model.types import Operator
-from lakesync.model.validation import GATEWAY_ID
+from lakesync.model.validation import GATEWAY_ID, check_gateway_id
 
 BackendName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Name of a backend, or of a destination, flow or migration. It is also part of the name of a Dagster asset."""
@@ -138,7 +137,7 @@ def _one_gateway(value: object) -> object:
     """Check that a value is the id of one gateway, or None."""
     remedy = "name one gateway, or leave `gateway` out for each gateway's own deltas"
     if isinstance(value, str):
-        if re.fullmatch(GATEWAY_ID, value) is None:
+        if check_gateway_id(value) is not None:
             raise ValueError(f"an id has 1 to 64 letters, digits, - and _; {remedy}")
     elif value is not None:
         raise ValueError(f"a source has the deltas of one gateway, not of {value!r}; {remedy}")

@@ -1,6 +1,6 @@
 """Reads the status of a store on Postgres, upgrades its schema, and replaces it by a new one, without opening it.
 
-`staging.store_urls` calls it, for `lakesync staging status`, `upgrade` and `rebuild`. Status and upgrade work even
+`staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` work even
 while gateways use the store. A replacement is built from the lake, in one transaction that also renames the schema of
 the store in use. A crash rolls the transaction back, and the old store stays.
 """

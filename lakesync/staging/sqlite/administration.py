@@ -1,8 +1,8 @@
 """Reads the status of a SQLite store, upgrades its schema, and replaces it by a new one.
 
-`staging.store_urls` calls it, for `lakesync staging status`, `upgrade` and `rebuild`. Status and upgrade read and write
-the files without opening them as a store. A replacement is built from the lake in a folder beside the store in use,
-and then gets the name of that folder; a crash before the rename leaves the old store as it was. A gateway's tables
+`staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` read and
+write the files without opening them as a store. A replacement is built from the lake in a folder beside the store in
+use, and then gets the name of that folder; a crash before the rename leaves the old store as it was. A gateway's tables
 may be divided among shards, stores in folders inside the main one.
 """
 
