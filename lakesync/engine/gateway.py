@@ -29,8 +29,9 @@ from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.names import Names, PushNames
+from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
 from lakesync.engine.peek import PeekPage, peek
-from lakesync.engine.pulling import PullRequest, Reading, remember_checkpoint, remember_page, unrecorded_cursor
+from lakesync.engine.pulling import remember_checkpoint, remember_page
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe

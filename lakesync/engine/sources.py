@@ -31,10 +31,11 @@ from msgspec.structs import replace
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
 from lakesync.adapters.registry import Adapter
-from lakesync.engine import pulling
+from lakesync.engine import page_reading
 from lakesync.engine import source_positions as positions
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.pulling import PullRequest, Reading, announce_other_connection
+from lakesync.engine.page_reading import PullRequest, Reading
+from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import render
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import NotFoundError, StagingUnavailableError
@@ -319,15 +320,15 @@ class Sources:
             The page, and what it was computed from; its `since` is the feed's cursor.
 
         Raises:
-            ResyncRequiredError: as `pulling.read_page`.
+            ResyncRequiredError: as `page_reading.read_page`.
         """
         pull = request.pull
         record = current_record(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
-            return pulling.read_page(view, request, self._rules)
+            return page_reading.read_page(view, request, self._rules)
         since = positions.feed_cursor(record, pull.since_hlc)
         own = replace(pull, since_hlc=since, source=None)
-        reading = pulling.read_page(view, request._replace(pull=own), self._rules)
+        reading = page_reading.read_page(view, request._replace(pull=own), self._rules)
         if not reading.position.resync:  # a client that starts again loses its positions in the commit of its page
             self._update_positions(pull, record)
         deltas = with_deletes(reading.page.deltas, record)

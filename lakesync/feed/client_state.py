@@ -1,8 +1,9 @@
 """Changes of a client's record: what the gateway stores about the cursors and rows that it sent to the client.
 
-`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in their transactions, and store the
-result. All functions are pure: they return a changed copy of the `ClientRecord`. `feed.positions.locate` later reads
-from the record what a cursor means. The terms, which `feed.positions` defines in full:
+`engine.pulling`, `engine.late_pulls`, `engine.pushing` and `engine.subscriptions` call these functions in their
+transactions, and store the result. All functions are pure: they return a changed copy of the `ClientRecord`.
+`feed.positions.locate` later reads from the record what a cursor means. The terms, which `feed.positions` defines in
+full:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
   after the last page that it has.

@@ -1,8 +1,8 @@
 """Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
 
-`engine.pulling` calls `locate` for every pull. The result, a `Position`, tells `feed.pull` which part of the feed to
-read, and `feed.row_presence` which rows the client may have. `feed.client_state` uses the small functions on scopes and
-pages. `docs/feed.md` explains the whole; these are its terms:
+`engine.page_reading` calls `locate` for every pull. The result, a `Position`, tells `feed.pull` which part of the feed
+to read, and `feed.row_presence` which rows the client may have. `feed.client_state` uses the small functions on scopes
+and pages. `docs/feed.md` explains the whole; these are its terms:
 
 - An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`. A
   *cursor* is the number that a client sends to continue after the last page that it has.
@@ -146,7 +146,7 @@ class Position(NamedTuple):
     """Whether `rescan` is read before what is above `read_up_to`."""
     may_hold_unknown_rows: bool = False
     """Whether the client may have rows that the gateway never knew, so that no row is certainly new to it.
-    `engine.pulling` sets this field and the two that follow; `locate` leaves their defaults."""
+    `engine.page_reading` sets this field and the two that follow; `locate` leaves their defaults."""
     no_retry: bool = False
     """Whether a change that the client fails to apply is not sent again, as in broadcasts. The client may have missed a
     DELETE, or skipped one because of an edit of its own. So a row that was ever removed is not certainly new to it."""

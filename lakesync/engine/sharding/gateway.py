@@ -23,8 +23,8 @@ from lakesync.engine.explanation import Explanation
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.names import Names
+from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.peek import PeekPage
-from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import pulling, pushing, subscriptions

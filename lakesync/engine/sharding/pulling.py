@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
-from lakesync.engine.pulling import PullRequest
 from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
 from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.sources import with_deletes

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.page_reading import PullRequest, read_page
 from lakesync.engine.peek import PeekPage, peek
-from lakesync.engine.pulling import PullRequest, read_page, remember_restart
+from lakesync.engine.pulling import remember_restart
 from lakesync.engine.pushing import CheckedPush, dry_run_push
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError

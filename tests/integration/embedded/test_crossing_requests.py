@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from lakesync.engine.pulling import PullRequest
+from lakesync.engine.page_reading import PullRequest
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.testing import ManualClock

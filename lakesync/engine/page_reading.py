@@ -1,0 +1,205 @@
+"""Reads a page of what a client lacks, and decides whether the pull must be recorded; nothing is written here.
+
+A *page* is one response with changes that the client lacks. It has a *cursor*, with which the client requests the next
+page. The client's *record* says what each cursor means that the client was sent. `SyncGateway` calls `read_page`
+(through `Sources.read_page`). Most pulls find nothing new: then `unrecorded_cursor` returns the cursor of the response.
+Otherwise `engine.pulling` stores what the response's cursor means.
+
+A *scope* is a period in which a client was sent pages under the same claims and sync rules. At a *complete cursor* the
+client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that follow such a *base*. A
+*transition* is a series of pages after the claims or rules changed, and a *resync* one from 0 for a client that may
+have any row. A *bucket key* names a bucket of the rules with the claims that may see it; a *re-index* computes those of
+all rows after the rules changed. *Broadcasts* are pages that the server sends over a WebSocket without a request.
+`docs/feed.md` explains the whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from lakesync.engine.active_rules import RulesCache
+from lakesync.engine.source_positions import MIN_CURSOR, with_restart
+from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
+from lakesync.feed.client_state import current_record, find_page, unknown_client, with_possible_broadcasts
+from lakesync.feed.positions import (
+    NO_BASE,
+    Access,
+    Position,
+    for_full_pull,
+    is_complete_page,
+    locate,
+    restart_position,
+)
+from lakesync.model.errors import ResyncRequiredError
+from lakesync.model.types import Claims, SyncPage, SyncPull
+from lakesync.staging.records import ClientRecord
+from lakesync.staging.store.feed import ClientView
+
+
+class PullRequest(NamedTuple):
+    """A pull that passed its checks. `SyncGateway.submit_pull` explains the flags."""
+
+    pull: SyncPull
+    claims: Claims
+    """The verified claims of the client's token."""
+    knows_resync: bool
+    """Whether the client understands the error RESYNC_REQUIRED, and accepts an INSERT of a row that it has. Such a
+    client gets the error for a cursor that cannot be served; any other is sent every row as DELETE and INSERT."""
+    confirmed: bool
+    """Whether the client sent the cursor itself, so that it has everything up to it. False for a page that the server
+    sends without a request."""
+    now_ms: int
+    """Server wall time of the request, in milliseconds since 1970."""
+    live: bool = False
+    """Whether the page is sent on a connection that also gets broadcasts."""
+    has_not_pulled: bool = False
+    """Whether it is unknown which rows the client has: its database may be another one than its record describes."""
+    max_bytes: int = MAX_PAGE_BYTES
+    """Encoded bytes of rows at which a page is full."""
+
+
+class Reading(NamedTuple):
+    """A page that was read, and everything that it was computed from, so that `remember_page` sees later changes."""
+
+    since: int
+    """The requested cursor of the gateway's own feed."""
+    record: ClientRecord | None
+    """The client's record in this epoch, which ends when the store is rebuilt; None if it has none."""
+    position: Position
+    """The feed position from which the page was read."""
+    access: Access
+    """What the client may see."""
+    page: PulledPage
+    """The page, without its cursor."""
+    newest: int
+    """The gateway's newest arrival (its own HLC timestamp of a commit)."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the client has everything that it may see, once it has the page."""
+        position = self.position
+        if self.access.sees_by_values is not None and (
+            position.is_transition
+            or position.resync
+            or self.page.deltas
+            or not position.sent.keys() <= position.new_keys
+        ):
+            # A re-index is running. The client may have rows whose bucket keys are still to be updated, so a complete
+            # cursor would say too much about what it has.
+            return False
+        return not self.page.has_more
+
+    def with_cursor(self, cursor: int) -> SyncPage:
+        """Return the page as the response with this cursor."""
+        return SyncPage(self.page.deltas, cursor, self.page.has_more)
+
+
+def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Reading:
+    """Read a page of what the client lacks, without recording anything.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        request: the pull, after its checks.
+        rules: the gateway's cache of compiled sync rules.
+
+    Returns:
+        The page, and what it was computed from. For a cursor that cannot be served, it is the first page of all rows.
+
+    Raises:
+        ResyncRequiredError: the cursor cannot be served, and `request.knows_resync` is true.
+    """
+    pull = request.pull
+    access = rules.access(view, request.claims)
+    record = current_record(view.client(pull.client_id), view.epoch, access.keys)
+    # A client that sends a cursor may also have got broadcasts, on another connection; these are not recorded. If the
+    # server sends a page by itself, the cursor is that of the last page on the same connection, which shows everything
+    # that was sent there.
+    with_sent = record if record is None or not request.confirmed else with_possible_broadcasts(record, view.arrival)
+    position = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
+    if position is None:
+        if request.knows_resync:
+            raise ResyncRequiredError(
+                f"the cursor {pull.since_hlc} is not one of this gateway's: "
+                "pull again from 0, keeping what was not pushed yet"
+            )
+        record = record or unknown_client(pull.client_id, view.epoch, access.keys, view.arrival)
+        record = replace(record, may_hold_unknown_rows=True)
+        position = restart_position(record, view.arrival, access)
+    if request.knows_resync:
+        # at the end of a full pull, such a client removes the rows that it was not sent
+        position = for_full_pull(position)
+    may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
+    if may_hold_unknown_rows and not request.knows_resync:  # a client that knows it accepts an INSERT of a row it has
+        position = position._replace(may_hold_unknown_rows=True)
+    if not (request.confirmed or request.knows_resync):
+        # the server's next page continues after this one, also if the client, which cannot resync, did not apply it
+        position = position._replace(no_retry=True)
+    if pull.own_hlc is not None:
+        position = position._replace(own_writes_up_to=pull.own_hlc)
+    page = pull_page(view, pull.client_id, position, access, pull.max_deltas, max_bytes=request.max_bytes)
+    return Reading(pull.since_hlc, record, position, access, page, view.arrival)
+
+
+def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
+    """Return the cursor of the response if nothing must be recorded; None if `remember_page` must record something.
+
+    Nothing must be recorded if the client lacks nothing, and the stored record says already what the cursor means: the
+    newest arrival belongs to the record's newest scope. Most pulls are such, so they need no transaction.
+
+    Args:
+        request: the pull, after its checks.
+        reading: the page that was read.
+    """
+    record = reading.record
+    # a client that starts again and may have unknown rows must be recorded as such, even if there is nothing to send
+    if (
+        reading.page.deltas
+        or not reading.complete
+        or (reading.position.resync and reading.position.may_hold_unknown_rows)
+    ):
+        return None
+    if record is None:
+        return 0 if reading.newest == 0 else None  # an empty gateway: a client that was sent nothing needs no record
+    if reset_sources_on_restart(record, request, reading) != record:
+        return None
+    scope = record.scopes[-1] if record.scopes else None
+    if scope is None or scope.first_cursor < 0 or not reading.access.same_as(scope):
+        return None  # the record has no complete cursor under these claims and rules yet
+    if not request.confirmed and not scope.gets_broadcasts:
+        return None  # its first page without a request, from which on it gets broadcasts
+    if request.confirmed:
+        # The client has the cursor that it sent, and with it everything. The response to a later push is computed from
+        # the record, so the record must show that already: by its newest confirmed cursor, and by the page of the
+        # requested cursor, if that is a page mark.
+        requested = next((page for page in record.pages if page.cursor == reading.since), None)
+        confirmed_page = find_page(with_possible_broadcasts(record, reading.newest), record.confirmed_cursor)
+        if (
+            confirmed_page is None
+            or not is_complete_page(confirmed_page)
+            or confirmed_page.pages_sent != record.pages_sent
+            or (requested is not None and not is_complete_page(requested))
+        ):
+            return None
+    return max(reading.newest, scope.first_cursor)
+
+
+def reset_sources_on_restart(record: ClientRecord, request: PullRequest, reading: Reading) -> ClientRecord:
+    """Return the record without its positions in sources if the client starts again, otherwise as it is.
+
+    A source is a database from which clients pull beside the gateway's feed. A client that starts again may have lost
+    its rows. Rows of a source before a stored position would then never be sent again, so the positions are removed.
+
+    A resync shows that a client starts again. So does a client without a cursor that has a confirmed position: without
+    a cursor, it cannot confirm one (see `source_positions`), so it had a cursor before. In a sharded gateway, `Vectors`
+    does this instead, because a cursor of 0 in one shard only means that the shard is empty.
+    """
+    no_cursor = request.confirmed and reading.since < MIN_CURSOR and record.sent_cursors is None
+    confirmed = any(known.confirmed is not None or known.pending is not None for known in record.sources)
+    return with_restart(record) if reading.position.resync or (no_cursor and confirmed) else record
+
+
+def is_start(position: Position) -> bool:
+    """Return whether a position is the start of the feed, so that nothing is certain of what the client has."""
+    return position.base == NO_BASE and position.read_up_to == 0
