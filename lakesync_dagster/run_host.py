@@ -2,8 +2,8 @@
 
 A new Python process would need seconds for its imports. `lakesync up` starts `python -m lakesync_dagster.run_host
 SOCKET`, which listens on a Unix socket. Dagster's run launcher (`lakesync_dagster.run_launcher`) requests a process for
-each run over the socket. If a process ends before its run, the host reports the run as failed within a second. When the
-host ends, its processes end.
+each run over the socket. If a process ends before its run, the host reports the run as failed within a second. A
+cancelled run's process gets SIGTERM until it ends. When the host ends, its processes end.
 """
 
 import contextlib
@@ -52,7 +52,9 @@ _CHECK_SECONDS = 0.5
 _REQUEST_SECONDS = 5.0
 """Timeout of a message on the socket."""
 _GRACE_SECONDS = 10.0
-"""Seconds that a run's process may take to end after SIGTERM."""
+"""Seconds that a run's process may take to end after SIGTERM when the host ends."""
+_REPEAT_SECONDS = 4.0
+"""Seconds after which a process that has not ended gets SIGTERM again."""
 
 
 class RunHost:
@@ -78,6 +80,8 @@ class RunHost:
         self._host_ended, self._alive = os.pipe()
         self._runs: dict[int, str] = {}
         """Process id → run id."""
+        self._ending: dict[int, float] = {}
+        """Process id → monotonic time in seconds at which it gets SIGTERM again; of runs that have been told to end."""
         self._fork(end_runs_of_earlier_hosts)
         path.unlink(missing_ok=True)
         self._listening = socket.socket(socket.AF_UNIX)
@@ -93,7 +97,7 @@ class RunHost:
             stopping: returns whether to stop. It is called at least twice a second.
         """
         while not stopping():
-            self._reap()
+            self._check_processes()
             with contextlib.suppress(TimeoutError):
                 connection, _ = self._listening.accept()
                 with connection, contextlib.suppress(OSError, ValueError):
@@ -101,10 +105,10 @@ class RunHost:
                     self._answer(connection)
         self._listening.close()
         for pid in self._runs:
-            os.kill(pid, signal.SIGTERM)
+            self._terminate(pid)
         deadline = time.monotonic() + _GRACE_SECONDS
         while self._runs and time.monotonic() < deadline:
-            self._reap()
+            self._check_processes()
             time.sleep(0.05)
 
     def _answer(self, connection: socket.socket) -> None:
@@ -138,8 +142,17 @@ class RunHost:
         """Request that a run's process ends, and return whether there is one."""
         pid = next((pid for pid, each in self._runs.items() if each == run_id), None)
         if pid is not None:
-            os.kill(pid, signal.SIGTERM)
+            self._terminate(pid)
         return pid is not None
+
+    def _terminate(self, pid: int) -> None:
+        """Send SIGTERM to a run's process. Unless the process ends, `_check_processes` sends it again.
+
+        One signal may have no effect. Dagster's signal handler raises an exception, and Python drops an exception that
+        is raised in `__del__` or in a weak reference's callback, such as those of SQLAlchemy's engines.
+        """
+        os.kill(pid, signal.SIGTERM)
+        self._ending[pid] = time.monotonic() + _REPEAT_SECONDS
 
     def _start(self, run_id: str, arguments: list[str]) -> int:
         """Fork the process of a run, and return its id."""
@@ -172,6 +185,13 @@ class RunHost:
         time.sleep(_GRACE_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def _check_processes(self) -> None:
+        """Collect the processes that have ended, and send SIGTERM again to those that should have ended."""
+        self._reap()
+        for pid, due in list(self._ending.items()):
+            if time.monotonic() >= due:
+                self._terminate(pid)
+
     def _reap(self) -> None:
         """Collect ended processes, and report the runs of those that failed, each in a process of its own."""
         with contextlib.suppress(ChildProcessError):
@@ -179,6 +199,7 @@ class RunHost:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
+                self._ending.pop(pid, None)
                 run_id = self._runs.pop(pid, None)
                 if run_id is not None and status:
                     self._fork(partial(report_end, run_id, os.waitstatus_to_exitcode(status)))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import dagster as dg
@@ -32,6 +33,31 @@ def maintenance():
     return importlib.import_module(LOCATION).defs.resolve_job_def("maintenance")
 
 
+@dg.op
+def drop_a_signal():
+    """Wait for two signals. Python drops the exception of the first, which is raised in a weak reference's callback."""
+    home = Path(os.environ["DAGSTER_HOME"])
+
+    class Thing:
+        pass
+
+    def wait(_):
+        (home / "waiting").touch()
+        signal.pause()
+
+    thing = Thing()
+    reference = weakref.ref(thing, wait)
+    del thing
+    assert reference() is None
+    (home / "dropped").touch()
+    signal.pause()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def dropping():
+    drop_a_signal()
+
+
 class Host:
     """A Dagster instance with the launcher, and a run host."""
 
@@ -53,10 +79,11 @@ class Host:
 
     def launch(self, part):
         importlib.reload(importlib.import_module(LOCATION))  # for this instance, and the tables of now
-        job = dg.reconstructable(maintenance)
-        run = self.instance.create_run_for_job(
-            maintenance(), job_code_origin=job.get_python_origin(), tags={"dagster/partition": part}
-        )
+        return self.launch_job(maintenance, maintenance(), {"dagster/partition": part})
+
+    def launch_job(self, defined, job, tags=None):
+        origin = dg.reconstructable(defined).get_python_origin()
+        run = self.instance.create_run_for_job(job, job_code_origin=origin, tags=tags)
         self.instance.launch_run(run.run_id, workspace=None)
         return run.run_id
 
@@ -93,6 +120,7 @@ def is_there(pid):
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 120.0)  # a busy machine may need longer
     made = Host(tmp_path)
     for name, value in made.config.environment().items():
         monkeypatch.setenv(name, value)
@@ -107,9 +135,7 @@ def test_runs_succeed_are_cancelled_and_fail_with_their_process(host, spawn):
     pid = host.pid(cancelled)
     assert host.instance.run_launcher.terminate(cancelled)
     os.kill(host.pid(killed), signal.SIGKILL)
-    begun = time.monotonic()
     host.until(lambda: host.status(killed) is STATUS.FAILURE)
-    assert time.monotonic() - begun < 20, "the host sees it within a second"
     assert "The run's process ended with signal 9." in host.messages(killed)
     host.until(lambda: host.status(cancelled) is STATUS.CANCELED)
     spawn(LAKESYNC_GATEWAY_PORT=str(host.port))
@@ -117,6 +143,25 @@ def test_runs_succeed_are_cancelled_and_fail_with_their_process(host, spawn):
     host.until(lambda: host.status(done) is STATUS.SUCCESS)
     host.until(lambda: not is_there(pid))
     assert not host.instance.run_launcher.terminate(done)
+
+
+def test_a_cancelled_run_ends_though_a_signal_had_no_effect(host):
+    host.start()
+    run = host.launch_job(dropping, dropping)
+    host.until((host.config.dagster.home / "waiting").exists)
+    assert host.instance.run_launcher.terminate(run)
+    host.until(lambda: host.status(run) is STATUS.CANCELED)
+    assert (host.config.dagster.home / "dropped").exists()
+
+
+def test_a_stopped_host_ends_a_run_though_a_signal_had_no_effect(host):
+    host.start()
+    run = host.launch_job(dropping, dropping)
+    host.until((host.config.dagster.home / "waiting").exists)
+    host.process.terminate()
+    assert host.process.wait(120) == 0
+    assert host.status(run) is STATUS.FAILURE
+    assert (host.config.dagster.home / "dropped").exists()
 
 
 def test_runs_of_a_killed_host_die_and_are_marked_as_failed_by_the_next(host):
@@ -166,7 +211,7 @@ def test_a_host_that_answers_too_late_starts_no_run_that_the_launcher_started_el
         host.launch(SLOW)
     (late,) = (run.run_id for run in host.instance.get_runs())
     host.process.send_signal(signal.SIGCONT)
-    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 120.0)
     host.pid(host.launch(SLOW))  # the host has read both requests
     assert not host.instance.run_launcher.terminate(late), "the host has a process for it"
     assert "Started process for run" not in host.messages(late)
