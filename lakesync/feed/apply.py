@@ -246,16 +246,14 @@ def apply(
                 names = columns
                 narrow = sender.reindexed and 0 < len(names) <= NARROW
                 ruled = tuple([name for name in names if name in index.columns])
-            if narrow and not allowed.isdisjoint(before.keys):
-                unchanged = [before.value(name) == delta.columns[names.index(name)].value for name in ruled]
-                if all(unchanged):
-                    row = before.written(delta, names, client_id, row_arrival)
-                    after.append(row)
-                    if delta.op == "INSERT" and _has_only_updated(before, client_id):
-                        row.mark_astray(client_id, row_arrival)
-                        sender_is_current = False
-                        moves.append(move(row, own, row_arrival, "own"))
-                    continue
+            if narrow and not allowed.isdisjoint(before.keys) and (not ruled or _has_values(before, delta, ruled)):
+                row = before.written(delta, names, client_id, row_arrival)
+                after.append(row)
+                if delta.op == "INSERT" and _has_only_updated(before, client_id):
+                    row.mark_astray(client_id, row_arrival)
+                    sender_is_current = False
+                    moves.append(move(row, own, row_arrival, "own"))
+                continue
         # the short cut for the INSERT of a row that the sender sees
         if before is None and delta.op == "INSERT" and len(changes) == 1:
             row = StoredRow.of_insert(key, delta, client_id, row_arrival)
@@ -405,6 +403,18 @@ def _merged(
     # a sender that may see the row only since this push needs the columns of others, and its own earlier ones
     lacks_columns = not saw_row and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
     return row, moves, astray or effect.lost_to_others or lacks_columns
+
+
+def _has_values(row: StoredRow, delta: RowDelta, columns: Sequence[str]) -> bool:
+    """Return whether a row has the values that a delta writes to some of its columns.
+
+    Args:
+        row: the row.
+        delta: the delta.
+        columns: names of columns of the delta.
+    """
+    equal = [row.value(cell.column) == cell.value for cell in delta.columns if cell.column in columns]
+    return all(equal)
 
 
 def _has_only_updated(row: StoredRow, client_id: str) -> bool:
