@@ -280,7 +280,7 @@ def test_concurrent_requests_execute_an_action_once(gateway, desk):
 
 def test_a_slow_action_delays_neither_pushes_nor_its_request(gateway, desk, reopen):
     free = threading.Event()
-    gateway = reopen(msgspec.structs.replace(LIMITS, timeout=0.2))
+    gateway = reopen(msgspec.structs.replace(LIMITS, timeout=1.0))
     gateway.register_action_handler("desk", desk)
     desk.reaction = holding(desk, free)
     action, next_one = make_action(NOW), make_action(NOW + 1)

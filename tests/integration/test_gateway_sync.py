@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 
 import pytest
 import requests
@@ -188,13 +189,15 @@ def test_hlcs_may_be_integers(served):
     assert alice.call("POST", "/sync/{gw}/push", json=body).json()["accepted"] == 1
 
 
-def test_a_slow_second_request_on_one_connection_is_not_delayed_by_nagle(served):
-    alice = served.client()
+def test_requests_on_one_connection_are_not_delayed_by_nagle(served):
+    alice, seconds = served.client(), []
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {alice.token}"
-        for _ in range(20):
-            answer = session.get(served.url + f"/sync/{alice.gateway}/pull?clientId=client-1", timeout=DEADLINE)
-            assert answer.elapsed.total_seconds() < 0.5
+        for _ in range(50):  # Linux begins to delay acknowledgements, by 40 ms each, after some packets
+            begun = time.perf_counter()
+            session.get(served.url + f"/sync/{alice.gateway}/pull?clientId=client-1", timeout=DEADLINE)
+            seconds.append(time.perf_counter() - begun)
+    assert min(seconds[25:]) < 0.04
 
 
 def test_a_page_has_a_hundred_deltas_by_default(served):

@@ -76,10 +76,10 @@ def test_a_materialisation_has_the_figures_of_its_own_step(spark_server):
     assert figures["spark/tasks"] > PARTITIONS
     assert figures["rows"] == 7
     ui = spark_server["config"].spark.ui_url
-    known = {each["id"] for each in requests.get(f"{ui}/api/v1/applications", timeout=10).json()}
+    known = {each["id"] for each in requests.get(f"{ui}/api/v1/applications", timeout=60).json()}
     assert figures["spark/application"] in known
     job = figures["spark/ui"].rpartition("(")[2].rstrip(")")
-    assert "Details for Job" in requests.get(job, timeout=10).text
+    assert "Details for Job" in requests.get(job, timeout=60).text
     assert told["idle"]["engine"].value == "none"
     assert "engine" not in told["without"]
 
@@ -104,7 +104,7 @@ def test_sparks_pages_are_read_only_on_loopback_and_hide_passwords(spark_server)
     config = spark_server["config"]
     with a_run(config) as run:
         application = run.pyspark.spark_session.conf.get("spark.app.id")
-    found = requests.get(f"{config.spark.ui_url}/api/v1/applications/{application}/environment", timeout=10).json()
+    found = requests.get(f"{config.spark.ui_url}/api/v1/applications/{application}/environment", timeout=60).json()
     settings = dict(found["sparkProperties"])
     assert settings["spark.ui.killEnabled"] == "false"
     assert "spark.sql.catalog.spare.credential" in settings

@@ -14,7 +14,7 @@ from lakesync.client.sync import exchange
 from lakesync.model.types import SyncResponse
 
 ROWS, PAGE = 60, 5
-DEADLINE = 10.0
+DEADLINE = 60.0
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
 
 

@@ -85,9 +85,9 @@ def test_a_watch_ends_when_it_or_its_client_is_closed(opened):
 
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(listen)
-        assert begun.wait(10)
+        assert begun.wait(60)
         watch.close()
-        ended.result(10)
+        ended.result(60)
     alice.close()
     assert other.next() is None
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):

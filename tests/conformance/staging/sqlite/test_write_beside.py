@@ -39,7 +39,7 @@ def store(tmp_path, monkeypatch):
 
     def in_turn():
         if not journal.in_transaction:
-            assert turn.wait(10)
+            assert turn.wait(60)
         return write_part()
 
     monkeypatch.setattr(state, "write_part", in_turn)
@@ -56,7 +56,7 @@ def push_beside(store, number):
     """Push where the store has nothing else to do than to write what is left of the 700."""
     pushed = store.submit("g", Feed().push(rows(number)))
     store.go_on()
-    pushed.result(20)
+    pushed.result(120)
 
 
 def rows(number):
@@ -108,7 +108,7 @@ def test_rows_are_written_behind_while_the_journal_waits_for_the_disk(store, tmp
             begun.set()
 
     state.set_trace_callback(executed)
-    refuse(journal, _COMMIT, unless=lambda: begun.wait(10))
+    refuse(journal, _COMMIT, unless=lambda: begun.wait(60))
     push_beside(store, 7)
     store._read(lambda: (state.set_trace_callback(None), refuse(journal, None)))
     check_whole(store, tmp_path, written(range(8), tmp_path))
