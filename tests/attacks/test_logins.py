@@ -379,7 +379,7 @@ def test_tokens_with_unknown_keys_do_not_make_the_gateway_flood_the_provider(ser
 
 
 def test_an_unresponsive_provider_does_not_delay_others(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "FETCH_SECONDS", 1.0)
+    monkeypatch.setattr(keys, "FETCH_SECONDS", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         served = serve(issuers=issuers_of(tmp_path, {"issuer": address}), sole_gateway="gw")

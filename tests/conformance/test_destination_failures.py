@@ -117,7 +117,7 @@ def test_b11_a_locked_table_is_suspended_in_time_and_does_not_block_others(reque
 
 
 def test_b11_a_slow_statement_is_cancelled(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(postgres, "_STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(postgres, "_STATEMENT_SECONDS", 1)
     monkeypatch.setattr(mysql, "_STATEMENT_SECONDS", 1)
     for kind, slow in (("postgres", "SELECT pg_sleep(30)"), ("mariadb", _ENDLESS)):
         request.param = kind

@@ -76,7 +76,7 @@ def test_clients_converge_through_a_storm_of_reconnects(serve):
 
 
 def test_a_slow_reader_is_disconnected_while_others_continue(serve):
-    server = serve(slow_reader_seconds=0.5)
+    server = serve(slow_reader_seconds=1.5)
     gateway = server.client().gateway
     writer, slow, quick = (Client(server.url, gateway, name) for name in ("writer", "slow", "quick"))
 
