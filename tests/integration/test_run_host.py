@@ -21,7 +21,7 @@ from lakesync_dagster.run_host import LOCATION
 from lakesync_dagster.run_launcher import RunHostLauncher
 from tests.integration.gateway_support import SERVICE
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 QUICK, SLOW = "runs", "staging"
 """Parts of the upkeep. Both ask the gateway: where it is not there, for half a minute."""
@@ -181,7 +181,7 @@ def test_a_stopped_host_ends_its_runs_first(host):
     run = host.launch(SLOW)
     host.pid(run)
     host.process.terminate()
-    assert host.process.wait(60) == 0
+    assert host.process.wait(120) == 0
     assert host.status(run) is STATUS.FAILURE
 
 
