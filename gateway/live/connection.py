@@ -88,6 +88,8 @@ class LiveConnection:
         """Whether a message is being served; broadcasts wait for its response."""
         self.subscriber: Subscriber | None = None
         """The client, and how far it was sent changes; None until that is known, by a pull or from the store."""
+        self._resuming: asyncio.Task[None] | None = None
+        """Enables broadcasts before the first pull; None if it was never started."""
         self._page_timer: asyncio.TimerHandle | None = None
         """Ends the pause of broadcasts in which the client is expected to pull its next page; None without a pause."""
         self.connection_id = token_hex(8)
@@ -117,7 +119,7 @@ class LiveConnection:
         self._wire.on_writable = self._on_writable
         self._wire.open()
         self._watch_expiry()
-        resuming = asyncio.create_task(self._resume())
+        self._start_resuming()
         if self._services.gate.is_draining:  # the others were closed while this one was opening
             self.close(CLOSE_GOING_AWAY, STOPPING_REASON)
         try:
@@ -137,7 +139,8 @@ class LiveConnection:
                     self._notify_ready()
             self._record_end(message)
         finally:
-            resuming.cancel()
+            if self._resuming is not None:
+                self._resuming.cancel()
             for timer in (self._expiry_timer, self._stall_timer, self._page_timer):
                 if timer is not None:
                     timer.cancel()
@@ -195,6 +198,7 @@ class LiveConnection:
         result = await serve_push(self._services, record, self._caller, lambda: message, lambda _: confirmed)
         if subscriber is not None:
             subscriber.after_push(result.server_hlc)
+        self._start_resuming()  # from its first push on, the client has a record
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, record: RequestRecord, body: bytes) -> bytes:
@@ -227,13 +231,18 @@ class LiveConnection:
         )
         self.subscriber = Subscriber(client, self._caller.claims(client), state)
 
-    async def _resume(self) -> None:
-        """Enable broadcasts to a known client before its first pull over this connection.
+    def _start_resuming(self) -> None:
+        """Begin to enable broadcasts to a client that has not pulled over this connection yet.
 
         A client that understands RESYNC_REQUIRED needs no such start, because it pulls when it connects.
         """
-        if self._knows_resync or not self.client_name:
-            return
+        if self.subscriber is None and not self._knows_resync and self.client_name:
+            if self._resuming is not None:
+                self._resuming.cancel()  # it may have read the store before this push
+            self._resuming = asyncio.create_task(self._resume())
+
+    async def _resume(self) -> None:
+        """Enable broadcasts before the first pull; do nothing if the client has no record."""
         while self.subscriber is None and self._wire.is_open:
             claims = self._caller.claims(self.client_name)
             try:

@@ -298,7 +298,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         return self._store.submit(self.gateway_id, lambda commit: subscribe(commit, newcomers, self.rules, now))
 
     def submit_resume(self, client_id: str, claims: Claims) -> Future[int | None]:
-        """Return a cursor from which a client can get broadcasts before it pulls; None if it has to pull first.
+        """Return a cursor from which a client can get broadcasts before it pulls; None if it has no record.
 
         The client may have all, a part or nothing of what it was sent after that cursor, so broadcasts may repeat some
         of it.

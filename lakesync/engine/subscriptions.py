@@ -266,7 +266,8 @@ def _subscribe_one(
 def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCache) -> int | None:
     """Return a cursor from which a client can get broadcasts before it pulls: the last one that it confirmed.
 
-    The client may have all, a part or nothing of what it was sent after that cursor.
+    The client may have all, a part or nothing of what it was sent after that cursor. A client that confirmed none, for
+    example because it only pushed, starts like one that never pulled, and is sent everything that it may see.
 
     A connection with other claims or rules than the client's last request begins a new scope in the record, which ends
     what the client could see before. Otherwise, a row that comes later under the old claims would count as possibly
@@ -279,19 +280,19 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
         rules: the gateway's cache of compiled sync rules.
 
     Returns:
-        None if the client's record has no confirmed cursor.
+        None if the client has no record.
     """
-    known = current_record(commit.client(client_id), commit.epoch)
+    access = rules.access(commit, claims)
+    known = current_record(commit.client(client_id), commit.epoch, access.keys)
     if known is None:
         return None
-    record, cursor = known, None
-    confirmed = find_page(record, record.confirmed_cursor)
+    # Any row may have come over an earlier connection. The pages before the first pull must consider that too, so that
+    # the client is sent the DELETE of a row that it may no longer see.
+    record = msgspec.structs.replace(with_possible_broadcasts(known, commit.arrival), gets_broadcasts=True)
+    cursor = NEVER_PULLED
+    confirmed = find_page(known, known.confirmed_cursor)
     if confirmed is not None:
-        # Any row may have come over an earlier connection. The pages before the first pull must consider that too, so
-        # that the client is sent the DELETE of a row that it may no longer see.
-        record = msgspec.structs.replace(with_possible_broadcasts(record, commit.arrival), gets_broadcasts=True)
         record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, max_sent(record.scopes))
-    access = rules.access(commit, claims)
     if ends_scope(record, access):  # processes with another connection of the client must not send it shared pages now
         announce_other_connection(commit, known, live=False)
         record = with_scope(record, access, commit.arrival)

@@ -38,7 +38,7 @@ class Client:
         self.asked_since_wiped = True
         """A stock client pulls before it pushes."""
         self.proven = False
-        """A pull was answered whole and taken, and its database was neither lost nor put back since."""
+        """A pull was answered whole and taken, or it pushed, and its database was neither lost nor put back since."""
         self.followed: list[dict[str, Any]] = []
         """Claims of lines that the server may take to be there still, or to have been there until now."""
         self.named: set[Key] = set()

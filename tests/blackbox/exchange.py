@@ -183,7 +183,7 @@ class Exchange:
         line.more = page["hasMore"]
         if client.hear(page):
             return True
-        client.proven = False  # one without a cursor comes again with the next pull
+        line.missed = True  # a broadcast without a cursor comes again with the next pull, or on another line
         return page["serverHlc"] == "0"
 
     def _read_broadcasts(self, client: Client, seconds: float) -> bool:

@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from tests.blackbox.steps import DELAYS, KEYS, Step, World, changed_twice, edit, reconnected, some_claims, steps_of
+from tests.blackbox.steps import (
+    DELAYS,
+    KEYS,
+    Step,
+    World,
+    changed_twice,
+    edit,
+    never_pulled,
+    reconnected,
+    some_claims,
+    steps_of,
+)
 
 TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
 FEW_TEAMS: list[Any] = ["a", "b", "c"]
@@ -167,7 +178,7 @@ def history(
     if fill:  # at the end, where no later rules send everything again
         steps += changed_twice(random, 0, world, last=random.choice([late, rules]))
     if live and random.random() < 0.4:  # at the end, where no later pull sends what the line has not brought
-        steps += reconnected(random, random.randrange(people), world)
+        steps += random.choice([reconnected, never_pulled])(random, random.randrange(people), world)
     if processes > 1:
         steps = _spread(random, steps, processes)
     return setting, _overlapping(random, steps) if overlap else steps

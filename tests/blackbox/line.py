@@ -45,6 +45,8 @@ class Line:
         """A pull was answered on it."""
         self.more = False
         """The last page said that there is more."""
+        self.missed = False
+        """A broadcast without a cursor was dropped."""
         self._came: Frame | None = None
         self._socket: ClientConnection = connect(
             f"ws://127.0.0.1:{port}/sync/{gateway}/ws",

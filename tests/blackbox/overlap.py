@@ -260,6 +260,7 @@ class OverlappingGame(Game):
             cursor = int(each.answer.json["serverHlc"])
         if not each.own:
             return
+        client.proven = client.proven or not self.reindexing
         if each.fate == "answer lost" or cursor is None:
             self._cut(client)
             client.answer_lost(push=True)

@@ -300,6 +300,7 @@ class Game(Exchange):
             client.answer_lost(push=True)
             return False
         cursor = self._give_live(client, request) if client.name in self._lines else self._give(client, request)
+        client.proven = client.proven or not self.reindexing
         if fate == "answer lost" or cursor is None:
             self._cut(client)
             client.answer_lost(push=True)
@@ -526,7 +527,7 @@ class Game(Exchange):
         deadline = time.monotonic() + TOLD
         while (
             (line := self._lines.get(client.name)) is not None
-            and (line.pulled or (client.proven and not client.strange))
+            and (line.pulled or (client.proven and not line.missed and not client.strange))
             and client.settled
         ):
             if line.pulled and line.more and not self.setting["waits"]:

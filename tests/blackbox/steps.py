@@ -19,6 +19,9 @@ DELAYS = [0.0, 0.0, 0.0, 0.001, 0.002, 0.004, 0.008]
 _BETWEEN = ["claims", "claims", "other token", "rules", "edit", "push", "others", "others", "others"]
 """What happens between two pages."""
 
+_AWAY = ["cut"] * 6 + ["connect"] * 2 + ["claims", "rules", "mine", "other token", "pull", "wipe"]
+"""What happens between two lines."""
+
 
 class World(NamedTuple):
     """What a history's steps are drawn from."""
@@ -322,6 +325,32 @@ def reconnected(random: Random, who: int, world: World) -> list[Step]:
     steps: list[Step] = [("push", who, "whole"), ("connect", who), ("pull", who, 1000, "whole")]
     steps += [*_written(random, who + 1, world, key), ("hear", who, 0.05), ("cut", who)]
     return [*steps, *_written(random, who + 1, world, key), ("connect", who)]
+
+
+def never_pulled(random: Random, who: int, world: World) -> list[Step]:
+    """A new client only pushes, on a line or before it connects, and connects again; now and then it pulls after all.
+
+    Others change rows meanwhile, some of which its lines bring.
+    """
+    key = random.choice([*world.keys, _new_row(random)])
+    own = _written(random, who, world, random.choice([key, None]))
+    steps: list[Step] = [("device", who, random.choice(world.devices))]
+    steps += random.choice([[], _written(random, who + 1, world, key)])
+    steps += random.choice([[("connect", who), *own], [*own, ("connect", who)]])
+    for _ in range(random.choice([1, 1, 2, 3])):
+        steps += [*_written(random, who + 1, world, random.choice([key, None])), ("hear", who, 0.05)]
+        match kind := random.choice(_AWAY):
+            case "mine":
+                steps += _written(random, who, world, random.choice([key, None]))
+            case "pull":
+                steps.append(("pull", who, random.choice(world.limits), random.choice(["whole", "answer lost"])))
+            case "wipe":
+                steps += [("wipe", who), ("pull", who, 1, random.choice(FATES)), *_written(random, who, world)]
+            case _:
+                steps += steps_of(random, kind, who, world)
+        steps += random.choice([[], _written(random, who + 1, world, key)])
+        steps.append(("connect", who))
+    return [*steps, *random.choice([[], [], [("pull", who, random.choice(world.limits), "whole")]])]
 
 
 def _connected(random: Random, who: int, process: int) -> list[Step]:

@@ -534,6 +534,28 @@ CASES = {
         edit(1, "INSERT", "notes/r1", x=1), push(1), ("hear", 0, 5.0), ("cut", 0),
         edit(1, "UPDATE", "notes/r1", x=0), push(1), ("connect", 0),
     ),
+    "a client that only pushed connects, and is told what others write": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), push(1),
+        edit(0, "INSERT", "notes/r2", team="a"), push(0), ("connect", 0), ("hear", 0, 5.0),
+        edit(1, "INSERT", "notes/r3", team="a"), push(1),
+    ),
+    "a client connects, pushes for the first time, and is told what others write": case(
+        "stock stock", 1,
+        ("connect", 0), edit(0, "INSERT", "notes/r2", team="a"), push(0), edit(1, "INSERT", "notes/r1", team="a"),
+        push(1),
+    ),
+    "a row that the line of a client that only pushed brought leaves its sight while the line is lost": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "notes/r2", team="a"), push(0), ("connect", 0),
+        edit(1, "INSERT", "notes/r1", team="a"), push(1), ("hear", 0, 5.0), ("cut", 0),
+        edit(1, "UPDATE", "notes/r1", team="b"), edit(1, "INSERT", "notes/r3", team="a"), push(1), ("connect", 0),
+    ),
+    "a client that only pushed drops a broadcast that names its edit, and pushes that": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "notes/r1", team="a"), push(0), ("connect", 0), edit(0, "UPDATE", "notes/r1", x=1),
+        edit(1, "UPDATE", "notes/r1", team="b", y=1), push(1), ("hear", 0, 5.0), push(0), ("cut", 0), ("connect", 0),
+    ),
 }  # fmt: skip
 
 CASES_OF_PROCESSES = {

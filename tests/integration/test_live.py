@@ -82,6 +82,47 @@ def test_a_client_that_has_not_pulled_gets_no_broadcast(pair):
         assert not silent.broadcasts
 
 
+def test_a_client_that_only_pushed_gets_broadcasts_before_its_first_pull(pair):
+    alice, bob = pair
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    bob.push(delta("t2", {"n": 2}, client="bob"))
+    with Live(bob) as reader:
+        assert ops(reader.broadcast()) == [("DELETE", "t1"), ("INSERT", "t1")]
+    alice.push(delta("t3", {"n": 3}, client="alice"))
+    with Live(bob) as reader:  # it confirmed nothing, so it may lack what the first connection sent
+        rows = []
+        while not {row for _, row in rows} >= {"t1", "t3"}:
+            rows += ops(reader.broadcast())
+        alice.push(delta("t4", {"n": 4}, client="alice"))
+        assert ops(reader.broadcast()) == [("DELETE", "t4"), ("INSERT", "t4")]
+
+
+def test_a_new_client_gets_broadcasts_from_its_first_push_on(pair):
+    alice, bob = pair
+    with Live(bob) as reader:
+        reader.push(delta("t1", {"n": 1}, client="bob"))
+        alice.push(delta("t2", {"n": 2}, client="alice"))
+        assert ops(reader.broadcast()) == [("DELETE", "t2"), ("INSERT", "t2")]
+
+
+@pytest.mark.parametrize("was_told", [False, True])
+def test_a_client_that_pulled_from_an_empty_gateway_gets_broadcasts_when_it_connects_again(pair, was_told):
+    alice, bob = pair
+    with Live(bob) as reader:
+        for _ in range(2):  # it is known before the second answer
+            assert reader.pull().server_hlc == 0
+        if was_told:
+            alice.push(delta("t1", {"n": 1}, client="alice"))
+            assert ops(reader.broadcast()) == [("INSERT", "t1")]
+    with Live(bob) as reader:
+        if was_told:  # nothing shows that it has the first connection's broadcast
+            assert ops(reader.broadcast()) == [("DELETE", "t1"), ("INSERT", "t1")]
+        alice.push(delta("t2", {"n": 2}, client="alice"))
+        page = reader.broadcast()
+        assert ops(page) == [("DELETE", "t2"), ("INSERT", "t2")]
+        assert page.server_hlc == 0
+
+
 def test_changes_before_the_first_pull_are_sent_once(pair):
     alice, bob = pair
     alice.push(delta("t1", {"n": 1}, client="alice"))

@@ -40,19 +40,24 @@ class Line:
             self.state = replace(self.state, cursor=page.server_hlc, has_more=page.has_more)
 
 
+@pytest.mark.parametrize("pulls", [True, False])
 @pytest.mark.parametrize("groups", ["ab", "abc"])
 @settings(deadline=None, max_examples=40)
 @given(rows=st.lists(st.sampled_from(GROUPS), min_size=1, max_size=5), order=st.lists(st.integers(0, 2), max_size=9))
-def test_clients_with_alternating_claims_reach_a_stable_state(groups, rows, order):
+def test_clients_with_alternating_claims_reach_a_stable_state(groups, pulls, rows, order):
     engine = Engine(open_store("memory://", lambda: START), lambda: START)
     engine.open()
     try:
         gateway = engine.gateway("g")
         gateway.set_rules(parse_rules(RULES))
-        gateway.handle_pull(SyncPull("ann", 0, 100), {"sub": "ann", "group": "a"})
+        if pulls:
+            gateway.handle_pull(SyncPull("ann", 0, 100), {"sub": "ann", "group": "a"})
+        else:
+            push(engine, START, ("ann", "INSERT", "r", {"group": "a"}, 0))
         for number, group in enumerate(rows):
             push(engine, START, ("ben", "INSERT", f"r{number}", {"group": group}, 0))
-        gateway.handle_pull(SyncPull("ann", 1, 100), {"sub": "ann", "group": "b"})
+        if pulls:
+            gateway.handle_pull(SyncPull("ann", 1, 100), {"sub": "ann", "group": "b"})
         lines = [Line(gateway, group) for group in groups]
         for which in order:
             lines[which % len(lines)].serve()

@@ -93,9 +93,9 @@ def subscribe(
 
 
 def resume(shards: Mapping[str, ShardGateway], vectors: Vectors, client_id: str, claims: Claims) -> Steps[int | None]:
-    """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has one.
+    """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a record of it.
 
-    Such a cursor is confirmed: the client has sent it, so it has everything up to it.
+    The client has confirmed the cursor in each shard, or starts there like one that never pulled.
 
     Args:
         shards: the gateway of each shard, by shard name.
@@ -114,6 +114,8 @@ def resume(shards: Mapping[str, ShardGateway], vectors: Vectors, client_id: str,
         return None
     # a shard without a record of the client: its confirmed cursor, or the start of the shard's feed
     cursors = {name: confirmed.get(name, 0) if cursor is None else cursor for name, cursor in resumed.items()}
+    if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for the client yet: there is no vector
+        return NEVER_PULLED
     issued: IssuedCursor = yield vectors.submit_issue(client_id, cursors)
     return issued.cursor
 
