@@ -191,13 +191,15 @@ def reset_sources_on_restart(record: ClientRecord, request: PullRequest, reading
     A source is a database from which clients pull beside the gateway's feed. A client that starts again may have lost
     its rows. Rows of a source before a stored position would then never be sent again, so the positions are removed.
 
-    A resync shows that a client starts again. So does a client without a cursor that has a confirmed position: without
-    a cursor, it cannot confirm one (see `source_positions`), so it had a cursor before. In a sharded gateway, `Vectors`
-    does this instead, because a cursor of 0 in one shard only means that the shard is empty.
+    A resync that the client requested shows that it starts again. So does a client without a cursor that has a
+    confirmed position: without a cursor, it cannot confirm one (see `source_positions`), so it had a cursor before. In
+    a sharded gateway, `Vectors` does this instead, because a cursor of 0 in one shard only means that the shard is
+    empty.
     """
-    no_cursor = request.confirmed and reading.since < MIN_CURSOR and record.sent_cursors is None
+    no_cursor = reading.since < MIN_CURSOR and record.sent_cursors is None
     confirmed = any(known.confirmed is not None or known.pending is not None for known in record.sources)
-    return with_restart(record) if reading.position.resync or (no_cursor and confirmed) else record
+    restarts = request.confirmed and (reading.position.resync or (no_cursor and confirmed))
+    return with_restart(record) if restarts else record
 
 
 def is_start(position: Position) -> bool:

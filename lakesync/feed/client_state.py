@@ -312,8 +312,9 @@ def _with_rows_sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope
 def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
     """Return the record after a complete cursor of its newest scope was sent, and that cursor.
 
-    If there are earlier scopes, the first complete cursor of a scope lies between two arrivals, like a page mark. The
-    arrival itself may have been a cursor of an earlier scope, and would then have two meanings.
+    The first complete cursor of a scope lies between two arrivals, like a page mark, if the client may have the newest
+    arrival as a cursor of before: of an earlier scope, or of a record that was forgotten in an erasure. That arrival
+    would then have two meanings.
 
     Args:
         record: the client's record, with at least one scope.
@@ -323,7 +324,7 @@ def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecor
     if scope.first_cursor >= 0:
         return record, max(newest, scope.first_cursor)
     cursor = newest
-    if earlier:
+    if earlier or record.may_hold_unknown_rows:
         record, cursor = with_page_mark(record, newest)
     return replace(record, scopes=(*earlier, replace(scope, first_cursor=cursor))), cursor
 

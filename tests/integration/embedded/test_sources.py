@@ -183,6 +183,20 @@ def test_a_client_without_a_cursor_repeats_its_pages(gateway, writer):
     assert [page.has_more for page in rounds] == [True, False] * 2
 
 
+def test_a_connection_does_not_begin_a_source_again(gateway, writer, clock):
+    for number in range(4):
+        writer.put((f"r{number}", {"x": number}))
+    claims = {"sub": "reader"}
+    gateway.handle_push(SyncPush("reader", (Author("reader", clock).delta("mine", {"x": 1}, table="own"),)), claims)
+    first = pull(gateway, 0, limit=4)
+    for _ in range(2):  # the first connection may have brought rows, so on the second one any row is in doubt
+        since = gateway.submit_resume("reader", claims).result(20)
+        broadcast = SyncPull("reader", since, 100)
+        assert gateway.submit_pull(broadcast, claims, confirmed=False, has_not_pulled=True).result(20).deltas
+    rest = pull(gateway, 0, limit=4)
+    assert [[row for op, row in told(page) if op == "INSERT"] for page in (first, rest)] == [["r0", "r1"], ["r2", "r3"]]
+
+
 def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
