@@ -56,8 +56,8 @@ def with_new_number(record: ClientRecord, cursor: int, newest: int) -> tuple[Cli
 def with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) -> ClientRecord:
     """Return the record after a pull: the client certainly has a cursor, unless its request may have been late.
 
-    A request may arrive after later requests of the client. If the client lost its database in between, it does not
-    have the cursor of the late request any more. So after the client has moved back, a cursor that it may have had
+    A request may arrive after later requests of the client. If the client lost its database in between, it no longer
+    has the cursor of the late request. So after the client has moved back, a cursor that it may have had
     before is believed only if it is the confirmed one, or the page mark of the latest page.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.blackbox.run import Case
 from tests.blackbox.steps import MANY_TEAMS, Step
 
-TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": ["q"], "level": "1"})
-A, B = TWO
+A = {"team": ["a"], "kinds": ["p"], "level": "0"}
+B = {"team": ["b"], "kinds": ["q"], "level": "1"}
 
 
 def case(

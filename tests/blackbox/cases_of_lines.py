@@ -8,13 +8,13 @@ CASES = {
         edit(1, "INSERT", "notes/r1", team="b"), push(1), ("connect", 0), pull(0),
         edit(1, "INSERT", "notes/r2", team="c"), push(1), pull(0),
     ),
-    "a client that connects again is told of what is new before it pulls": case(
+    "a client that connects again gets new rows before it pulls": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0),
         edit(1, "UPDATE", "notes/r1", x=1), edit(1, "INSERT", "notes/r2", team="a"), push(1),
         ("connect", 0), edit(1, "INSERT", "notes/r3", team="a"), edit(1, "DELETE", "notes/r1"), push(1),
     ),
-    "a client that lost its database connects and is told of what is new": case(
+    "a client that lost its database connects and gets new rows": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0), ("wipe", 0), ("connect", 0),
         edit(1, "INSERT", "notes/r2", team="a"), push(1), ("hear", 0), ("hear", 0),
@@ -57,13 +57,13 @@ CASES = {
         edit(1, "INSERT", "notes/r1", x=1), push(1), ("hear", 0, 5.0), ("cut", 0),
         edit(1, "UPDATE", "notes/r1", x=0), push(1), ("connect", 0),
     ),
-    "a client that only pushed connects, and is told what others write": case(
+    "a client that only pushed connects, and gets what others write": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), push(1),
         edit(0, "INSERT", "notes/r2", team="a"), push(0), ("connect", 0), ("hear", 0, 5.0),
         edit(1, "INSERT", "notes/r3", team="a"), push(1),
     ),
-    "a client connects, pushes for the first time, and is told what others write": case(
+    "a client connects, pushes for the first time, and gets what others write": case(
         "stock stock", 1,
         ("connect", 0), edit(0, "INSERT", "notes/r2", team="a"), push(0), edit(1, "INSERT", "notes/r1", team="a"),
         push(1),

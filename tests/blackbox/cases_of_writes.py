@@ -8,7 +8,7 @@ CASES = {
         edit(0, "UPDATE", "notes/r3", team="a", x=3), push(0), pull(0),
         edit(0, "DELETE", "notes/r3"), edit(0, "UPDATE", "notes/r3", team="a", x=1),
     ),
-    "a delete leaves the row visible to nobody but not empty": case(
+    "a row keeps a column after its DELETE, but no client may see it": case(
         "stock named", 6,
         claims(1, team=["a", "b"], kinds=["p", "q"]),
         edit(0, "INSERT", "misc/m1", team="a", kind="p"), edit(1, "DELETE", "misc/m1", tick=0),
