@@ -230,32 +230,33 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
 def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
     """Return the record and the cursor of the response after a page without deltas.
 
-    The client lacks nothing, even if the response is lost.
+    The client lacks nothing, even if the response is lost, unless it was sent a page since the requested cursor.
 
     Args:
         record: the client's record, whose newest scope covers the page.
         request: the pull, after its checks.
         reading: the page that was read.
     """
-    since = reading.since
+    since, position = reading.since, reading.position
     if not reading.complete and since <= NEVER_PULLED:
         return record, since  # the client has no cursor yet, and gets none until it is sent rows
     # A cursor that cannot be served gets no meaning. If the client sends it again, it starts again.
-    is_unknown = is_start(reading.position) and all(page.cursor != since for page in record.pages)
+    is_unknown = is_start(position) and all(page.cursor != since for page in record.pages)
+    # Another request of the client may be under way, with another token. If a page was sent since the requested cursor,
+    # the client may have that page when this response is lost, so the response confirms no more than this cursor.
+    nothing_sent_since = position.nothing_sent_since
     if not reading.complete:
         if is_unknown:
             record, since = with_page_mark(record, reading.page.read_up_to, above=since)
         if request.confirmed:
             record = with_confirmed_cursor(record, reading, since)
-        return with_page(
-            record, page_for_cursor(record, since, reading.position, reading.page.read_up_to, reading.page.rescan)
-        ), since
+        page = page_for_cursor(record, since, position, reading.page.read_up_to, reading.page.rescan)
+        return with_page(record, page if nothing_sent_since else replace(page, pages_sent=-1)), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
-        record = with_confirmed_cursor(record, reading, cursor)
-    position = reading.position
+        record = with_confirmed_cursor(record, reading, cursor if nothing_sent_since else since)
     was_page_mark = since > NEVER_PULLED and (position.is_transition or position.read_up_to != position.base)
-    if was_page_mark and not is_unknown:
+    if was_page_mark and not is_unknown and nothing_sent_since:
         # if the response is lost, the client sends the mark again; it now means the same as the complete cursor
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor

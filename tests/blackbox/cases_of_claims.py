@@ -193,4 +193,11 @@ CASES = {
         claims(0, team=["a", "c"]), ("odd pull", 0, "ahead", 1000), claims(0), pull(0),
         edit(1, "INSERT", "notes/r1", team="c"), push(1), pull(0),
     ),
+    "an empty pull with another token arrives after a page from the same cursor": case(
+        "stock stock", 6,
+        edit(1, "INSERT", "notes/r3", team="b", kind="q"), push(1),
+        claims(0, team=["a", "b"], kinds=["p", "q"]), pull(0), claims(0, team=["b"]), pull(0),
+        claims(0, team=["a", "b"], kinds=["p", "q"]), pull(0), ("late token", 0, {**A, "team": ["a", "b"]}, 1000, 1),
+        edit(0, "INSERT", "notes/r1", team="b"), push(0),
+    ),
 }  # fmt: skip

@@ -56,13 +56,14 @@ _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
     "other token": 0.5, "device": 0.3, "start again": 0.2, "late pull": 0.1, "return": 0.3, "overwritten": 0.2,
-    "at once": 0.4, "crowd": 0.1,
+    "at once": 0.4, "crowd": 0.1, "late token": 0.3,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
     {"edit": 10, "pull": 12, "push": 6, "claims": 6},
     {"edit": 10, "pull": 10, "push": 6, "other token": 6},
     {"edit": 6, "pull": 6, "push": 4, "at once": 6, "claims": 1, "other token": 1},
+    {"edit": 4, "pull": 4, "push": 4, "late tokens": 4, "claims": 0.5},
     {"edit": 8, "pull": 12, "push": 6, "rules": 4, "claims": 2},
     {"edit": 4, "pull": 4, "push": 4, "in doubt": 4, "claims": 0.5},
     {"edit": 10, "pull": 10, "push": 8, "wipe": 1, "reload": 2, "backup": 2, "restore": 2, "old pull": 1},

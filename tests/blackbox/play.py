@@ -153,7 +153,10 @@ class Game(Exchange):
             case "odd push":
                 self._push(client, "whole", odd=True)
             case "other token":
-                self._ask_as_another(client, *detail)
+                self._ask_as_another(client, detail[0], {**client.pull_fields(), "maxDeltas": detail[1]})
+            case "late token":
+                for request in client.pulls[-detail[2] :][:1]:
+                    self._ask_as_another(client, detail[0], {**request, "maxDeltas": detail[1]})
             case "at once":
                 self._at_once(client, *detail)
             case "flush":
@@ -226,14 +229,13 @@ class Game(Exchange):
             client.proven = client.proven or (client.cursor > 1 and not self.reindexing)
             self._compare(client, "after a complete page")
 
-    def _ask_as_another(self, client: Client, claims: dict[str, Any], limit: int) -> None:
-        """A pull from the client's cursor with another token of its own, whose answer is lost.
+    def _ask_as_another(self, client: Client, claims: dict[str, Any], request: dict[str, Any]) -> None:
+        """A pull with another token of the client's own, whose answer is lost.
 
         The other token's claims count as the client's until its next request (`Client.shown`).
         """
         before, client.claims = client.claims, claims
         self._note_visible_rows()
-        request = {**client.pull_fields(), "maxDeltas": limit}
         answer = self._ask(client, request)
         if answer.status == 200:
             self._check_page(client, answer.json, now=True)
@@ -563,7 +565,7 @@ class Game(Exchange):
     def _catch_up(self, client: Client) -> None:
         for _ in range(400):
             if (token := self.setting.get("token")) is not None:
-                self._ask_as_another(client, token, self.setting["last limit"])
+                self._ask_as_another(client, token, {**client.pull_fields(), "maxDeltas": self.setting["last limit"]})
             request = {**client.pull_fields(), "maxDeltas": self.setting["last limit"]}
             page = self._page(client, self._ask(client, request), request)
             if page is None:

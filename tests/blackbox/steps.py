@@ -52,6 +52,8 @@ def steps_of(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [(kind, who, some_claims(random, world))]
         case "other token":
             return [(kind, who, some_claims(random, world), random.choice(world.limits))]
+        case "late token":
+            return [(kind, who, some_claims(random, world), random.choice(world.limits), random.choice([1, 1, 2, 3]))]
         case "rules":
             return [(kind, who, random.choice(world.rules))]
         case "clock":
@@ -169,6 +171,22 @@ def _late_pull(random: Random, who: int, world: World) -> list[Step]:
     steps += random.choice([[], _written(random, who + 1, world)])
     steps += [("old pull", who, random.randint(2, 5)) for _ in range(random.choice([1, 1, 2]))]
     return [*steps, *_written(random, who, world)]
+
+
+def _late_tokens(random: Random, who: int, world: World) -> list[Step]:
+    """A client's claims change, and after its page arrive pulls with another token, from the cursor before the page."""
+    steps: list[Step] = _written(random, who + 1, world)
+    for _ in range(random.choice([1, 2, 3])):
+        steps += [("claims", who, some_claims(random, world)), ("pull", who, random.choice([1000, 1000, 2]), "whole")]
+    steps += random.choice([[], [], steps_of(random, "rules", who, world), _written(random, who + 1, world)])
+    steps += [("pull", who, random.choice(world.limits), random.choice(["whole", "answer lost"]))] * random.choice(
+        [0, 1]
+    )
+    for _ in range(random.choice([1, 1, 2])):
+        steps.append(
+            ("late token", who, some_claims(random, world), random.choice([1000, 2]), random.choice([1, 1, 2]))
+        )
+    return [*steps, *_written(random, who, world), ("pull", who, 1000, "whole")]
 
 
 def _returned(random: Random, who: int, world: World) -> list[Step]:
@@ -445,6 +463,7 @@ _SCENARIOS: dict[str, Callable[[Random, int, World], list[Step]]] = {
     "in doubt": _in_doubt,
     "start again": _started_again,
     "late pull": _late_pull,
+    "late tokens": _late_tokens,
     "unissued cursor": _unissued_cursor,
     "return": _returned,
     "overwritten": _overwritten,

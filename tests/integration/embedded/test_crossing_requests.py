@@ -57,10 +57,11 @@ class Client:
                 self.rows.add(delta.row_id)
         self.cursor = page.server_hlc
 
-    def push(self, hlc, row, team, claims):
+    def push(self, hlc, row, team, claims, *, known=True):
         """The push's future; its row is there at once."""
         self.rows.add(row)
-        return self.gateway.submit_push(push("ann", hlc, row, team), claims, known_cursor=self.cursor)
+        cursor = self.cursor if known else None
+        return self.gateway.submit_push(push("ann", hlc, row, team), claims, known_cursor=cursor)
 
 
 @pytest.fixture
@@ -109,3 +110,29 @@ def test_a_pull_is_repeated_before_its_page_is_stored_and_the_repeat_has_more(ga
     ann.take(gateway._record_page(request, reading).result(20))
     ann.pull(B)
     assert ann.rows == {"r-b", "r-3"}
+
+
+@pytest.mark.parametrize("reindexing", [False, True])
+def test_an_empty_page_with_another_token_says_nothing_about_a_page_before_it(gateway, monkeypatch, reindexing):
+    fields = [{"column": name, "op": "in", "value": f"jwt:{name}s"} for name in ("team", "kind")]
+    buckets = [{"name": "mine", "tables": [], "filters": fields}]
+    gateway.set_rules(parse_rules({"version": 1, "buckets": buckets}))
+    gateway.handle_push(SyncPush("ben", (make_delta("ben", 1, "r-b", table="notes", team="b", kind="q"),)))
+    everything = {"sub": "ann", "teams": ["a", "b"], "kinds": ["p", "q"]}
+    ann = Client(gateway, everything, {**everything, "teams": ["b"], "kinds": ["p"]})  # the row comes and goes
+    assert ann.rows == set()
+    before, narrow = ann.cursor, {**everything, "kinds": ["p"]}
+    with monkeypatch.context() as held:  # the re-index is not done before the first late pull
+        held.setattr(gateway, "continue_reindex", lambda: None)
+        held.setattr(gateway._reindexer, "start", lambda *_: None)
+        if reindexing:
+            buckets = [*buckets, {"name": "more", "tables": [], "filters": [{**fields[0], "value": "jwt:none"}]}]
+            gateway.set_rules(parse_rules({"version": 2, "buckets": buckets}))
+        ann.pull(everything)
+        assert ann.rows == {"r-b"}
+        assert pull(gateway, narrow, before).deltas == ()  # these responses are lost
+    gateway.continue_reindex()
+    assert pull(gateway, narrow, before).deltas == ()
+    ann.cursor = ann.push(4, "r-1", "a", everything, known=False).result(20).server_hlc
+    ann.pull(everything)
+    assert ann.rows == {"r-b"}  # nobody sees a row without a kind
