@@ -114,7 +114,7 @@ def position_at(
     position = locate(with_sent, feed_cursor(known, cursor), view.arrival, access)
     if position is None:
         known = known or unknown_client(client_id, view.epoch, access.keys, view.arrival)
-        position = restart_position(known, view.arrival, access)
+        position = restart_position(with_sent or known, view.arrival, access)
     if tracked.knows_resync:
         return for_full_pull(position)
     return position._replace(may_hold_unknown_rows=known is not None and known.may_hold_unknown_rows)

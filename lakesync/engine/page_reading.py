@@ -126,7 +126,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
             )
         record = record or unknown_client(pull.client_id, view.epoch, access.keys, view.arrival)
         record = replace(record, may_hold_unknown_rows=True)
-        position = restart_position(record, view.arrival, access)
+        position = restart_position(with_sent or record, view.arrival, access)
     if request.knows_resync:
         # at the end of a full pull, such a client removes the rows that it was not sent
         position = for_full_pull(position)

@@ -57,6 +57,12 @@ CASES = {
         edit(1, "INSERT", "notes/r1", x=1), push(1), ("hear", 0, 5.0), ("cut", 0),
         edit(1, "UPDATE", "notes/r1", x=0), push(1), ("connect", 0),
     ),
+    "a client that got a broadcast sends a cursor that was never issued, with other claims": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), push(1), ("connect", 0), pull(0),
+        edit(1, "INSERT", "notes/r2", team="a"), push(1), ("hear", 0, 5.0), ("cut", 0),
+        claims(0, team=["b"]), ("odd pull", 0, "ahead", 1000),
+    ),
     "a client that only pushed connects, and gets what others write": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), push(1),
