@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -49,17 +51,47 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
     certificate, key = _certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    behind = urlsplit(url)
+    context.num_tickets = 100  # the client reads them after its handshake, while it may send already
+    behind, errors = urlsplit(url), list[ssl.SSLError]()
 
-    def serve(client: socket.socket) -> None:
-        with (
-            context.wrap_socket(client, server_side=True) as inner,
-            socket.create_connection((str(behind.hostname), int(behind.port or 80))) as server,
-        ):
-            _pump(inner, server)
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError):  # whoever hangs up ends it
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+        except ssl.SSLError as error:
+            errors.append(error)
+        if writer.can_write_eof():
+            writer.write_eof()
+        else:
+            writer.close()
 
-    with _listening(serve) as port:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with ExitStack() as ended, suppress(asyncio.CancelledError):  # cancelled as the go-between ends
+            ended.callback(writer.transport.abort)
+            behind_reader, behind_writer = await asyncio.open_connection(behind.hostname, behind.port or 80)
+            ended.callback(behind_writer.transport.abort)
+            await asyncio.gather(forward(reader, behind_writer), forward(behind_reader, writer))
+
+    async def run() -> None:
+        listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        started.set_result((listener.sockets[0].getsockname()[1], lambda: loop.call_soon_threadsafe(ended.set)))
+        await ended.wait()
+        listener.close()
+
+    started: Future[tuple[int, Callable[[], object]]] = Future()
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)  # one SSL object must have one thread
+    thread.start()
+    port, stop = started.result()
+    try:
         yield f"https://127.0.0.1:{port}", certificate
+    finally:
+        stop()
+        thread.join()
+    assert not errors, errors
 
 
 @contextmanager

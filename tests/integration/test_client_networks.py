@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from websockets.sync.server import ServerConnection, serve
 
 from lakesync.client import UnreachableError, open_client
 from lakesync.client.core import CoreLimits
@@ -127,6 +128,26 @@ def test_the_ca_argument_makes_a_private_certificate_trusted(served: Served, tmp
             pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"),
         ):
             doubter.sync()
+
+
+def test_a_tls_connection_is_not_corrupted_by_threads_that_use_it_at_once(tmp_path, monkeypatch) -> None:
+    handshakes = 300  # of a client that reads in one thread and sends in another, about one in forty failed
+
+    def answer(connection: ServerConnection) -> None:
+        for message in connection:
+            connection.send(message)
+
+    with serve(answer, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with go_betweens.tls(f"http://127.0.0.1:{server.socket.getsockname()[1]}", tmp_path) as (url, certificate):
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # the system's certificates take long to load
+            monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+            transport = WebSocketTransport(url, "g", ca=str(certificate))
+            for _ in range(handshakes):
+                transport.connect().close()
+        server.shutdown()
+        thread.join()
 
 
 @pytest.mark.parametrize("realtime", [False, True])

@@ -6,19 +6,21 @@ deltas.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import queue
+import socket
 import ssl
 import threading
-from contextlib import ExitStack, suppress
+from collections import deque
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from lakesync.client.errors import UnreachableError, error_from_code
 from lakesync.client.transports.base import Message, Token
@@ -73,37 +75,35 @@ class WebSocketTransport(HttpTransport):
         """
         token = self.tokens.current()
         try:
-            return WebSocketSubscription(*self._open(token))
+            return self._open(token)
         except InvalidStatus as error:
             rejection = _error_of(error)
             if rejection.code != "AUTH_ERROR" or not self.tokens.renewable:
                 raise rejection from None
             self.tokens.renew(token)
         try:
-            return WebSocketSubscription(*self._open(self.tokens.current()))
+            return self._open(self.tokens.current())
         except InvalidStatus as error:
             raise _error_of(error) from None
 
-    def _open(self, token: str | None) -> tuple[ClientConnection, ExitStack]:
-        """Open a WebSocket; return it with the context that closes it.
+    def _open(self, token: str | None) -> WebSocketSubscription:
+        """Open a WebSocket.
 
         Raises:
             InvalidStatus: the server responded with an HTTP error instead of a WebSocket.
             UnreachableError: the server does not respond.
         """
-        headers = dict(self._headers)
+        options = {**self._websocket_options, "additional_headers": dict(self._headers)}
         if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
+            options["additional_headers"]["Authorization"] = f"Bearer {token}"
 
-        def open_connection() -> tuple[ClientConnection, ExitStack]:
-            context = ExitStack()
-            ssl_context = _ssl_context(self._ca) if self._websocket_url.startswith("wss") else None
-            options = self._websocket_options
-            connection = connect(self._websocket_url, additional_headers=headers, ssl=ssl_context, **options)
-            return context.enter_context(connection), context
+        def open_subscription() -> WebSocketSubscription:
+            if self._websocket_url.startswith("wss"):
+                options["ssl"], options["ssl_handshake_timeout"] = _ssl_context(self._ca), self._timeout
+            return WebSocketSubscription(self._websocket_url, options)
 
         try:
-            return self._calls.run(open_connection, lambda connection_and_context: connection_and_context[1].close())
+            return self._calls.run(open_subscription, WebSocketSubscription.close)
         except InvalidStatus:
             raise
         except (OSError, TimeoutError, WebSocketException) as error:
@@ -130,22 +130,51 @@ def _ssl_context(ca: str | None) -> ssl.SSLContext:
     return context
 
 
-class WebSocketSubscription:
-    """An open WebSocket; a thread receives its messages. Implements `Subscription`."""
+class _EventLoop(asyncio.SelectorEventLoop):
+    """An event loop that looks up addresses in its own thread, which has nothing else to do meanwhile.
 
-    def __init__(self, socket: ClientConnection, context: ExitStack) -> None:
-        """Start the thread that receives.
+    asyncio's thread pool would delay the interpreter's exit until a lookup ends, and starts no thread during the exit.
+    """
+
+    async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
+        """Return `socket.getaddrinfo` of the same arguments."""
+        return socket.getaddrinfo(*args, **options)
+
+
+class WebSocketSubscription:
+    """An open WebSocket. Implements `Subscription`.
+
+    Only one thread, which runs an event loop, uses the connection. OpenSSL corrupts a TLS connection that one thread
+    reads while another one writes.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        """Start the thread, and open a WebSocket in it.
 
         Args:
-            socket: the open WebSocket.
-            context: closes the WebSocket when it is closed.
+            url: the WebSocket's URL.
+            options: keyword arguments for `websockets.asyncio.client.connect`.
+
+        Raises:
+            OSError, TimeoutError, WebSocketException: the WebSocket cannot be opened.
         """
-        self._socket = socket
-        self._context = context
-        self._received: queue.Queue[bytes | LakeSyncError | None] = queue.Queue(_MAX_QUEUED_MESSAGES)
-        """Encoded messages; the error that ended the connection; None for each `wake`."""
-        self._closed = False
-        threading.Thread(target=self._read, name="lakesync-websocket", daemon=True).start()
+        self._changed = threading.Condition()
+        """Guards the attributes below, and reports their changes to `receive`."""
+        self._received: deque[bytes] = deque()
+        """Encoded messages."""
+        self._is_full = False
+        """Whether the event loop waits for room in `_received`."""
+        self._is_woken = False
+        """Whether `wake` was called after `receive` last returned None for it."""
+        self._error: LakeSyncError | None = None
+        """Why the connection has ended."""
+        self._is_closed = False
+        """Whether `close` was called; then the event loop accepts no more calls."""
+        opened: Future[None] = Future()
+        arguments = (url, options, opened)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="lakesync-websocket", daemon=True)
+        self._thread.start()
+        opened.result()
 
     def pull(self, pull: SyncPull) -> None:
         """Send a pull without waiting; `receive` returns the response.
@@ -153,54 +182,96 @@ class WebSocketSubscription:
         Raises:
             LakeSyncError: the connection has ended; the error says why.
         """
-        try:
-            self._socket.send(encode_frame(FrameTag.PULL, protobuf.encode_pull(pull)))
-        except ConnectionClosed as error:
-            raise _close_error(error) from error
+        frame = encode_frame(FrameTag.PULL, protobuf.encode_pull(pull))
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            asyncio.run_coroutine_threadsafe(self._socket.send(frame), self._loop)  # `receive` raises its error
 
     def receive(self, timeout: float | None) -> Message | None:
         """Wait for a message; return None after the timeout or a `wake`. See `Subscription.receive`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_woken or self._received or self._error, timeout)
+            if self._is_woken:
+                self._is_woken = False
+                return None
+            if not self._received:
+                if self._error is not None:
+                    raise self._error
+                return None
+            message = self._received.popleft()
+            if self._is_full and not self._received and not self._is_closed:
+                self._is_full = False
+                self._loop.call_soon_threadsafe(self._has_room.set)
+        is_broadcast = message[:1] == bytes((FrameTag.BROADCAST,))
         try:
-            received = self._received.get(timeout=None if timeout is None else max(0.0, timeout))
-        except queue.Empty:
-            return None
-        if isinstance(received, LakeSyncError):
-            raise received
-        if received is None:
-            return None
-        is_broadcast = received[:1] == bytes((FrameTag.BROADCAST,))
-        try:
-            return Message(is_broadcast, protobuf.decode_response(received[1:] if is_broadcast else received))
+            return Message(is_broadcast, protobuf.decode_response(message[1:] if is_broadcast else message))
         except ValidationError as error:
             raise UnreachableError(f"a message on the WebSocket cannot be decoded: {error}") from error
 
     def wake(self) -> None:
         """Make a waiting `receive` return None. Any thread may call it."""
-        with suppress(queue.Full):  # `receive` does not wait while the queue has messages
-            self._received.put_nowait(None)
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the WebSocket."""
-        self._closed = True
-        self._context.close()
+        """Close the WebSocket. Any thread may call it."""
+        self._end(UnreachableError("the WebSocket was closed by this client"))
+        with self._changed:
+            if not self._is_closed:
+                self._is_closed = True
+                self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
 
-    def _read(self) -> None:
-        """Queue the messages of the socket, and at last the error that ended the connection. Runs in a thread."""
+    def _run(self, url: str, options: dict[str, Any], opened: Future[None]) -> None:
+        """Run the event loop until the WebSocket is closed. `opened` gets the outcome of opening it."""
+        try:
+            with asyncio.Runner(loop_factory=_EventLoop) as runner:
+                runner.run(self._serve(url, options, opened))
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    async def _serve(self, url: str, options: dict[str, Any], opened: Future[None]) -> None:
+        """Open the WebSocket, and receive until `close` is called."""
+        self._loop = asyncio.get_running_loop()
+        self._closing, self._has_room = asyncio.Event(), asyncio.Event()
+        self._socket = await connect(url, **options)
+        reading = asyncio.create_task(self._read())
+        opened.set_result(None)
+        await self._closing.wait()
+        reading.cancel()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):  # closing waits for unsent data without a limit
+                await self._socket.close()
+        except TimeoutError:
+            self._socket.transport.abort()
+            await self._socket.wait_closed()
+
+    async def _read(self) -> None:
+        """Queue messages, and store the error that ends the connection."""
         try:
             while True:
-                message = self._socket.recv()
-                self._put(message if isinstance(message, bytes) else message.encode())
+                message = await self._socket.recv(decode=False)
+                with self._changed:
+                    self._received.append(message)
+                    self._changed.notify_all()
+                    self._is_full = is_full = len(self._received) >= _MAX_QUEUED_MESSAGES
+                if is_full:
+                    await self._has_room.wait()
+                    self._has_room.clear()
         except ConnectionClosed as error:
-            self._put(_close_error(error))
-        except Exception as error:  # any failure of this thread ends the subscription
-            self._put(UnreachableError(f"the WebSocket failed: {error!r}"))
+            self._end(_close_error(error))
+        except Exception as error:  # any failure of this task ends the subscription
+            self._end(UnreachableError(f"the WebSocket failed: {error!r}"))
 
-    def _put(self, message: bytes | LakeSyncError) -> None:
-        """Wait for room in the queue and add a message; discard it once the subscription is closed."""
-        while not self._closed:
-            with suppress(queue.Full):
-                self._received.put(message, timeout=1)
-                return
+    def _end(self, error: LakeSyncError) -> None:
+        """Store why the connection has ended, unless that is known already, and report it to `receive`."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
 
 
 def _close_error(error: ConnectionClosed) -> LakeSyncError:
