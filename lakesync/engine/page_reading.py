@@ -91,6 +91,18 @@ class Reading(NamedTuple):
             return False
         return not self.page.has_more
 
+    @property
+    def nothing_sent_since(self) -> bool:
+        """Whether the client was sent nothing after it got the requested cursor.
+
+        The cursor in the response to a push may be in doubt: it says that the client may have all pages before it.
+        """
+        record = self.record
+        return self.position.nothing_sent_since or (
+            record is not None
+            and any(page.cursor == self.since and page.pages_sent == -1 - record.pages_sent for page in record.pages)
+        )
+
     def with_cursor(self, cursor: int) -> SyncPage:
         """Return the page as the response with this cursor."""
         return SyncPage(self.page.deltas, cursor, self.page.has_more)
@@ -169,7 +181,12 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         return None  # the record has no complete cursor under these claims and rules yet
     if not request.confirmed and not scope.gets_broadcasts:
         return None  # its first page without a request, from which on it gets broadcasts
-    if request.confirmed:
+    if request.confirmed and not reading.nothing_sent_since:
+        # The response confirms the requested cursor and no more. Stock clients keep this cursor at an empty page, so
+        # they send it again and again.
+        if reading.since != record.confirmed_cursor:
+            return None
+    elif request.confirmed:
         # The client has the cursor that it sent, and with it everything. The response to a later push is computed from
         # the record, so the record must show that already: by its newest confirmed cursor, and by the page of the
         # requested cursor, if that is a page mark.

@@ -244,7 +244,7 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
     is_unknown = is_start(position) and all(page.cursor != since for page in record.pages)
     # Another request of the client may be under way, with another token. If a page was sent since the requested cursor,
     # the client may have that page when this response is lost, so the response confirms no more than this cursor.
-    nothing_sent_since = position.nothing_sent_since
+    nothing_sent_since = reading.nothing_sent_since
     if not reading.complete:
         if is_unknown:
             record, since = with_page_mark(record, reading.page.read_up_to, above=since)

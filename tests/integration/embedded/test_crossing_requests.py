@@ -9,7 +9,6 @@ import pytest
 from lakesync.engine.page_reading import PullRequest
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.testing import ManualClock
 from tests.conformance.book import make_delta
 from tests.integration.embedded.embedded_support import gateway_over
 
@@ -21,8 +20,8 @@ A, B = ({"sub": "ann", "team": team} for team in "ab")
 
 
 @pytest.fixture
-def gateway():
-    with gateway_over(ManualClock(1_700_000_000_000)) as gateway:
+def gateway(clock):
+    with gateway_over(clock) as gateway:
         gateway.set_rules(parse_rules(RULES))
         yield gateway
 
@@ -136,3 +135,25 @@ def test_an_empty_page_with_another_token_says_nothing_about_a_page_before_it(ga
     ann.cursor = ann.push(4, "r-1", "a", everything, known=False).result(20).server_hlc
     ann.pull(everything)
     assert ann.rows == {"r-b"}  # nobody sees a row without a kind
+
+
+@pytest.mark.parametrize("after", ["a late pull", "a push"])
+def test_a_client_that_polls_and_lacks_nothing_is_recorded_no_more_than_once(gateway, clock, after):
+    filters = [{"column": "team", "op": "in", "value": "jwt:teams"}]
+    gateway.set_rules(parse_rules({"version": 1, "buckets": [{"name": "mine", "tables": [], "filters": filters}]}))
+    mine = {"sub": "ann", "teams": ["a"]}
+    gateway.handle_push(push("ben", 1, "r-a", "a"))
+    gateway.handle_push(push("ben", 2, "r-b", "b"))
+    ann = Client(gateway, mine)
+    if after == "a late pull":
+        assert pull(gateway, {**mine, "teams": ["a", "b"]}, ann.cursor).deltas  # this response is lost
+    else:
+        gateway.handle_push(push("ben", 3, "r-a", "a"))
+        ann.pull(mine)
+        ann.cursor = ann.push(4, "r-a", "a", mine, known=False).result(20).server_hlc
+    recorded = []
+    for _ in range(5):  # a stock client keeps its cursor if a page is empty
+        clock.now_ms += 1000
+        assert pull(gateway, mine, ann.cursor).deltas == ()
+        recorded.append(gateway._store.read("shop", lambda view: view.client("ann")).result(20).last_seen_ms)
+    assert len(set(recorded)) == 1
