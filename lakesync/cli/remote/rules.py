@@ -428,16 +428,29 @@ class Simulation:
 
 
 def _rows_in_file(path: Path) -> Iterator[Row]:
-    """Yield the rows of JSON lines `{table, rowId, values}`, or of deltas as `lakesync pull --json` prints them."""
+    """Yield the rows of JSON lines `{table, rowId, values}`, or of deltas as `lakesync pull --json` prints them.
+
+    The deltas of a row may be on several lines; they are merged.
+    """
     import json
 
+    from lakesync.model.merge import RowState
+    from lakesync.wire.json import decode_deltas
+
+    states: dict[tuple[str, str], RowState] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         try:
             item = json.loads(line)
-            values = item["values"] if "values" in item else {each["column"]: each["value"] for each in item["columns"]}
-            if item.get("op") != "DELETE":
-                yield Row(str(item["table"]), str(item["rowId"]), dict(values))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValidationError(f"{path}, line {number} is not {{table, rowId, values}}: {error!r}") from error
+            key = str(item["table"]), str(item["rowId"])
+            if "values" in item:
+                yield Row(*key, dict(item["values"]))
+            else:
+                (delta,) = decode_deltas(f"[{line}]".encode())
+                states.setdefault(key, RowState()).merge(delta)
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            raise ValidationError(f"{path}, line {number} is neither a row nor a delta: {error!r}") from error
+    for key, state in states.items():
+        if state.visible:
+            yield Row(*key, {name: json.loads(bytes(value)) for name, value in state.values().items()})

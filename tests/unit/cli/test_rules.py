@@ -19,8 +19,15 @@ TEAM = {"name": "team", "tables": ["todos"], "filters": [{"column": "team", "op"
 ROWS = [
     {"table": "todos", "rowId": "t1", "values": {"owner": "alice", "team": "red"}},
     {"table": "todos", "rowId": "t2", "values": {"owner": "bob", "team": "red"}},
-    {"op": "INSERT", "table": "notes", "rowId": "n1", "columns": [{"column": "owner", "value": "bob"}]},
-    {"op": "DELETE", "table": "notes", "rowId": "n2", "columns": []},
+    *(
+        {"op": op, "table": "notes", "rowId": row, "clientId": "bob", "columns": columns, "hlc": hlc, "deltaId": hlc}
+        for op, row, hlc, columns in [
+            ("UPDATE", "n1", "2", [{"column": "team", "value": "red"}]),
+            ("INSERT", "n1", "1", [{"column": "owner", "value": "bob"}, {"column": "team", "value": "blue"}]),
+            ("INSERT", "n2", "3", [{"column": "owner", "value": "bob"}]),
+            ("DELETE", "n2", "4", []),
+        ]
+    ),
 ]
 
 
@@ -56,6 +63,14 @@ def test_visible_rows_of_a_client_are_counted(files):
         ('{"sub": "bob"}', "notes", 1, []),
         ('{"sub": "bob"}', "todos", 2, ["t2"]),
     ]
+
+
+def test_the_deltas_of_a_row_count_as_one_row(files):
+    notes = {**TEAM, "tables": ["notes"]}
+    Path("notes.json").write_text(rules(notes))
+    words = ("rules", "test", "notes.json", "--rows", "rows.jsonl", "--as", "sub=ann,team=red", "--list", "--json")
+    result = [json.loads(line) for line in files(*words).stdout.splitlines()]
+    assert [(each["rows"], each["rowIds"]) for each in result if each["table"] == "notes"] == [(1, ["n1"])]
 
 
 def test_claims_in_a_file_end_before_its_newline(files):
