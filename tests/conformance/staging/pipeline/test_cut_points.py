@@ -73,6 +73,20 @@ def test_the_common_cut_point_of_two_stores_is_kept(place, store, book, clock):
         with_other.close()
 
 
+def test_shards_may_meet_in_the_last_attempt(clock, book, monkeypatch):
+    monkeypatch.setattr("lakesync.staging.cut_point.MAX_ATTEMPTS", 1)
+    stores = {name: open_store("memory://", clock) for name in ("one", "two")}
+    with ExitStack() as closing:
+        for number, store in enumerate(stores.values(), 1):
+            store.open(book)
+            closing.callback(store.close)
+            store.ensure_gateway("g")
+            for tick in range(number):
+                push(store, book, make_delta("a", tick, f"r{tick}", x=1))
+        hold = common_cut_point("g", stores)
+        assert {store.cut_point("g").arrival for store in stores.values()} == {hold.arrival}
+
+
 def test_shards_that_are_slower_than_the_first_lead_meet(clock, book):
     def slow_wall() -> int:
         clock.advance(150)  # each reading: a commit of each of the shards takes longer than the lead in sum
