@@ -181,21 +181,21 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """A uvicorn server that stops in two steps: it rejects new requests and finishes those in flight, then exits."""
 
-    def __init__(self, app: FastAPI, settings: GatewaySettings, open_store: Callable[[], None] | None = None) -> None:
+    def __init__(self, app: FastAPI, settings: GatewaySettings, start_engine: Callable[[], None] | None = None) -> None:
         """Configure the server; `run` starts it.
 
         Args:
             app: the result of `create_app`.
             settings: the server's settings.
-            open_store: opens the store. It is called in a worker thread once the server listens, and requests are
-                rejected until it returns. None if the store is open already.
+            start_engine: opens the engine with its store. It is called in a worker thread once the server listens, and
+                requests are rejected until it returns. None if the engine is open already.
         """
         super().__init__(
             uvicorn.Config(
                 app,
                 http=LimitedHttpProtocol,
                 ws=LiveWebSocketProtocol,
-                ws_max_size=settings.max_body_bytes + 1,  # the tag byte
+                ws_max_size=settings.max_body_bytes + 1,  # a message has a tag byte before its body
                 ws_per_message_deflate=False,  # one frame is sent to many connections
                 log_config=None,
                 access_log=False,
@@ -210,8 +210,8 @@ class GatewayServer(uvicorn.Server):
         self._drain_seconds = settings.request_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain_task: asyncio.Task[None] | None = None
-        self._open_store = open_store
-        if open_store is not None:
+        self._start_engine = start_engine
+        if start_engine is not None:
             self._gate.close_for_startup()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -225,11 +225,11 @@ class GatewayServer(uvicorn.Server):
         """
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self._open_store is not None:
+        if self._start_engine is not None:
             for bound in sockets or ():
                 log.info("starting", url=_url(bound))
             try:
-                await asyncio.to_thread(self._open_store)
+                await asyncio.to_thread(self._start_engine)
             except Exception:
                 await self.lifespan.shutdown()  # otherwise uvicorn logs the cancelled application with a traceback
                 raise

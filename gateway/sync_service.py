@@ -89,7 +89,7 @@ def _copy_result(done: Future[T], waiter: asyncio.Future[T]) -> None:
         waiter.set_result(done.result())
 
 
-RESYNC_HEADER = b"x-lakesync-client"
+CLIENT_HEADER = b"x-lakesync-client"
 """A client that sends this header understands the error RESYNC_REQUIRED, and then pulls from 0. Instead of the error,
 any other client is sent every row again."""
 

@@ -120,10 +120,10 @@ def read_rows(
     *,
     key: str | None = None,
     wanted: pa.Array | None = None,
-    only: tuple[str, str] | None = None,
+    skip_without: tuple[str, str] | None = None,
     batch_rows: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file that are not deleted, in tables of at most `batch_rows` rows. It uses one core.
+    """Yield the rows of a file that are not deleted, in several tables. It uses one core.
 
     Args:
         file: the file, or some of its row groups.
@@ -131,17 +131,17 @@ def read_rows(
         key: name of a string column, by which `wanted` selects rows.
         wanted: values of `key`; only rows with one of them are returned. In row groups without such a row only the
             column `key` is read.
-        only: name of a string column, and a value; row groups whose statistics exclude this value are skipped. Rows
-            with other values may still be returned.
-        batch_rows: number of rows in a table, at most.
+        skip_without: name of a string column, and a value; row groups whose statistics exclude this value are skipped.
+            Rows with other values may still be returned.
+        batch_rows: number of rows in a table, at most. With `wanted`, a table has those of a row group instead.
     """
     opened = open_file(file.path)
     metadata = opened.metadata
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     begins = [0, *accumulate(sizes)]  # position in the file of each row group's first row
     groups = list(range(file.first, metadata.num_row_groups, file.every))
-    if only is not None:
-        groups = [group for group in groups if _may_have(metadata.row_group(group), *only)]
+    if skip_without is not None:
+        groups = [group for group in groups if _may_have(metadata.row_group(group), *skip_without)]
     deleted = deleted_rows(file)
     if wanted is not None:  # read `key` first, and the other columns only of row groups with a wanted row
         for group in groups:

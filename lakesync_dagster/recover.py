@@ -1,17 +1,18 @@
 """Corrects Dagster's records of runs after a crash. `lakesync up` runs it before Dagster's daemon starts.
 
-`python -m lakesync_dagster.recover` runs while no process of Dagster does, so runs that are recorded as running have no
-process. At the first start it creates Dagster's storage.
+`python -m lakesync_dagster.recover` runs before the daemon and the run host launch any run, so runs that are recorded
+as running have no process. At the first start it creates Dagster's storage. The run host also calls `end_run`, for runs
+whose process has ended.
 """
 
 import dagster as dg
 
-UNATTENDED = (
+IN_PROGRESS = (
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-"""Statuses of runs that need a process. Queued runs are not among them; the daemon starts them."""
+"""Statuses of runs that have a process. Queued runs are not among them; the daemon starts them."""
 
 
 def recover(instance: dg.DagsterInstance) -> list[str]:
@@ -24,7 +25,7 @@ def recover(instance: dg.DagsterInstance) -> list[str]:
         Ids of the runs that were recorded as ended.
     """
     ended = []
-    for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(IN_PROGRESS))):
         end_run(instance, run, "LakeSync was stopped or killed while the run was going on.")
         ended.append(run.run_id)
     storage = instance.event_log_storage

@@ -26,7 +26,7 @@ import dagster as dg
 
 from lakehouse.schema_snapshot import snapshot_file
 from lakesync.config import load
-from lakesync_dagster.recover import UNATTENDED, end_run
+from lakesync_dagster.recover import IN_PROGRESS, end_run
 from lakesync_dagster.run_launcher import HOST
 from resources.compat_dagster import command_line, run_command_line
 
@@ -240,7 +240,7 @@ def end_runs_of_earlier_hosts() -> None:
     """Record the runs of an earlier, killed host as ended. Their processes end with their host."""
     own = str(os.getppid())  # a child of the host calls this function; the tag `HOST` has the host's process id
     with dg.DagsterInstance.get() as instance:
-        for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
+        for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(IN_PROGRESS))):
             if run.tags.get(HOST, own) != own:
                 end_run(instance, run, "The run host was stopped or killed while the run was going on.")
 

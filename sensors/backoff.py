@@ -44,13 +44,13 @@ def skip_during_outage(evaluate: Evaluate) -> Evaluate:
 
 
 FIRST_PAUSE = 5.0
-"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_PAUSE`."""
-LONGEST_PAUSE = 40.0
-"""Longest pause between the first `PROMPT` requests, in seconds. So work continues within a minute after a fault
-ends."""
-PROMPT = 90
-"""Number of requests with pauses of at most `LONGEST_PAUSE`. Together they take about an hour."""
-LATER_PAUSE = 300.0
+"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_EARLY_PAUSE`."""
+LONGEST_EARLY_PAUSE = 40.0
+"""Longest pause between the first `EARLY_REQUESTS` requests, in seconds. So work continues within a minute after a
+fault ends."""
+EARLY_REQUESTS = 90
+"""Number of requests with pauses of at most `LONGEST_EARLY_PAUSE`. Together they take about an hour."""
+LATE_PAUSE = 300.0
 """Seconds between later requests. With shorter pauses, a part that always fails would cause 2,000 runs a day."""
 
 
@@ -60,7 +60,7 @@ def pause(count: int) -> float:
     Args:
         count: number of requests so far, 1 or more.
     """
-    return min(FIRST_PAUSE * 2 ** (count - 1), LONGEST_PAUSE) if count <= PROMPT else LATER_PAUSE
+    return min(FIRST_PAUSE * 2 ** (count - 1), LONGEST_EARLY_PAUSE) if count <= EARLY_REQUESTS else LATE_PAUSE
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from gateway.live.channel import Channel
 from gateway.live.connection import ROUTE, LiveConnection
 from gateway.request_log import RequestRecord, header
 from gateway.settings import GatewaySettings
-from gateway.sync_service import RESYNC_HEADER
+from gateway.sync_service import CLIENT_HEADER
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.model.errors import (
@@ -217,7 +217,7 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         protocol_of(websocket.scope),
         caller,
         record,
-        knows_resync=header(websocket.scope, RESYNC_HEADER) is not None,  # clients send it with any value
+        knows_resync=header(websocket.scope, CLIENT_HEADER) is not None,  # clients send it with any value
     )
     # Subscribe before `accept`, which waits: else more connections than the limit could pass the check in `_admit`.
     # The channel sends nothing before the client has named itself and pulled.

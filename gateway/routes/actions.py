@@ -27,7 +27,7 @@ from gateway.openapi_schemas import (
 )
 from gateway.request_body import LimitedBody, decode_if_large, json_response, sends_protobuf
 from gateway.request_log import RequestRecord, header
-from gateway.sync_service import RESYNC_HEADER, result_of
+from gateway.sync_service import CLIENT_HEADER, result_of
 from lakesync.actions import BUSY, PENDING
 from lakesync.model.action_handlers import ActionDiscovery
 from lakesync.model.errors import ClockDriftError, PayloadTooLargeError, StagingUnavailableError
@@ -91,7 +91,7 @@ async def execute_actions(
     push = (await decode_if_large(wire.decode_push if in_protobuf else wire.decode_push_json, body))()
     RequestRecord.of(request).client = push.client_id
     response = await result_of(caller.gateway.submit_action(push, caller.claims(push.client_id)))
-    if header(request.scope, RESYNC_HEADER) is None:  # not LakeSync's own client, which understands ACTION_PENDING
+    if header(request.scope, CLIENT_HEADER) is None:  # not LakeSync's own client, which understands ACTION_PENDING
         _check_all_finished(response)
     for result in response.results:
         services.metrics.actions.labels(_outcome_label(result)).inc()

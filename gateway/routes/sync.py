@@ -35,7 +35,7 @@ from gateway.request_body import (
     push_response,
 )
 from gateway.request_log import RequestRecord, all_headers, header
-from gateway.sync_service import RESYNC_HEADER, serve_pull, serve_push
+from gateway.sync_service import CLIENT_HEADER, serve_pull, serve_push
 from lakesync.engine.checks import DEFAULT_PULL, MAX_PULL
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import (
@@ -87,7 +87,7 @@ async def push(request: Request) -> Response:
     """Commit a client's deltas."""
     services, caller = await _authenticate(request)
     decode = await decode_if_large(push_decoder(request), await limited_body(request, services))
-    knows_resync = header(request.scope, RESYNC_HEADER) is not None
+    knows_resync = header(request.scope, CLIENT_HEADER) is not None
 
     def confirmed(push: SyncPush) -> int | None:
         """Return the cursor up to which the sender has everything, from which the cursor of the response follows.
@@ -157,6 +157,6 @@ async def _authenticate(request: Request) -> tuple[Services, Caller]:
 
 async def _pull(request: Request, services: Services, caller: Caller, message: SyncPull) -> Response:
     """Answer a pull, whose parameters come from the query or the body."""
-    knows_resync = header(request.scope, RESYNC_HEADER) is not None
+    knows_resync = header(request.scope, CLIENT_HEADER) is not None
     page = await serve_pull(services, RequestRecord.of(request), caller, message, knows_resync=knows_resync)
     return await pull_response(request, page)

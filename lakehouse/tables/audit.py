@@ -96,7 +96,7 @@ def rows_unlike_merge(
     found = []
     for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
         arrival, state = stored.get((gateway, row), (0, RowState()))
-        # a merge of chosen days merges deltas after the table's mark without moving it
+        # A merge of chosen days does not move the table's mark, so a row may have later deltas, up to its own arrival.
         mark = max(marks.get(gateway, 0), arrival)
         merged = state.copy() if days is not None else RowState()
         for delta in deltas:
@@ -168,7 +168,7 @@ class StateFigures(msgspec.Struct, frozen=True):
     """Sum of the hashes of the values in typed columns."""
 
 
-class StateDay(msgspec.Struct, frozen=True):
+class DayDifference(msgspec.Struct, frozen=True):
     """A day on which a state table differs from the merge of its history."""
 
     gateway: str
@@ -183,7 +183,7 @@ class StateDay(msgspec.Struct, frozen=True):
 @lake_errors
 def days_unlike_history(
     spark: SparkSession, table: str, names: LakeNames = NAMES, *, gateways: Collection[str] | None = None
-) -> list[StateDay]:
+) -> list[DayDifference]:
     """Return the days on which a state table is not the merge of its history up to its marks.
 
     Added typed columns that earlier rows do not have yet are left out.
@@ -215,7 +215,9 @@ def days_unlike_history(
         state = state.where(sf.col("_gateway").isin(*gateways))
     stored, merged = _figures(_stored_rows(state, list(column_types))), _figures(_merged_rows(deltas, column_types))
     return [
-        StateDay(gateway, day, stored.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures()))
+        DayDifference(
+            gateway, day, stored.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures())
+        )
         for gateway, day in sorted({*stored, *merged})
         if stored.get((gateway, day)) != merged.get((gateway, day))
     ]
@@ -248,7 +250,9 @@ def _hashed(name: str | Column, value: Column) -> Column:
 
 
 def _typed(column_type: Column, text: Column) -> dict[str, Column]:
-    """Return schema type → the value of a JSON text; null if the column has another type, or the text does not fit.
+    """Return schema type → the expression for the value of a JSON text.
+
+    It is null if the column has another type, or if the text does not fit the type.
 
     Args:
         column_type: the schema type of the value's column.

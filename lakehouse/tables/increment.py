@@ -73,7 +73,7 @@ class Increment(NamedTuple):
 
     def _read(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the columns `names` of the increment's deltas in a file, of which the columns of `schema` are read."""
-        for rows in read_rows(file, schema, only=("table_name", self.table), batch_rows=_ROWS_AT_ONCE):
+        for rows in read_rows(file, schema, skip_without=("table_name", self.table), batch_rows=_ROWS_AT_ONCE):
             found = self.pick(rows, names)
             if found.num_rows:
                 yield found

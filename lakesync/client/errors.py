@@ -61,4 +61,6 @@ _CLASSES: dict[str, type[LakeSyncError]] = {}
 """Error classes by code. Subclasses that share their base's code are not in it: the wire does not distinguish them."""
 for _kind in _with_subclasses(LakeSyncError):
     _CLASSES.setdefault(_kind.code, _kind)
+# The loop gave this code, which `LakeSyncError` has by default, to that class. The gateway's internal errors are
+# transient: the client sends its request again.
 _CLASSES["INTERNAL_ERROR"] = type("InternalError", (TransientError,), {"__doc__": "An internal error of the gateway."})

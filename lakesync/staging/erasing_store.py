@@ -1,8 +1,9 @@
 """Executes erasures (permanent deletions of a row or a client) in a store.
 
 It removes values from the log, from merged rows and client records, and then from free pages of the database files.
-`SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the gateway's admin routes and the pipeline call its
-methods. The pipeline erases in the lake, and then calls `restore` and `confirm_erasure`.
+`SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the command `lakesync erase` and the pipeline call its
+methods, through the gateway if one owns the store. The pipeline erases in the lake, and then calls `restore` and
+`confirm_erasure`.
 
 An erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
 erasures when it opens. Once an erasure is recorded, pushes of covered deltas are stored without their values. An

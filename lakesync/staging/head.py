@@ -211,7 +211,7 @@ class ConfigWriter(HeadView):
 
     @abstractmethod
     def run_alone(self) -> None:
-        """Require a commit of its own for this job; see `RowCommit.run_alone`."""
+        """Require a commit of its own for the submitted function; see `RowCommit.run_alone`."""
 
     @abstractmethod
     def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
@@ -243,7 +243,9 @@ class ConfigWriter(HeadView):
 
     def put_rules(self, rules: SyncRules) -> int:
         """Activate sync rules, and return their version; see `ConfigCommit.put_rules`."""
-        self.run_alone()  # a replay of the log uses the active rules, so it must not cross this change
+        # After a crash, the log's newest rows are applied again, under the rules that are active then. So all earlier
+        # rows must be durable before the rules change.
+        self.run_alone()
         config = with_rules(self.config, rules)
         self._write_config(config)
         self._announce_everything()

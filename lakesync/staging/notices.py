@@ -24,7 +24,11 @@ _MAX_PRESENCE_BYTES = 4000
 
 
 class Presence(NamedTuple):
-    """A client that is connected to a process of its gateway."""
+    """A connection on which a client gets rows from a process of its gateway.
+
+    A client with several connections gets pages of its own instead of shared broadcasts, because each connection must
+    take into account what the others sent.
+    """
 
     client_id: str
     connection_id: str
@@ -40,7 +44,7 @@ class Notice(NamedTuple):
     """Bucket keys under which rows changed; None if any key may be affected."""
     presence: tuple[Presence, ...] = ()
     """Connected clients. A process with another connection of such a client announces that in turn, so that both know
-    that the client may get rows on the other connection."""
+    that the client has several."""
     after_loss: bool = False
     """Whether notices before this one may have been lost, also those of connected clients."""
 
@@ -118,7 +122,7 @@ class Announcement:
         self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
 
     def add(self, other: Announcement) -> None:
-        """Record what another announcement has recorded, for example that of a job that joins its transaction."""
+        """Record what another announcement has recorded: that of a function committed in the same transaction."""
         for gateway, buckets in other._moved.items():
             if buckets is None:
                 self.everything(gateway)

@@ -63,7 +63,7 @@ def hlc_problem(name: str, given: object) -> str | None:
 
     Args:
         name: the field's name, for the message.
-        given: the value as an untyped decoder reads it.
+        given: the value as an untyped decoder reads it. Only texts are checked here, not numbers.
     """
     if not isinstance(given, str) or _DECIMAL.fullmatch(given):
         return None

@@ -218,7 +218,7 @@ def test_b11_a_failing_table_of_a_connector_is_reported_and_paused_while_the_oth
         made.api.forbidden = {"/rest/api/3/issue/[^/]+/comment"}
         with monkeypatch.context() as patched:  # a pause that no machine is too busy for
             patched.setattr(backoff, "FIRST_PAUSE", 3_600)
-            patched.setattr(backoff, "LONGEST_PAUSE", 3_600)
+            patched.setattr(backoff, "LONGEST_EARLY_PAUSE", 3_600)
             assert house.tick() == {**good, comments: False}
             assert house.behind() == {named}
             add_issue()

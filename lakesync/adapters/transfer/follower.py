@@ -1,11 +1,13 @@
 """Followers of the lake's history, the Iceberg table of all deltas. A follower copies it to one destination.
 
+A destination stores the deltas. A database also has *destination tables*, with the current rows of the synced tables.
+
 A follower's mark is stored at the destination. It says how far the follower has read, and changes in the transaction
 that writes the deltas. Deltas are read in order of gateway, shard and arrival; the deltas of one gateway and shard are
 a stream. An arrival is the timestamp that the gateway gives a push, so all deltas of a push have the same one, and a
 mark never divides a push. A database applies many arrivals in one transaction. An object store gets one object for each
-of the lake's own batches, because these stay the same on a retry. `loads.py` divides a large backlog among parts. The
-pipeline runs followers in Spark tasks (`lakehouse.backends.destinations`).
+of the lake's own batches (the deltas of one flush), because these stay the same on a retry. `loads.py` divides a large
+backlog among parts. The pipeline runs followers in Spark tasks (`lakehouse.backends.destinations`).
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ def uses_run_host(config: Config) -> bool:
 def has_storage(config: Config) -> bool:
     """Return whether Dagster's storage is known to exist, as SQLite files of an earlier start.
 
-    Storage elsewhere may exist too; False only says that it is not known.
+    Storage elsewhere may exist too; False only says that it is not known. One of Dagster's processes then has to create
+    it before the others start.
     """
     return (
         config.dagster.storage_url is None and not has_user_file(config) and (config.dagster.home / "storage").exists()
@@ -203,9 +204,9 @@ def run_slots(config: Config) -> dict[str, int]:
     """Return how many runs of each kind may be in progress at the same time, by the tag `lakesync/slot`.
 
     The kinds are `flush`, `move` (destinations, flows, tiers, migrations), `poll` (of connectors), `upkeep`
-    (maintenance of the lake) and `other`. Each destination, flow, pair of tiers and scheduled migration has its own
-    slot, up to `_MAX_MOVES`, so that one that hangs delays no other. Flushes have their own slots, so that moves and
-    polls, which wait for a flush, cannot block it.
+    (maintenance of the lake, and erasures) and `other`. Each destination, flow, pair of tiers and scheduled migration
+    has its own slot, up to `_MAX_MOVES`, so that one that hangs delays no other. Flushes have their own slots, so that
+    moves and polls, which wait for a flush, cannot block it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
     moves = len(config.flows) + len(config.tiers) + scheduled + sum(_adapter_counts(config))
