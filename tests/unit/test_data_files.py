@@ -56,8 +56,8 @@ def test_row_groups_without_a_value_are_skipped_by_their_statistics(tmp_path):
     tables = np.repeat(["a", "b", "c"], 10)
     pq.write_table(pa.table({"row": tables, "size": range(30)}), tmp_path / "t.parquet", row_group_size=10)
     file = DataFile(f"file:{tmp_path}/t.parquet")
-    assert rows_of(file, SCHEMA, only=("row", "b")) == ["b"] * 10
-    assert rows_of(file, SCHEMA, only=("row", "d")) == []
+    assert rows_of(file, SCHEMA, skip_without=("row", "b")) == ["b"] * 10
+    assert rows_of(file, SCHEMA, skip_without=("row", "d")) == []
 
 
 def test_columns_are_read_in_the_requested_types(file):
