@@ -6,18 +6,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from tests.blackbox.steps import (
-    DELAYS,
-    KEYS,
-    Step,
-    World,
-    changed_twice,
-    edit,
-    never_pulled,
-    reconnected,
-    some_claims,
-    steps_of,
-)
+from tests.blackbox.scenarios import changed_twice, never_pulled, reconnected, steps_of
+from tests.blackbox.steps import DELAYS, KEYS, Step, World, edit, some_claims
 
 TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
 FEW_TEAMS: list[Any] = ["a", "b", "c"]
