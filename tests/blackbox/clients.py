@@ -62,9 +62,9 @@ class Client:
     def has(self, key: Key) -> bool:
         return key in self.rows
 
-    def pull_fields(self) -> dict[str, Any]:
-        """What its pull says besides the limit."""
-        return {"clientId": self.name, "sinceHlc": str(self.cursor)}
+    def pull_request(self, limit: int) -> dict[str, Any]:
+        """Its next pull, of so many deltas at most."""
+        return {"clientId": self.name, "sinceHlc": str(self.cursor), "maxDeltas": limit}
 
     def backup(self) -> Any:
         """A copy of its database."""
@@ -223,11 +223,11 @@ class NamedClient(Client):
         """Whether its next request is a pull."""
         return not self.asked and not self.doubt
 
-    def pull_fields(self) -> dict[str, Any]:
-        fields = super().pull_fields()
+    def pull_request(self, limit: int) -> dict[str, Any]:
+        request = super().pull_request(limit)
         if self.cursor and not self.whole:
-            fields["ownHlc"] = str(self.own)
-        return fields
+            request["ownHlc"] = str(self.own)
+        return request
 
     def edit(self, delta: Delta) -> None:
         self.outbox.append(delta)

@@ -140,7 +140,7 @@ class OverlappingGame(Game):
                 return self._with_request(new, detail[0] if kind == "pull" else 0)
             case "other token":
                 new.kind, new.claims, new.fate = "pull", detail[0], "answer lost"
-                new.request = {**client.pull_fields(), "maxDeltas": detail[1]}
+                new.request = client.pull_request(detail[1])
             case "old pull" | "old push":
                 new.kind, new.fate = kind.removeprefix("old "), "repeated"
                 requests = client.pulls if new.kind == "pull" else client.pushes
@@ -167,7 +167,7 @@ class OverlappingGame(Game):
     def _with_request(self, new: _Sent, limit: int) -> _Sent | None:
         client = new.client
         if new.kind == "pull":
-            new.request = {**client.pull_fields(), "maxDeltas": limit}
+            new.request = client.pull_request(limit)
             client.pulls.append(new.request)
             client.asked_since_wiped = True
             return new

@@ -153,7 +153,7 @@ class Game(Exchange):
             case "odd push":
                 self._push(client, "whole", odd=True)
             case "other token":
-                self._ask_as_another(client, detail[0], {**client.pull_fields(), "maxDeltas": detail[1]})
+                self._ask_as_another(client, detail[0], client.pull_request(detail[1]))
             case "late token":
                 for request in client.pulls[-detail[2] :][:1]:
                     self._ask_as_another(client, detail[0], {**request, "maxDeltas": detail[1]})
@@ -212,7 +212,7 @@ class Game(Exchange):
             self._cut(client)
             client.answer_lost(push=False)
             return
-        request = {**client.pull_fields(), "maxDeltas": limit}
+        request = client.pull_request(limit)
         client.pulls.append(request)
         client.asked_since_wiped = True
         if (line := self._lines.get(client.name)) is not None:
@@ -255,7 +255,7 @@ class Game(Exchange):
         push = self._push_request(client) if isinstance(client, StockClient) else None
         if push is None:
             return
-        pull, token = {**client.pull_fields(), "maxDeltas": limit}, self._show_token(client)
+        pull, token = client.pull_request(limit), self._show_token(client)
         client.shown = [claims]
         self._note_visible_rows()
         path, other_token = f"/sync/{self.gateway}", self._token(client.name, claims)
@@ -285,7 +285,7 @@ class Game(Exchange):
         before = client.cursor
         odd = {"near": (before >> 16 << 16) + 40_000, "ahead": before + (1 << 40), "below": 77}[kind]
         client.cursor = odd
-        request = {**client.pull_fields(), "maxDeltas": limit}
+        request = client.pull_request(limit)
         client.asked_since_wiped = client.strange = True
         client.ever_visible |= self.ledger.keys  # of these rows the gateway cannot know which it could see
         page = self._page(client, self._ask(client, request), request)
@@ -458,7 +458,7 @@ class Game(Exchange):
         there, other.process = other.process, client.process
         if other is not client and other.name not in self._lines:
             self._push(other, "whole")
-        request = {**client.pull_fields(), "maxDeltas": limit}
+        request = client.pull_request(limit)
         page = self._page(client, self._ask(client, request), request)
         if page is not None:
             client.take(page)
@@ -501,7 +501,7 @@ class Game(Exchange):
         if client.name not in self._lines:
             return
         client.asked_since_wiped = True
-        self._ask_live(client, {**client.pull_fields(), "maxDeltas": limit})
+        self._ask_live(client, client.pull_request(limit))
         for other in others:
             self._push(other, "whole")
         self._take_live(client, "crossed")
@@ -565,8 +565,8 @@ class Game(Exchange):
     def _catch_up(self, client: Client) -> None:
         for _ in range(400):
             if (token := self.setting.get("token")) is not None:
-                self._ask_as_another(client, token, {**client.pull_fields(), "maxDeltas": self.setting["last limit"]})
-            request = {**client.pull_fields(), "maxDeltas": self.setting["last limit"]}
+                self._ask_as_another(client, token, client.pull_request(self.setting["last limit"]))
+            request = client.pull_request(self.setting["last limit"])
             page = self._page(client, self._ask(client, request), request)
             if page is None:
                 continue
