@@ -15,7 +15,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakesync.engine.page_reading import Reading, is_start
-from lakesync.feed.client_state import complete_page, find_page, is_blank, with_page, with_page_mark
+from lakesync.feed.client_cursors import (
+    complete_page,
+    find_page,
+    with_page,
+    with_page_mark,
+)
+from lakesync.feed.client_state import is_blank
 from lakesync.feed.positions import Position
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
 

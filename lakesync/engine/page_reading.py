@@ -22,7 +22,12 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.source_positions import MIN_CURSOR, with_restart
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
-from lakesync.feed.client_state import current_record, find_page, unknown_client, with_possible_broadcasts
+from lakesync.feed.client_cursors import find_page
+from lakesync.feed.client_state import (
+    current_record,
+    unknown_client,
+    with_possible_broadcasts,
+)
 from lakesync.feed.positions import (
     NO_BASE,
     Access,

@@ -21,14 +21,16 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.late_pulls import page_for_cursor, with_confirmed_cursor, with_new_number, with_start_page
 from lakesync.engine.page_reading import PullRequest, Reading, is_start, read_page, reset_sources_on_restart
-from lakesync.feed.client_state import (
+from lakesync.feed.client_cursors import (
     complete_page,
-    current_record,
-    ends_scope,
-    has_other_access,
     with_complete_cursor,
     with_page,
     with_page_mark,
+)
+from lakesync.feed.client_state import (
+    current_record,
+    ends_scope,
+    has_other_access,
     with_possible_broadcasts,
     with_scope,
     with_subscription,

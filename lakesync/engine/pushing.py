@@ -27,14 +27,16 @@ from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import PushRows, by_row, mark_astray, own_bucket, record_repeats
+from lakesync.feed.client_cursors import (
+    find_page,
+    may_have_been_sent,
+    with_cursor_in_doubt,
+)
 from lakesync.feed.client_state import (
     current_record,
     cursors_belong_to,
     ends_scope,
-    find_page,
     has_other_access,
-    may_have_been_sent,
-    with_cursor_in_doubt,
     with_possible_broadcasts,
     with_scope,
 )

@@ -24,13 +24,12 @@ from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
+from lakesync.feed.client_cursors import find_page, with_cursor_in_doubt
 from lakesync.feed.client_state import (
     current_record,
     cursors_belong_to,
     ends_scope,
-    find_page,
     scope_under,
-    with_cursor_in_doubt,
     with_possible_broadcasts,
     with_scope,
     with_subscription,

@@ -2,8 +2,8 @@
 
 `engine` calls these modules. `apply` writes feed entries in the commit of a push, `pull` reads pages from them, and
 `reindex` changes them after a change of the sync rules. `positions` computes what a client's cursor means,
-`row_presence` whether the client has a row, `render` the deltas that it is sent, and `client_state` the changes of its
-stored record. See `docs/feed.md`.
+`row_presence` whether the client has a row, and `render` the deltas that it is sent. `client_state` changes the scopes
+in its stored record, and `client_cursors` the cursors. See `docs/feed.md`.
 """
 
 from lakesync.feed.apply import Sender, apply

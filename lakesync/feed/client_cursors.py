@@ -1,0 +1,219 @@
+"""Cursors in a client's record: creates them, and says what each one means.
+
+`engine.pulling`, `engine.late_pulls`, `engine.pushing` and `engine.subscriptions` call these functions in their
+transactions, and store the result. All functions are pure: they return a changed copy of the `ClientRecord`.
+`feed.client_state` changes the scopes in the record. The terms, which `feed.positions` defines in full:
+
+- An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
+  after the last page that it has.
+- A *scope* is a period in which a client was sent pages under the same claims and rules.
+- At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a
+  series of pages; the record stores a `Page` that says what it means.
+- A *transition* is a series of pages that takes a client from one scope to the next. A *rescan* reads ranges of the
+  feed that lie below the cursor.
+
+The fields of the record, its scopes and its pages are explained in `staging.records.clients`.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakesync.feed.positions import NEVER_PULLED, NO_BASE, later_scopes, max_sent, scope_numbered, scope_of
+from lakesync.model.validation import MAX_HLC
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope
+
+PAGES_KEPT = 16
+"""The most pages in a record; a client that sends the cursor of a removed one has to start again."""
+
+
+def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
+    """Return the record after a complete cursor of its newest scope was sent, and that cursor.
+
+    The first complete cursor of a scope lies between two arrivals, like a page mark, if the client may have the newest
+    arrival as a cursor of before: of an earlier scope, or of a record that was forgotten in an erasure. That arrival
+    would then have two meanings.
+
+    Args:
+        record: the client's record, with at least one scope.
+        newest: the gateway's newest arrival.
+    """
+    *earlier, scope = record.scopes
+    if scope.first_cursor >= 0:
+        return record, max(newest, scope.first_cursor)
+    cursor = newest
+    if earlier or record.may_hold_unknown_rows:
+        record, cursor = with_page_mark(record, newest)
+    return replace(record, scopes=(*earlier, replace(scope, first_cursor=cursor))), cursor
+
+
+def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[ClientRecord, int]:
+    """Create a page mark: a cursor between `arrival` and the next arrival.
+
+    Args:
+        record: the client's record.
+        arrival: the arrival up to which the feed was read.
+        above: a cursor that the mark must exceed, because clients expect their cursor to increase; 0 for none. It is
+            ignored if the mark would exceed `MAX_HLC`, the highest valid cursor.
+
+    Returns:
+        The record, in which the mark is counted, and the mark.
+    """
+    # The marks of a client use the 255 numbers between two arrivals in turn, so that its latest 255 marks differ.
+    floor = max(arrival, above) // ARRIVAL_STEP * ARRIVAL_STEP
+    cursor = floor + record.mark_count % (ARRIVAL_STEP - 1) + 1
+    if cursor <= above:
+        cursor += ARRIVAL_STEP
+    if cursor > MAX_HLC:
+        return with_page_mark(record, arrival)
+    return replace(record, mark_count=record.mark_count + 1), cursor
+
+
+def with_page(record: ClientRecord, page: Page) -> ClientRecord:
+    """Return the record with a page added; it replaces one with the same cursor.
+
+    Above `PAGES_KEPT`, the oldest pages are removed, but not that of the client's `confirmed_cursor`.
+
+    Args:
+        record: the client's record.
+        page: the page, with the cursor whose meaning it is.
+    """
+    pages = [each for each in record.pages if each.cursor != page.cursor]
+    surplus = len(pages) + 1 - PAGES_KEPT
+    if surplus > 0:
+        removed = [each for each in pages if each.cursor != record.confirmed_cursor][:surplus]
+        pages = [each for each in pages if each not in removed]
+    return replace(record, pages=(*pages, page))
+
+
+def find_page(record: ClientRecord, cursor: int) -> Page | None:
+    """Return what a cursor means as a page; None if the record does not say.
+
+    Args:
+        record: the client's record.
+        cursor: a page mark, whose page is stored, or a complete cursor, for which a page is made.
+    """
+    for page in record.pages:
+        if page.cursor == cursor:
+            return page
+    scope = scope_of(record, cursor) if cursor > NEVER_PULLED else None
+    if scope is None:
+        return None
+    later = later_scopes(record, scope)
+    nothing_sent_since = max_sent((scope, *later)) <= cursor and not any(other.sent_up_to for other in later)
+    return complete_page(cursor, cursor, scope, record.pages_sent if nothing_sent_since else -1)
+
+
+def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
+    """Return whether the client may have been sent a cursor.
+
+    Args:
+        record: the client's record, with the page marks that it was sent.
+        cursor: the cursor in question.
+        newest: the gateway's newest arrival; a cursor above it can only be a page mark.
+    """
+    return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
+
+
+def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> Page:
+    """Return a page which says that a cursor means the same as a complete cursor.
+
+    Args:
+        cursor: the cursor, which may be a page mark.
+        complete: the complete cursor.
+        scope: the scope of the complete cursor.
+        pages_sent: the number of pages with deltas that the client had been sent when it got the cursor; -1 if it may
+            have been sent more.
+    """
+    return Page(
+        cursor=cursor,
+        read_up_to=complete,
+        base=complete,
+        newest_at_start=complete,
+        resync=False,
+        base_scope=scope.number,
+        scope=scope.number,
+        transition_at=0,
+        rescan=(),
+        rescan_first=True,
+        pages_sent=pages_sent,
+    )
+
+
+def with_cursor_in_doubt(
+    record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int
+) -> tuple[ClientRecord, int]:
+    """Create the cursor in the response to a push of a client that may not have received what it was sent.
+
+    The client certainly has everything up to the page `confirmed`. Of what it was sent since, it may have all, a part
+    or nothing. Pulls from the new cursor first return what is new, so that a client that pushes all the time gets new
+    changes. Then they return again what the client was sent since `confirmed`.
+
+    Args:
+        record: the client's record.
+        confirmed: what the newest cursor means that the client certainly has.
+        newest: the gateway's newest arrival.
+        sent_up_to: the latest feed position of a row that the client was sent.
+
+    Returns:
+        The record, in which the cursor is a page mark, and the cursor.
+    """
+    page = _page_in_doubt(record, confirmed, newest, sent_up_to)
+    for stored in record.pages:
+        if stored == replace(page, cursor=stored.cursor):
+            return record, stored.cursor
+    # above every cursor that the client was sent
+    sent = (record.last_sent_cursor, record.moved_back_from, record.confirmed_cursor, confirmed.cursor, NEVER_PULLED)
+    record, cursor = with_page_mark(record, 0, above=max(sent))
+    return with_page(record, replace(page, cursor=cursor)), cursor
+
+
+def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:
+    """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0.
+
+    For example, the client certainly has everything up to 10, and was sent rows up to 50. A pull from the new cursor
+    reads above 50 first (`after`), and then the rescan (10, 50). If the client's last pages stopped at 30 in such a
+    rescan, it reads (30, 50) first and then (10, 30): a client that pushes before each page would otherwise be sent the
+    same rows each time.
+
+    `pages_sent` is negative, because the client may have more than the page says: no number of pages equals it.
+    """
+    confirmed_scope = scope_numbered(record, confirmed.scope)  # None if it was removed
+    later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []
+    is_transition = confirmed.base_scope not in (0, confirmed.scope)  # 0: the pages began at cursor 0, in no scope
+    if confirmed_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
+        # claims or rules changed more than once since: the client starts again, and may have any row
+        return Page(
+            cursor=0,
+            read_up_to=0,
+            base=NO_BASE,
+            newest_at_start=newest,
+            resync=True,
+            base_scope=0,
+            scope=record.scopes[-1].number if record.scopes else 0,
+            transition_at=0,
+            rescan=(),
+            rescan_first=True,
+            pages_sent=-1 - record.pages_sent,
+        )
+    after = max(confirmed.read_up_to, sent_up_to)
+    # `low`: the client certainly has everything up to here
+    low = min((start for start, _ in confirmed.rescan), default=confirmed.read_up_to)
+    transition_at, base_scope, scope = confirmed.transition_at, confirmed.base_scope, confirmed.scope
+    if later:  # a transition to the later scope, whose rescan begins at 0
+        transition_at, base_scope, scope, low = low, confirmed_scope.number, later[0].number, 0
+    # The range that the last page of a rescan has read again already comes last.
+    last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last_sent_cursor), ())
+    continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
+    rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])
+    return replace(
+        confirmed,
+        cursor=0,
+        read_up_to=after,
+        base_scope=base_scope,
+        scope=scope,
+        transition_at=transition_at,
+        rescan=rescan,
+        rescan_first=False,
+        pages_sent=-1 - record.pages_sent,
+    )
