@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.source_positions import MIN_CURSOR, with_restart
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
-from lakesync.feed.client_cursors import find_page
+from lakesync.feed.client_cursors import find_page, is_latest_in_doubt
 from lakesync.feed.client_state import (
     current_record,
     unknown_client,
@@ -102,10 +102,8 @@ class Reading(NamedTuple):
 
         The cursor in the response to a push may be in doubt: it says that the client may have all pages before it.
         """
-        record = self.record
         return self.position.nothing_sent_since or (
-            record is not None
-            and any(page.cursor == self.since and page.pages_sent == -1 - record.pages_sent for page in record.pages)
+            self.record is not None and is_latest_in_doubt(self.record, self.since)
         )
 
     def with_cursor(self, cursor: int) -> SyncPage:

@@ -168,6 +168,16 @@ def with_cursor_in_doubt(
     return with_page(record, replace(page, cursor=cursor)), cursor
 
 
+def is_latest_in_doubt(record: ClientRecord, cursor: int) -> bool:
+    """Return whether a cursor is in doubt, and the client was sent no page with deltas since it got it.
+
+    Args:
+        record: the client's record.
+        cursor: the cursor; those of `with_cursor_in_doubt` are in doubt.
+    """
+    return any(page.cursor == cursor and page.pages_sent == -1 - record.pages_sent for page in record.pages)
+
+
 def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:
     """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0.
 
