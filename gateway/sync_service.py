@@ -91,7 +91,7 @@ def _copy_result(done: Future[T], waiter: asyncio.Future[T]) -> None:
 
 CLIENT_HEADER = b"x-lakesync-client"
 """A client that sends this header understands the error RESYNC_REQUIRED, and then pulls from 0. Instead of the error,
-any other client is sent every row again."""
+any other client is sent every row again. It also understands ACTION_PENDING."""
 
 
 async def serve_push(

@@ -68,21 +68,18 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
     """
     points = {name: store.cut_point(gateway) for name, store in stores.items()}
     default = next(iter(stores.values()))
-    lead = LEAD
-    for _ in range(MAX_ATTEMPTS):
-        arrivals = {point.arrival for point in points.values()}
-        if len(arrivals) == 1:
-            break
+    lead, attempts = LEAD, 0
+    while len(arrivals := {point.arrival for point in points.values()}) > 1:
+        if attempts == MAX_ATTEMPTS:
+            raise StagingUnavailableError(
+                f"the {len(stores)} shards of gateway {gateway!r} did not meet at one arrival in {MAX_ATTEMPTS} "
+                "attempts, as pushes arrived in between: repeat the call"
+            )
         now = default.submit(gateway, lambda commit: commit.next_arrivals(1)[-1]).result()  # the clock, as an arrival
         target = max(now, *arrivals) + lead
         advances = {name: store.submit(gateway, _advance_to(target)) for name, store in stores.items()}
         points = {name: advance.result() for name, advance in advances.items()}
-        lead = min(2 * lead, MAX_LEAD)
-    if len({point.arrival for point in points.values()}) > 1:
-        raise StagingUnavailableError(
-            f"the {len(stores)} shards of gateway {gateway!r} did not meet at one arrival in {MAX_ATTEMPTS} attempts, "
-            "as pushes arrived in between: repeat the call"
-        )
+        lead, attempts = min(2 * lead, MAX_LEAD), attempts + 1
     return _joined(gateway, points)
 
 

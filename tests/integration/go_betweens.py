@@ -56,7 +56,7 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(ConnectionError):  # whoever hangs up ends it
+            with suppress(ConnectionError):  # the peer closed its connection
                 while data := await reader.read(65536):
                     writer.write(data)
                     await writer.drain()
@@ -181,7 +181,7 @@ def _listening(serve) -> Iterator[int]:  # type: ignore[no-untyped-def]
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def one(client: socket.socket) -> None:
-            with client, suppress(OSError):  # whoever hangs up ends it
+            with client, suppress(OSError):  # the peer closed its connection
                 serve(client)
 
         def accept() -> None:

@@ -134,7 +134,7 @@ def test_an_empty_page_with_another_token_says_nothing_about_a_page_before_it(ga
     assert pull(gateway, narrow, before).deltas == ()
     ann.cursor = ann.push(4, "r-1", "a", everything, known=False).result(20).server_hlc
     ann.pull(everything)
-    assert ann.rows == {"r-b"}  # nobody sees a row without a kind
+    assert ann.rows == {"r-b"}  # the rules show a row without a kind to no client
 
 
 @pytest.mark.parametrize("after", ["a late pull", "a push"])

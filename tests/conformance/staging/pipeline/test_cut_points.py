@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -73,16 +73,22 @@ def test_the_common_cut_point_of_two_stores_is_kept(place, store, book, clock):
         with_other.close()
 
 
-def test_shards_may_meet_in_the_last_attempt(clock, book, monkeypatch):
-    monkeypatch.setattr("lakesync.staging.cut_point.MAX_ATTEMPTS", 1)
-    stores = {name: open_store("memory://", clock) for name in ("one", "two")}
+@contextmanager
+def opened(names, wall, book):
+    """Stores in memory, each with the gateway "g", by name."""
+    stores = {name: open_store("memory://", wall) for name in names}
     with ExitStack() as closing:
-        for number, store in enumerate(stores.values(), 1):
+        for store in stores.values():
             store.open(book)
             closing.callback(store.close)
             store.ensure_gateway("g")
-            for tick in range(number):
-                push(store, book, make_delta("a", tick, f"r{tick}", x=1))
+        yield stores
+
+
+def test_shards_may_meet_in_the_last_attempt(clock, book, monkeypatch):
+    monkeypatch.setattr("lakesync.staging.cut_point.MAX_ATTEMPTS", 1)
+    with opened(("one", "two"), clock, book) as stores:
+        push(stores["one"], book, make_delta("a", 1, "r1", x=1))
         hold = common_cut_point("g", stores)
         assert {store.cut_point("g").arrival for store in stores.values()} == {hold.arrival}
 
@@ -92,12 +98,8 @@ def test_shards_that_are_slower_than_the_first_lead_meet(clock, book):
         clock.advance(150)  # each reading: a commit of each of the shards takes longer than the lead in sum
         return clock.now_ms
 
-    stores = {name: open_store("memory://", slow_wall) for name in ("one", "two", "three", "four")}
-    with ExitStack() as closing:
+    with opened(("one", "two", "three", "four"), slow_wall, book) as stores:
         for number, store in enumerate(stores.values(), 1):
-            store.open(book)
-            closing.callback(store.close)
-            store.ensure_gateway("g")
             push(store, book, make_delta("a", number, "r1", x=1))
         hold = common_cut_point("g", stores)
         assert {store.cut_point("g").arrival for store in stores.values()} == {hold.arrival}
