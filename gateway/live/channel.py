@@ -251,7 +251,7 @@ class Channel:
 
     def _start(self) -> None:
         """Start the task if it does not run, and a due connection can receive a broadcast."""
-        if self._task is None and self._next_batch():
+        if self._task is None and any(connection.is_ready for connection in self._due):
             self._task = asyncio.ensure_future(self._run())
 
     def _next_batch(self) -> list[LiveConnection]:
@@ -281,11 +281,13 @@ class Channel:
             self._in_progress, self._task = [], None
 
     async def _announce(self, batch: Sequence[LiveConnection]) -> None:
-        """Announce new connections to all processes of the gateway."""
+        """Announce new connections to all processes of the gateway, if others use its store."""
+        if not self._gateway.shared:
+            return
         new = [
             (each, each.subscriber.client_id) for each in batch if each.subscriber is not None and not each.is_announced
         ]
-        if not new or not self._gateway.shared:  # not shared: no other process uses the store
+        if not new:
             return
         for connection, _ in new:
             connection.is_announced = True

@@ -200,7 +200,7 @@ class ScanResult(NamedTuple):
     state: SubscriptionState
     """The group's state after it is sent the page."""
     page: SyncResponse | None = None
-    """The shared page; None if it would be empty."""
+    """The shared page; None if it would be empty, or if no client would be sent it."""
     own_pages: Mapping[str, SyncResponse | None] = {}
     """By client id: pages of clients that lack something else than the shared page; None for one that lacks nothing."""
     with_other_claims: frozenset[str] = frozenset()
@@ -209,6 +209,10 @@ class ScanResult(NamedTuple):
     needs_pull: bool = False
     """Whether each client of the group needs a pull of its own, because a shared page is not possible: more pages
     follow, bucket keys came into use, or the rules changed or are being applied."""
+
+    def page_of(self, client_id: str) -> SyncResponse | None:
+        """Return the page that a client of the group is sent: its own or the shared one; None if it lacks nothing."""
+        return self.own_pages.get(client_id, self.page)
 
 
 def subscribe(
@@ -372,9 +376,6 @@ def _scan_group(
         return ScanResult(state, needs_pull=True)
     position = subscriber_position(state, access, view.arrival)
     keys = position.new_keys
-    # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
-    writers: set[str] = set()
-    shared_page = pull_page(view, _NO_CLIENT, position, access, state.limit, writers)
     # `position_in_doubt`: the position of a client that may have been sent everything already, on another connection
     sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
     position_in_doubt = position._replace(nothing_sent_since=False, sent=sent, sent_up_to=view.arrival)
@@ -386,18 +387,27 @@ def _scan_group(
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
     with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims
-    # a client that wrote to a row of the shared page, or has changes of its own, may lack something else
-    others = {
+    # Clients that are read for one by one: they may lack something else than the shared page, or would not share it.
+    others = group.clients if len(group.clients) == 1 else with_own_changes | in_doubt_clients
+    shared_page = None
+    if group.clients - others:
+        # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
+        writers: set[str] = set()
+        shared_page = pull_page(view, _NO_CLIENT, position, access, state.limit, writers)
+        others |= group.clients & writers
+    pages = {
         name: pull_page(view, name, position_in_doubt if name in in_doubt_clients else position, access, state.limit)
-        for name in with_own_changes | in_doubt_clients | group.clients & writers
+        for name in others
     }
-    if shared_page.has_more or any(page.has_more for page in others.values()):
+    if any(page.has_more for page in (shared_page, *pages.values()) if page is not None):
         return ScanResult(state, needs_pull=True)
     after = replace(state, cursor=max(view.arrival, state.cursor))
     own_pages = {
-        name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in others.items()
+        name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in pages.items()
     }
-    page = SyncResponse(tuple(shared_page.deltas), after.cursor) if shared_page.deltas else None
+    page = None
+    if shared_page is not None and shared_page.deltas:
+        page = SyncResponse(tuple(shared_page.deltas), after.cursor)
     with_other_claims = frozenset(
         name
         for name in in_doubt_clients

@@ -303,12 +303,13 @@ def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(ur
     (state,) = gateway.submit_subscribe([("bob", claims, state)]).result()
     clock.advance(5)
     a.push(engine, make_delta("a", clock.now_ms << 16, "new", team="red"))
-    group = SubscriberGroup(state, frozenset({"bob"}), frozenset(), frozenset())
-    (found,) = gateway.submit_scan([group]).result()
-    assert [(delta.op, delta.row_id) for delta in found.page.deltas] == [
-        *([] if ours else [("DELETE", "new")]),
-        ("INSERT", "new"),
-    ]
+    for clients in ({"bob"}, {"bob", "carol"}):  # alone, and with another one that shares the page
+        group = SubscriberGroup(state, frozenset(clients), frozenset(), frozenset())
+        (found,) = gateway.submit_scan([group]).result()
+        assert [(delta.op, delta.row_id) for delta in found.page_of("bob").deltas] == [
+            *([] if ours else [("DELETE", "new")]),
+            ("INSERT", "new"),
+        ]
     engine.close()
 
 

@@ -104,7 +104,7 @@ def test_w2_a_shared_page_equals_the_page_of_each_subscriber(filtered, history, 
         found, alone = ended(engine.store.read("g", compare))
         assert not found.needs_pull
         for name, wanted in alone.items():
-            page = found.own_pages.get(name, found.page)
+            page = found.page_of(name)
             told = page.deltas if page is not None else ()
             if name == "ben" and multi_connected:
                 surely = {delta.row_id for delta in told if delta.op == "DELETE"}
@@ -114,6 +114,12 @@ def test_w2_a_shared_page_equals_the_page_of_each_subscriber(filtered, history, 
                 assert told == wanted, name
     finally:
         engine.close()
+
+
+def ways_of_reading(name):
+    """Return the clients of a group and those with own changes: alone, in a shared page, and beside the shared page."""
+    shared = frozenset({name, "zoe"})
+    return [(frozenset({name}), frozenset()), (shared, frozenset()), (shared, frozenset({name}))]
 
 
 @pytest.mark.parametrize("ours", [False, True])
@@ -132,10 +138,10 @@ def test_l4_a_deleted_row_that_returns_is_not_broadcast_as_a_plain_insert(ours):
         access = ended(engine.store.read("g", lambda view: gateway.rules.access(view, newcomer[1])))
         push(engine, now, ("cat", "UPDATE", "r1", {"y": "b"}, 2))
         push(engine, now, ("cat", "INSERT", "r2", {"y": "b"}, 2))
-        for with_own_changes in (frozenset[str](), frozenset({"ben"})):
-            group = SubscriberGroup(replace(state, access=access), frozenset({"ben"}), with_own_changes, frozenset())
+        for clients, with_own_changes in ways_of_reading("ben"):
+            group = SubscriberGroup(replace(state, access=access), clients, with_own_changes, frozenset())
             (found,) = ended(engine.store.read("g", lambda view, group=group: scan(view, [group], gateway.rules)))
-            page = found.own_pages["ben"] if with_own_changes else found.page
+            page = found.page_of("ben")
             told = [(delta.row_id, delta.op) for delta in page.deltas]
             assert told == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
     finally:
@@ -173,10 +179,10 @@ def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_
         for place, name in enumerate(CROWD):
             push(engine, now, (name, "UPDATE", "r1", {"x": "a"}, 3 + place))
         push(engine, now, ("ben", after[0], "r1", after[1], 99))
-        for with_own_changes in (frozenset[str](), frozenset({"ann"})):
-            group = SubscriberGroup(replace(state, access=access), frozenset({"ann"}), with_own_changes, frozenset())
+        for clients, with_own_changes in ways_of_reading("ann"):
+            group = SubscriberGroup(replace(state, access=access), clients, with_own_changes, frozenset())
             (found,) = ended(engine.store.read("g", lambda view, group=group: scan(view, [group], gateway.rules)))
-            page = found.own_pages["ann"] if with_own_changes else found.page
+            page = found.page_of("ann")
             ops = [delta.op for delta in (page.deltas if page is not None else ())]
             assert [op for op in ops if op != "UPDATE"] == told
     finally:

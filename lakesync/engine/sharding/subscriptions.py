@@ -208,7 +208,7 @@ def _join_results(
     """
     with_own_changes = {client_id for result in by_shard.values() for client_id in result.own_pages}
     own = {
-        client_id: _page([result.own_pages.get(client_id, result.page) for result in by_shard.values()], after.cursor)
+        client_id: _page([result.page_of(client_id) for result in by_shard.values()], after.cursor)
         for client_id in with_own_changes & group.clients
     }
     with_other_claims = frozenset().union(*(result.with_other_claims for result in by_shard.values()))

@@ -165,7 +165,7 @@ def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: P
         found = gateway.submit_scan(groups).result()
         assert len({id(each.state) for each in found}) == 1
         assert [each.needs_pull for each in found] == [False] * 3
-        page = found[0].page
+        page = found[0].page_of("bob")
         assert page is not None
         assert {delta.key for delta in page.deltas} == {("orders", "2"), ("todos", "2")}
         assert page.server_hlc > max(cursors.values())

@@ -253,8 +253,9 @@ def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
     other = Author("other", clock)
     other.push(gateway, other.delta("r1", {"x": 2}, table="reports"))
     reader, plain = gateway.submit_scan(groups).result()
-    assert plain.page is not None
-    assert told(plain.page) == [("INSERT", "r1")]
+    page_of_plain = plain.page_of("plain")
+    assert page_of_plain is not None
+    assert told(page_of_plain) == [("INSERT", "r1")]
     assert reader.needs_pull
     own = gateway.submit_pull(SyncPull("reader", page.server_hlc), {"sub": "reader"}, confirmed=False).result()
     assert told(own) == [("DELETE", "r1"), ("INSERT", "r1")]
