@@ -350,6 +350,7 @@ class Channel:
         before, after = group.state, result.state
         shared = await _broadcast_frame(result.page, before) if result.page is not None and members else b""
         deltas = len(result.page.deltas) if result.page is not None else 0
+        has_new_buckets = after.subscription != before.subscription
         sent_deltas = 0
         needing_pull = []
         for connection, subscriber in members:
@@ -367,7 +368,8 @@ class Channel:
             if client in result.with_other_claims and own_page is not None:
                 needing_pull.append((connection, subscriber))  # from its old cursor: see `ScanResult.with_other_claims`
                 continue
-            self._index_connection(connection, subscriber, after)
+            if has_new_buckets or connection in self._unindexed:
+                self._index_connection(connection, subscriber, after)
             subscriber.state = after
             if result.needs_pull:
                 needing_pull.append((connection, subscriber))
@@ -438,11 +440,10 @@ class Channel:
             self._requeue((connection,))
 
     def _index_connection(self, connection: LiveConnection, subscriber: Subscriber, state: SubscriptionState) -> None:
-        """Update a connection's buckets in the index to those of a new state."""
+        """Set a connection's buckets in the index to those of a state."""
         subscription = state.subscription
-        if connection in self._unindexed or subscription != subscriber.state.subscription:
-            self._index.subscribe(connection, subscription.buckets | {subscriber.own_bucket}, subscription.prefixes)
-            self._unindexed.discard(connection)
+        self._index.subscribe(connection, subscription.buckets | {subscriber.own_bucket}, subscription.prefixes)
+        self._unindexed.discard(connection)
 
     def _requeue(self, connections: Iterable[LiveConnection]) -> None:
         """Mark connections as due again, because what was read for them was not sent."""

@@ -23,7 +23,7 @@ import msgspec
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import pull_page
-from lakesync.feed.apply import own_bucket
+from lakesync.feed.apply import own_bucket, owner_of
 from lakesync.feed.client_cursors import find_page, with_cursor_in_doubt
 from lakesync.feed.client_state import (
     current_record,
@@ -379,11 +379,9 @@ def _scan_group(
     # `position_in_doubt`: the position of a client that may have been sent everything already, on another connection
     sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
     position_in_doubt = position._replace(nothing_sent_since=False, sent=sent, sent_up_to=view.arrival)
-    by_own_bucket = {own_bucket(name): name for name in group.clients}
     # `unnotified…`: what this read shows already, although the notice of the commit has not reached this process yet
-    with_own_changes = group.with_own_changes.union(
-        by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
-    )
+    own_buckets = map(own_bucket, group.clients)
+    with_own_changes = group.with_own_changes.union(map(owner_of, view.unnotified(own_buckets, state.cursor)))
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
     with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims

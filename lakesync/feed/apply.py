@@ -169,6 +169,11 @@ def own_bucket(client_id: str) -> str:
     return f"@{client_id}"
 
 
+def owner_of(bucket: str) -> str:
+    """Return the client id that a bucket key of `own_bucket` belongs to."""
+    return bucket.removeprefix("@")
+
+
 def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_columns: int) -> dict[RowKey, int]:
     """Return the rows that a push would give too many columns, with the number of columns after the push.
 

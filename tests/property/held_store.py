@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -56,7 +56,7 @@ class _Snapshot:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
 
-    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
         """Whatever changed."""
         return [bucket for bucket in buckets if self._view.changed_after((bucket,), since)]
 

@@ -8,7 +8,7 @@ entry. An *arrival* is the gateway's own timestamp of a commit, an *hlc* the tim
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from psycopg import sql
@@ -147,7 +147,7 @@ class PostgresView(HeadView, SideQueries):
         found = self._connection.execute(_CHANGED_AFTER, (since, self.gateway, list(buckets))).fetchone()
         return bool(found and found[0])
 
-    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
         """Return all changed buckets: a snapshot shows commits whose notice has not arrived yet."""
         found = self._connection.execute(_CHANGED_AMONG, (self.gateway, list(buckets), since)).fetchall()
         return [name for (name,) in found]

@@ -11,7 +11,7 @@ A commit makes the log durable in `log.db`; the rows reach `state.db` later. Aft
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -85,7 +85,7 @@ class SqliteView(HeadView, SideQueries):
         """Return whether any entry under these bucket keys has `changed > since`."""
         return self._state.changed_after(self.gateway, buckets, since)
 
-    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
+    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:  # noqa: ARG002
         """Return nothing: this thread delivers a commit's notices before its next read. See `View.unnotified`."""
         return ()
 

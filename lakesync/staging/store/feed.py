@@ -13,7 +13,7 @@ the notices of a `NoticeSource`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from lakesync.model.types import RowKey
@@ -122,7 +122,7 @@ class ClientView(GatewayView, FeedView, Protocol):
     def client(self, client_id: str) -> ClientRecord | None:
         """Return a client's record; None if the client was never seen or its record was deleted."""
 
-    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
         """Return those of the bucket keys that changed after `since`, and whose notice may not be delivered yet.
 
         A broadcast must not skip such a change: this read shows it, but no notice has said which clients it concerns.
