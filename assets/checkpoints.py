@@ -10,19 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import (
-    CHECKPOINT,
-    CHECKPOINT_POOL,
-    DELTAS,
-    OWNERS,
-    SNAPSHOTS,
-    Metadata,
-    content_version,
-    freshness_metadata,
-    spark_metadata,
-    state_key,
-)
+from assets.asset_metadata import Metadata, content_version, freshness_metadata, spark_metadata
 from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
+from assets.names import CHECKPOINT, CHECKPOINT_POOL, DELTAS, SNAPSHOTS, state_key
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
@@ -75,7 +65,6 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
         description="For each gateway, the snapshots of all its tables at the newest arrival to which they are merged.",
         group_name="checkpoint_snapshots",
         kinds={"spark", "iceberg"},
-        owners=OWNERS,
         metadata={"dagster/uri": staging_uri(config), "lineage": _SNAPSHOTS_LINEAGE},
     )
     def snapshots(
@@ -134,7 +123,6 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
         description="All rows of a gateway at one arrival, as frames for the first sync of a new client.",
         group_name="checkpoint",
         kinds={"spark", "protobuf"},
-        owners=OWNERS,
         metadata={"dagster/uri": checkpoints_uri(config), "lineage": _CHECKPOINT_LINEAGE},
     )
     def checkpoint(

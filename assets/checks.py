@@ -17,17 +17,9 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from assets.asset_metadata import (
-    AUDIT,
-    CHECKPOINT,
-    DELTAS,
-    SNAPSHOTS,
-    check_step,
-    continues_on_failure,
-    days_in_tags,
-    state_key,
-)
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
+from assets.names import AUDIT, CHECKPOINT, DELTAS, SNAPSHOTS, check_step, continues_on_failure, state_key
+from assets.partitions import days_in_tags
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot

@@ -13,25 +13,12 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import (
-    AUDIT,
-    DELTAS,
-    DESTINATION_SENSOR,
-    OWNERS,
-    Metadata,
-    arrivals_of,
-    check_step,
-    content_version,
-    days_of,
-    followed_columns,
-    freshness_metadata,
-    is_requested_by,
-    nearest_key,
-    target_key,
-    target_pool,
-)
+from assets.asset_metadata import Metadata, content_version, freshness_metadata
+from assets.columns import followed_columns
 from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
+from assets.names import AUDIT, DELTAS, DESTINATION_SENSOR, check_step, is_requested_by, target_key, target_pool
+from assets.partitions import arrivals_of, days_of, nearest_key
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_of
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState
@@ -97,7 +84,6 @@ def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinit
         description=f"{tables} of the history at `{target.name}`, each delta once, for the destination `{name}`.",
         group_name="destinations",
         kinds={"spark", kind_of(target.uri)},
-        owners=OWNERS,
         metadata={"dagster/column_schema": followed_columns(), "dagster/uri": without_password(target.uri)},
     )
     def followed(
@@ -111,7 +97,7 @@ def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinit
         from lakehouse.backends.comparison import rebuild
         from lakehouse.backends.destinations import follow
 
-        until = None if is_requested_by(DESTINATION_SENSOR, context) else arrivals_of(days_of(context))[1]
+        until = None if is_requested_by(DESTINATION_SENSOR, context.run) else arrivals_of(days_of(context))[1]
         with failure_policy(context, pyspark, retried=False):
             valid_through_ms = run_state.valid_through_ms()
             follower = follower_of(staging.store, destination)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import CHECKPOINT_POOL, OWNERS, Metadata, state_key, table_pool, target_key, target_pool
+from assets.asset_metadata import Metadata
 from assets.failure_policy import failure_policy
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
 from assets.moves import flow_key, migration_key, tier_key
+from assets.names import CHECKPOINT_POOL, DELTAS_POOL, state_key, table_pool, target_key, target_pool
 from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
@@ -141,7 +142,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         "beyond it lost."
     )
     return made.map_asset_specs(
-        lambda spec: spec.replace_attributes(description=description, kinds={"spark", "iceberg"}, owners=OWNERS)
+        lambda spec: spec.replace_attributes(description=description, kinds={"spark", "iceberg"})
     )
 
 
@@ -169,7 +170,7 @@ def history_step(config: Config) -> dg.OpDefinition:
         }
 
     description = "The history without the contents of erased deltas. The deltas themselves stay, empty."
-    return erasure_step(["history"], "lakesync_deltas", description, erase, is_first=True)
+    return erasure_step(["history"], DELTAS_POOL, description, erase, is_first=True)
 
 
 def table_step(table: str, namespace: str = "") -> dg.OpDefinition:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import DELTAS, LOG, OWNERS, client_columns, client_key, target_key
+from assets.columns import client_columns
+from assets.names import DELTAS, LOG, client_key, target_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters.backend_config import resolve_backend, single_backends
@@ -35,7 +36,6 @@ def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
             description=f"The table `{schema.table}` in the clients' own databases, edited offline and pushed.",
             group_name="clients",
             kinds={"sqlite", "client"},
-            owners=OWNERS,
             metadata={
                 "dagster/column_schema": client_columns(schema),
                 "gateways": list(snapshot.gateways.get(schema.table, ())),
@@ -49,7 +49,6 @@ def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
         description="Acknowledged and unflushed deltas in the gateway's staging log.",
         group_name="gateway",
         kinds={"lakesync", "log"},
-        owners=OWNERS,
         metadata={"dagster/uri": staging_uri(config)},
     )
     return [*clients, log]
@@ -104,7 +103,6 @@ def backends(config: Config) -> list[dg.AssetSpec]:
             description=f"The backend `{name}`, which other programs may write too.",
             group_name="backends",
             kinds={kind_of(backend.uri)},
-            owners=OWNERS,
             metadata={"dagster/uri": without_password(backend.uri)},
         )
         for name, backend in sorted(by_name.items())

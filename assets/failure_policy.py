@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from assets.asset_metadata import LEFT_OUT, SET_ASIDE, spark_metadata
+from assets.asset_metadata import spark_metadata
+from assets.names import LEFT_OUT, SET_ASIDE
 from lakehouse.run_state import RunState, SetAside
 from lakesync.model.errors import LakeSyncError, TransientError
 from resources.spark import SparkConnectResource

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import CHECKPOINT, DELTAS, check_step, state_key, target_key
 from assets.failure_policy import failure_policy
+from assets.names import CHECKPOINT, DELTAS, check_step, state_key, target_key
 from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import ArrivalDay, Lag, arrival_days

@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.asset_metadata import (
-    LOG,
-    OWNERS,
-    POLL_SENSOR,
-    Metadata,
-    client_columns,
-    days_of,
-    is_requested_by,
-    polled_key,
-)
+from assets.asset_metadata import Metadata
+from assets.columns import client_columns
 from assets.failure_policy import failure_policy
+from assets.names import LOG, POLL_SENSOR, is_requested_by, polled_key
+from assets.partitions import days_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from resources.spark import SparkConnectResource
@@ -92,7 +86,6 @@ def connector_tables(
             description=f"What the {connector.type} connector `{name}` brought into `{table}` of gateway `{gateway}`.",
             group_name=GROUP,
             kinds={"spark", "iceberg", connector.type},
-            owners=OWNERS,
             freshness_policy=dg.FreshnessPolicy.time_window(fail_window=window),
             metadata={
                 "gateway": gateway,
@@ -126,7 +119,7 @@ def connector_tables(
         from lakehouse.landing.polls import Connection, poll_connector, replay_connector
         from lakehouse.marks import record_poll
 
-        is_poll = config.poll or is_requested_by(POLL_SENSOR, context)
+        is_poll = config.poll or is_requested_by(POLL_SENSOR, context.run)
         wanted = [
             table for table in connector.tables if polled_key(gateway, name, table) in context.selected_asset_keys
         ]

@@ -18,28 +18,25 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.asset_metadata import (
-    DELTAS,
-    FLUSH_SENSOR,
-    LOG,
-    OWNERS,
     Metadata,
-    arrivals_of,
-    continues_on_failure,
-    days_of,
-    delta_columns,
     freshness_metadata,
-    history_lineage,
-    is_requested_by,
-    nearest_key,
     previous_data_version,
     size_metadata,
-    state_columns,
-    state_key,
-    state_lineage,
-    table_pool,
     table_valid_through_ms,
 )
+from assets.columns import delta_columns, history_lineage, state_columns, state_lineage
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
+from assets.names import (
+    DELTAS,
+    DELTAS_POOL,
+    FLUSH_SENSOR,
+    LOG,
+    continues_on_failure,
+    is_requested_by,
+    state_key,
+    table_pool,
+)
+from assets.partitions import arrivals_of, days_of, nearest_key
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
@@ -72,11 +69,10 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         deps=[LOG],
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool="lakesync_deltas",
+        pool=DELTAS_POOL,
         description="Every acknowledged delta exactly once, in order of arrival, from which all tables are merged.",
         group_name="flush",
         kinds={"spark", "iceberg"},
-        owners=OWNERS,
         metadata={
             "dagster/column_schema": delta_columns(),
             "dagster/uri": table_uri(config.lake.warehouse, config.lake.system_namespace, "deltas"),
@@ -92,7 +88,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
     ) -> dg.MaterializeResult[None]:
         from lakehouse.history.flush import MAX_DELTAS, flush_due, require_flushed
 
-        days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
+        days = None if is_requested_by(FLUSH_SENSOR, context.run) else days_of(context)
         with failure_policy(context, pyspark):
             if days is None:  # before the flush: `cut_points` alone would omit gateways with unflushed deltas
                 run_state.read_cut_points()
@@ -130,7 +126,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 "seconds": round(sum(report.seconds for report in reports), 2),
                 **size_metadata(pyspark.spark_session, lake.names.deltas),
                 **freshness_metadata(run_state.valid_through_ms(), staging.now_ms()),
-                "dagster/uri": lake.uri(lake.system_namespace, "deltas"),
+                "dagster/uri": table_uri(lake.warehouse, lake.system_namespace, "deltas"),
             }
         unchanged = None if reports else previous_data_version(context, DELTAS)
         version = unchanged or dg.DataVersion(str(reports[-1].snapshot_id) if reports else "empty")
@@ -230,7 +226,6 @@ def state_table(
         description=f"The rows of `{qualified}`, each column at its last writer's value, deleted rows marked.",
         group_name="tables",
         kinds={"spark", "iceberg", "table"},
-        owners=OWNERS,
         metadata={
             "dagster/column_schema": state_columns(schema),
             "dagster/uri": table_uri(settings.lake.warehouse, namespace or settings.lake.namespace, schema.table),
@@ -250,7 +245,7 @@ def state_table(
         with failure_policy(context, pyspark):
             spark, names = pyspark.spark_session, lake.names_in(namespace)
             flushed = run_state.flushed_of(schema.table, namespace)
-            days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
+            days = None if is_requested_by(FLUSH_SENSOR, context.run) else days_of(context)
             contract = settings.contracts.get(schema.table, "evolve")
 
             def merge(upto: Mapping[str, int], contract: "Contract") -> "MergeReport":
@@ -287,7 +282,7 @@ def state_table(
                 **left_out,
                 **size_metadata(spark, names.state(schema.table)),
                 **freshness_metadata(valid_through_ms, staging.now_ms()),
-                "dagster/uri": lake.uri(names.tables, schema.table),
+                "dagster/uri": table_uri(lake.warehouse, names.tables, schema.table),
                 "dagster/column_schema": state_columns(schema),
             }
         unchanged = previous_data_version(context, key) if not report.rows_merged else None

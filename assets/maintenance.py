@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import OWNERS, Metadata, state_key
+from assets.asset_metadata import Metadata
 from assets.failure_policy import failure_policy
+from assets.names import DELTAS_POOL, state_key
 from lakehouse.marks import maintenance_mark
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -76,11 +77,10 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
                 "without flushed deltas; Dagster's records without old runs.",
                 group_name=MAINTENANCE.path[0],
                 kinds={"spark", "iceberg"},
-                owners=OWNERS,
             )
         ],
         partitions_def=dg.StaticPartitionsDefinition([*tables, LOG, RUNS]),
-        pool="lakesync_deltas",
+        pool=DELTAS_POOL,
     )
     def maintained(
         context: dg.AssetExecutionContext,

@@ -10,28 +10,21 @@ cold tier. For migrations and tiers the day of a delta is that of its hlc, the t
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import (
-    MOVE_SENSOR,
-    OWNERS,
-    Metadata,
-    arrivals_of,
-    day_of_key,
-    days_of,
-    followed_columns,
-    is_requested_by,
-    nearest_key,
-)
+from assets.asset_metadata import Metadata
+from assets.columns import followed_columns
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
+from assets.names import MOVE_SENSOR, is_requested_by
+from assets.partitions import arrivals_of, days_of, ms_of_days, nearest_key
 from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
 from lakehouse.marks import MIGRATIONS, move_mark, record_copied, utc_day
-from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends, write_targets
+from lakesync.adapters.backend_config import TieredBackend, resolve_backend, single_backends, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
 from lakesync.model.hlc import wall_of
@@ -91,7 +84,6 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
         description=_flow_description(name, declared),
         group_name=FLOWS,
         kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
-        owners=OWNERS,
         metadata={"dagster/column_schema": followed_columns(), "dagster/uri": ", ".join(uris) or LAKE},
     )
     def flowed(
@@ -99,7 +91,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
     ) -> dg.MaterializeResult[None]:
         from lakehouse.backends.moves import flow, flow_to_lake
 
-        requested_by_sensor = is_requested_by(MOVE_SENSOR, context)
+        requested_by_sensor = is_requested_by(MOVE_SENSOR, context.run)
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
@@ -200,7 +192,6 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
         description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
         group_name=MIGRATIONS,
         kinds={"spark", *(kind_of(backend.uri) for backend in target)},
-        owners=OWNERS,
         metadata={
             "dagster/column_schema": followed_columns(),
             "dagster/uri": ", ".join(without_password(backend.uri) for backend in target),
@@ -249,7 +240,7 @@ def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
 
 def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
     """Return the table and the day of a migration's partition."""
-    return key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
+    return key.keys_by_dimension["table"], date.fromisoformat(key.keys_by_dimension["day"])
 
 
 def _migration_counts(reports: "Sequence[MigrationReport]") -> dict[str, int]:
@@ -334,7 +325,6 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
         group_name=TIERS,
         kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},
-        owners=OWNERS,
         metadata={
             "dagster/column_schema": followed_columns(),
             "dagster/uri": ", ".join(without_password(backend.uri) for backend in single_backends(tiers.cold)),
@@ -345,13 +335,11 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
     ) -> dg.MaterializeResult[None]:
         from lakehouse.backends.moves import move_to_tier
 
-        last = max(days_of(context))
-        end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
-        until_ms = min(end_ms, staging.now_ms() - tiers.max_age_ms)
+        until_ms = min(ms_of_days(days_of(context))[1] - 1, staging.now_ms() - tiers.max_age_ms)
         begun_ms = staging.now_ms()
         with failure_policy(context, pyspark):
             report = move_to_tier(pyspark.spark_session, name, tiers, until_ms)
-            if is_requested_by(MOVE_SENSOR, context):
+            if is_requested_by(MOVE_SENSOR, context.run):
                 staging.store.put_mark(move_mark(TIERS, name), str(begun_ms))
         return dg.MaterializeResult(metadata=_tier_metadata(report, until_ms))
 
@@ -371,7 +359,7 @@ def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPa
     """
     day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
     first = days.get_first_partition_key()
-    return day if first is not None and day_of_key(first) <= day_of_key(day) else None
+    return day if first is not None and first <= day else None
 
 
 def _tier_metadata(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import dagster as dg
 
-from assets.asset_metadata import DESTINATIONS_JOB, MOVE_SLOT, SLOT, target_key
 from assets.checkpoints import checkpoints
 from assets.checks import checks
 from assets.destinations import destinations, lake_comparisons
@@ -24,6 +23,7 @@ from assets.ingest import connectors, downstream_log
 from assets.lake_tables import history, state_tables
 from assets.maintenance import maintenance
 from assets.moves import flows, migrations, tiers
+from assets.names import DESTINATIONS_JOB, MOVE_SLOT, SLOT, target_key
 from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.run_state import RunState
@@ -39,6 +39,9 @@ from sensors.freshness import freshness_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import schema_sensor
 from sensors.staging import WATCH_SECONDS, erasure_sensor, flush_sensor
+
+OWNERS = ["team:lakesync"]
+"""Owners of every asset, for Dagster's pages."""
 
 
 def movement(
@@ -125,7 +128,7 @@ def run_resources(config: Config) -> Mapping[str, Any]:
         "pyspark": SparkConnectResource.configured_by(config),
         "lake": LakeResource.configured_by(config),
         "staging": StagingResource.configured_by(config),
-        "intake": IntakeResource.configured_by(config),
+        "intake": IntakeResource(settings=config),
         "run_state": dg.ResourceDefinition(
             run_state,
             required_resource_keys={"pyspark", "lake", "staging"},
@@ -172,13 +175,14 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         resources=run_resources(config),
         executor=dg.in_process_executor,
     )
-    return dg.Definitions.merge(
+    merged = dg.Definitions.merge(
         pipeline,
         pipeline_jobs(config, snapshot, reported_by_sensor),
         audit_job(config, snapshot, open_staging),
         maintenance_job(config, snapshot, open_staging),
         movement(config, days, open_staging, lags),
     )
+    return merged.map_asset_specs(func=lambda spec: spec.replace_attributes(owners=OWNERS))
 
 
 _config = load()

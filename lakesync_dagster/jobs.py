@@ -10,7 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import (
+from assets.checks import CHECKPOINT_CHECK
+from assets.erasure import ERASURE
+from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
+from assets.names import (
     AUDIT,
     CHECKPOINT,
     ERASURE_JOB,
@@ -25,9 +28,6 @@ from assets.asset_metadata import (
     UPKEEP_SLOT,
     target_key,
 )
-from assets.checks import CHECKPOINT_CHECK
-from assets.erasure import ERASURE
-from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
 from lakehouse.backends.declared import destination_targets
 from lakehouse.marks import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot

@@ -28,7 +28,7 @@ from lakehouse.schema_snapshot import snapshot_file
 from lakesync.config import load
 from lakesync_dagster.recover import IN_PROGRESS, end_run
 from lakesync_dagster.run_launcher import HOST
-from resources.compat_dagster import command_line, run_command_line
+from resources.compat_dagster import load_command, run_command
 
 LOCATION = "lakesync_dagster.definitions"
 """The module with the code location, which is loaded again when the registered tables change."""
@@ -71,7 +71,7 @@ class RunHost:
         """The version of the file with the registered tables from which the code location was loaded."""
         for name in MODULES:
             importlib.import_module(name)
-        command_line()  # imports the command
+        load_command()
         with dg.DagsterInstance.get():
             pass  # its storage imports further modules
         gc.freeze()  # the collector does not touch these objects, so processes continue to share their pages
@@ -160,7 +160,7 @@ class RunHost:
         def run() -> None:
             self._listening.close()
             threading.Thread(target=self._end_with_host, daemon=True).start()
-            run_command_line(arguments)
+            run_command(arguments)
 
         pid = self._fork(run)
         self._runs[pid] = run_id

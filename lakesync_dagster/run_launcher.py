@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import dagster as dg
 
-from assets.asset_metadata import OTHER_SLOT, SLOT
+from assets.names import OTHER_SLOT, SLOT
 from resources.compat_dagster import run_arguments
 
 HOST = "lakesync/run_host"

@@ -1,15 +1,16 @@
-"""Collects Dagster's names that the package `dagster` does not export, so that no other module imports private modules.
+"""Collects names that Dagster does not export from its package, so that no other module imports its private modules.
 
-Dagster 1.13.27 has no public way to them:
+The assets and the code location's own processes (`lakesync_dagster`) import them from here. Dagster 1.13.27 has no
+public way to them:
 
 - `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run
   (`assets.freshness`). Without it Dagster compares the times of check and materialisation. They come from the clocks of
   two processes, and SQLite stores one in whole seconds, so Dagster may show a check as outdated
   (dagster-io/dagster#31230).
 - `ExecuteRunArgs` is the argument of `dagster api execute_run`, with which a process executes a recorded run.
-  Dagster's launchers for Docker and Kubernetes import it from here too (dagster-io/dagster#5652 asks for a
-  documented way). `lakesync_dagster.run_launcher` calls `run_arguments`, and `run_host` the command. Both could be
-  removed if Dagster could preload the modules of runs: dagster-io/dagster#8638.
+  Dagster's launchers for Docker and Kubernetes import the class too (dagster-io/dagster#5652 asks for a documented
+  way). The run launcher calls `run_arguments`; the run host calls the command in a process that it has forked. A
+  launcher and host of LakeSync's own are needed until Dagster can preload the modules of runs: dagster-io/dagster#8638.
 - `WorkspaceProcessContext` and `WorkspaceFileTarget` make the argument of `DagsterWebserver`, whose `build_middleware`
   is made to be overridden. The command `dagster-webserver` has no option for a middleware (dagster-io/dagster#2219).
 """
@@ -29,9 +30,9 @@ __all__ = [
     "AssetCheckEvaluationTargetMaterializationData",
     "WorkspaceFileTarget",
     "WorkspaceProcessContext",
-    "command_line",
+    "load_command",
     "run_arguments",
-    "run_command_line",
+    "run_command",
 ]
 
 
@@ -53,14 +54,14 @@ def run_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> list[str]
     return command[command.index("api") :]
 
 
-def command_line() -> Callable[[], Any]:
-    """Import the command `dagster` and return its entry point."""
+def load_command() -> Callable[[], Any]:
+    """Import the command `dagster`, and return the function that runs it."""
     (script,) = entry_points(group="console_scripts", name="dagster")
     found: Callable[[], Any] = script.load()
     return found
 
 
-def run_command_line(arguments: list[str]) -> None:
+def run_command(arguments: list[str]) -> None:
     """Run the command `dagster` in this process, as its console script does."""
     sys.argv = ["dagster", *arguments]
-    command_line()()
+    load_command()()

@@ -1,7 +1,8 @@
 """The Dagster resource `pyspark`: a Spark Connect session, and the figures of the jobs that a step runs in it.
 
-The figures, such as rows and bytes read, come from the REST API of Spark's UI, because Spark Connect does not report
-them. `assets.asset_metadata` adds them to the metadata of a step's result.
+All assets and checks use the session. The figures, such as rows and bytes read, come from the REST API of Spark's UI,
+because Spark Connect does not report them; the failure policy of assets starts to measure at the beginning of a step,
+and reports the figures at its end as metadata.
 """
 
 import time
@@ -19,9 +20,9 @@ from lakesync.config import Config
 _TIMEOUT = (1.0, 15.0)
 """Seconds to connect and to read. The first response of Spark's REST API takes three seconds or more."""
 _SETTLE_SECONDS = 2.0
-"""How long to wait until Spark reports the end of a job whose result has arrived already."""
+"""How long to wait until Spark reports the end of a job. It does so after the job's result has arrived."""
 _CHECK_SECONDS = 0.05
-"""Seconds between two requests meanwhile."""
+"""Seconds between two requests during this wait."""
 
 
 class JobFigures(NamedTuple):
@@ -32,13 +33,13 @@ class JobFigures(NamedTuple):
     stages: int
     """Number of stages that ran; stages that were skipped, because their shuffle was reused, do not count."""
     tasks: int
+    failed_tasks: int
     rows_read: int
     rows_written: int
     bytes_read: int
     bytes_written: int
     shuffle_bytes: int
-    failed_tasks: int
-    complete: bool
+    is_complete: bool
     """False if older jobs may be missing, because Spark remembers only `spark.ui.retainedJobs` of them."""
 
 
@@ -78,24 +79,24 @@ class SparkStatus:
         wanted = sorted({stage for job in tagged for stage in job["stageIds"]})
         attempts = [attempt for stage in wanted for attempt in self._get(f"stages/{stage}?details=false") or ()]
         ran = [attempt for attempt in attempts if attempt["status"] != "SKIPPED"]
-        numbers = sorted(job["jobId"] for job in tagged)
+        ids = sorted(job["jobId"] for job in tagged)
         oldest = min((job["jobId"] for job in jobs), default=0)
 
-        def total(*fields: str) -> int:
-            return sum(stage[field] for stage in ran for field in fields)
+        def total(field: str) -> int:
+            return sum(attempt[field] for attempt in ran)
 
         return JobFigures(
-            jobs=tuple(numbers),
-            stages=len({stage["stageId"] for stage in ran}),
+            jobs=tuple(ids),
+            stages=len({attempt["stageId"] for attempt in ran}),
             tasks=total("numCompleteTasks"),
+            failed_tasks=total("numFailedTasks"),
             rows_read=total("inputRecords"),
             rows_written=total("outputRecords"),
             bytes_read=total("inputBytes"),
             bytes_written=total("outputBytes"),
             shuffle_bytes=total("shuffleWriteBytes"),
-            failed_tasks=total("numFailedTasks"),
-            # Spark forgets jobs from the oldest on: if it has one from before the step's first, it has all of the step
-            complete=oldest == 0 or not numbers or oldest < numbers[0],
+            # Spark forgets jobs from the oldest on: if it has one from before the tag's first, it has all of the tag
+            is_complete=oldest == 0 or not ids or oldest < ids[0],
         )
 
     def _get(self, path: str) -> list[dict[str, Any]] | None:
@@ -155,15 +156,6 @@ class SparkConnectResource(LazyPySparkResource):
                 self._status = SparkStatus(self.ui_url, self._application)
             self.start_measuring()
         return self._session
-
-    @property
-    def spark_context(self) -> Any:
-        """Not available: Spark Connect has no context.
-
-        Raises:
-            PySparkAttributeError: always.
-        """
-        return self.spark_session.sparkContext
 
     @property
     def application(self) -> str | None:

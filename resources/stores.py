@@ -1,8 +1,9 @@
-"""The Dagster resources of the pipeline's stores: `lake`, `staging`, and `intake`, which pushes to gateways.
+"""The Dagster resources `lake`, `staging` and `intake`, with which assets reach the pipeline's stores.
 
-`lake` has the names and locations of the Iceberg tables. `staging` is the database to which gateways commit pushes.
-Functions build URIs of a deployment's tables, folders and stores, for the metadata of assets. Assets use the resources;
-the code location (`lakesync_dagster.definitions`) creates them.
+`lake` has the names and locations of the Iceberg tables. `staging` opens the database to which gateways commit what
+clients push. `intake` opens the way by which polled rows are pushed to gateways. Functions build the URIs of tables,
+folders and stores, for the metadata of assets. The code location (`lakesync_dagster.definitions`) creates the
+resources from the project's configuration.
 """
 
 from contextlib import ExitStack
@@ -54,6 +55,7 @@ class LakeResource(dg.ConfigurableResource[None]):
     namespace: str
     """Namespace of the state tables (current rows of synced tables) that gateways share."""
     checkpoints_uri: str
+    """URI of the folder with the checkpoints: files with a gateway's rows, with which new clients start."""
 
     @classmethod
     def configured_by(cls, config: Config) -> "LakeResource":
@@ -68,21 +70,12 @@ class LakeResource(dg.ConfigurableResource[None]):
 
     @property
     def names(self) -> LakeNames:
-        """The names of the lake's tables, with the namespace that gateways share."""
+        """The names of the lake's tables; for state tables, in the namespace that gateways share."""
         return LakeNames(self.catalog, self.system_namespace, self.namespace)
 
     def names_in(self, namespace: str) -> LakeNames:
-        """Return the names with another namespace of state tables; `""` is the one that gateways share."""
+        """Return the names for another namespace of state tables; `""` is the one that gateways share."""
         return self.names.in_namespace(namespace)
-
-    def uri(self, namespace: str, table: str) -> str:
-        """Return the URI of the folder with a table's files.
-
-        Args:
-            namespace: the table's namespace.
-            table: the table's name in it.
-        """
-        return table_uri(self.warehouse, namespace, table)
 
 
 class StagingResource(dg.ConfigurableResource[None]):
@@ -113,7 +106,7 @@ class StagingResource(dg.ConfigurableResource[None]):
 
     @property
     def opener(self) -> OpenStaging:
-        """A function that opens the store in a Spark task; it raises StagingUnavailableError."""
+        """A function that opens the store again, in a Spark task; it raises StagingUnavailableError."""
         return partial(pipeline_store, self.settings)
 
     def now_ms(self) -> int:
@@ -129,17 +122,12 @@ class StagingResource(dg.ConfigurableResource[None]):
 
 
 class IntakeResource(dg.ConfigurableResource[None]):
-    """Opens the intake, which pushes polled rows to gateways like the deltas of a client.
+    """Opens the intake, which pushes polled rows to gateways as a client pushes its changes.
 
     It calls the gateway server if that process owns the staging store, and writes to the store itself otherwise.
     """
 
     settings: dg.ResourceDependency[Config]
-
-    @classmethod
-    def configured_by(cls, config: Config) -> "IntakeResource":
-        """Create the resource from the project's configuration."""
-        return cls(settings=config)
 
     @property
     def opener(self) -> OpenIntake:

@@ -16,8 +16,8 @@ import stamina
 import structlog
 from pydantic import SecretStr
 
-from assets.asset_metadata import CONNECTOR, LEFT_OUT
 from assets.maintenance import MAINTENANCE
+from assets.names import CONNECTOR, LEFT_OUT
 from lakesync.connectors.webhook import sign
 from lakesync.wire.http_sessions import no_auth
 

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.asset_metadata import (
+from assets.moves import newest_movable_day, partition_key, tier_days
+from assets.names import (
     CONNECTOR,
     DESTINATION_SENSOR,
     DESTINATIONS_JOB,
@@ -22,11 +23,9 @@ from assets.asset_metadata import (
     POLL_JOB,
     POLL_SENSOR,
     REQUESTED_BY,
-    nearest_day,
     polled_key,
-    range_tags,
 )
-from assets.moves import newest_movable_day, partition_key, tier_days
+from assets.partitions import nearest_day, range_tags
 from lakehouse.marks import CopiedDays, days_to_copy
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.analysis.marks import Lag

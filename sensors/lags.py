@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import SLOT, UPKEEP_SLOT, ms_of_days
+from assets.names import SLOT, UPKEEP_SLOT
+from assets.partitions import ms_of_days
 from lakehouse.marks import CopiedDays, failing_tables, first_missing_day, last_poll_ms, move_mark
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import (

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import ERASURE_JOB, FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_day, range_tags
+from assets.names import ERASURE_JOB, FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY
+from assets.partitions import nearest_day, range_tags
 from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flush
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config

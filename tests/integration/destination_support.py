@@ -6,7 +6,7 @@ import dagster as dg
 import psycopg
 from pydantic import SecretStr
 
-from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
+from assets.names import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.backends.comparison import compare, rebuild
 from lakehouse.backends.declared import destination_targets, follower_of
 from lakehouse.history.flush import flush_due

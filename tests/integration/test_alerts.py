@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import CapturingLogger
 
-from assets.asset_metadata import CONNECTOR
+from assets.names import CONNECTOR
 from sensors.alerts import (
     SIGNATURE,
     TIMESTAMP,

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import dagster as dg
 import pytest
 
-from assets.asset_metadata import REQUESTED_BY
+from assets.names import REQUESTED_BY
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import load
 from lakesync.engine import Engine

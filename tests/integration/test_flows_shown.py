@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
+from assets.names import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.history.flush import flush_due
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters import DeltaBatch, StoredDelta

@@ -7,8 +7,8 @@ import dagster as dg
 import pytest
 from msgspec.structs import replace
 
-from assets.asset_metadata import CHECKPOINT, DELTAS, state_key, target_key
 from assets.freshness import days_of_asset
+from assets.names import CHECKPOINT, DELTAS, state_key, target_key
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Lag
 from lakesync.config import load

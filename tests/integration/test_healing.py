@@ -12,7 +12,7 @@ from pydantic import SecretStr
 import assets.lake_tables
 import lakehouse.tables.increments
 import sensors.lags
-from assets.asset_metadata import target_key
+from assets.names import target_key
 from lakehouse.backends.declared import followers
 from lakehouse.checkpoints import checkpoint
 from lakehouse.gateway_connections import pipeline_store

@@ -115,7 +115,7 @@ def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(hous
         assert done.report.usage.calls == len(made.served.calls) - before, "tasks read once, for the report and to land"
         work = house.given.pyspark.job_figures()
         assert [table.delivered.inserted for table in done.tables] == [120]
-        assert (work.failed_tasks, work.complete) == (0, True)
+        assert (work.failed_tasks, work.is_complete) == (0, True)
         assert work.rows_written > 120, "the landing, with the place from which the connector goes on"
         assert work.rows_read >= work.rows_written, "what the tasks fetched is what they land"
         assert 3 <= len(work.jobs) <= 4, "one that reads, one that lands, one that compares"

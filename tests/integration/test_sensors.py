@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY
+from assets.names import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakehouse.history.flush_due import due_flush
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
 from lakesync.analysis.marks import report_in

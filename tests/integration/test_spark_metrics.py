@@ -30,7 +30,7 @@ def test_the_work_of_a_session_is_counted_separately(spark_server):
     assert work.tasks > PARTITIONS
     assert work.shuffle_bytes > 0
     assert work.failed_tasks == 0
-    assert work.complete
+    assert work.is_complete
     assert of_other.rows_read == 2 * ROWS
     assert not set(work.jobs) & set(of_other.jobs)
 

@@ -9,8 +9,8 @@ import dagster as dg
 import msgspec
 import pytest
 
-from assets.asset_metadata import MOVE_SENSOR
 from assets.moves import newest_movable_day
+from assets.names import MOVE_SENSOR
 from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import lags
