@@ -6,12 +6,13 @@ has all of them. A state table has the current rows, merged from the history.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
+from assets.partitions import nearest_key
 from lakesync.model.hlc import wall_of
 from resources.spark import SparkConnectResource
 
@@ -96,6 +97,24 @@ def table_valid_through_ms(marks: Mapping[str, int], flushed: Mapping[str, int],
         return None
     behind = [marks[gateway] for gateway, arrival in flushed.items() if marks[gateway] < arrival]
     return min([valid_through_ms, *map(wall_of, behind)])
+
+
+def report_by_day(
+    context: dg.AssetExecutionContext, names: Sequence[str], counts: Iterable[tuple[str, str, int]]
+) -> None:
+    """Add to each partition of a step the sums of its day's counts. Days outside the run count for the nearest one.
+
+    Args:
+        context: the step's context; its partitions are UTC days.
+        names: names of the counts.
+        counts: day (`YYYY-MM-DD`), name and number; several of one day and name are added up.
+    """
+    keys = context.partition_keys
+    sums = {key: dict.fromkeys(names, 0) for key in keys}
+    for day, name, count in counts:
+        sums[nearest_key(day, keys)][name] += count
+    for key, of_day in sums.items():
+        context.add_asset_metadata(of_day, partition_key=key)
 
 
 def content_version(content: object) -> dg.DataVersion:

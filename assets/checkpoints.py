@@ -1,9 +1,10 @@
-"""Creates the assets `checkpoint_snapshots` and `checkpoint`: all rows of a gateway at one arrival.
+"""Creates the assets `checkpoint_snapshots` and `checkpoint`, which make the checkpoints from which new clients start.
 
-An arrival is the gateway's timestamp of a push. `checkpoint_snapshots` is the last step of a flush: it tags the state
-tables' Iceberg snapshots and writes the rows as frames (protobuf messages), from which new clients start. `checkpoint`
-shows these frames with a partition for each gateway. The code location (`lakesync_dagster.definitions`) calls this
-module.
+A checkpoint has all rows of one gateway at one arrival (the gateway's timestamp of a push), in files of frames
+(protobuf messages). `checkpoint_snapshots` is the last step of a run that the flush sensor requests: it makes the
+checkpoint of every gateway from Iceberg snapshots of the state tables (with current rows), and tags these snapshots.
+`checkpoint` shows the checkpoints with a partition for each gateway. `lakehouse.checkpoints` does the work. The code
+location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ _CHECKPOINT_LINEAGE = dg.MetadataValue.md(
 )
 
 GATEWAYS = dg.DynamicPartitionsDefinition(name="gateways")
-"""The gateways that have a checkpoint."""
+"""Partitions of `checkpoint`: the gateways that have one."""
 
 
 def checkpoints(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
@@ -43,19 +44,15 @@ def checkpoints(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefin
         snapshot: the registered tables and connectors.
         config: the project's configuration.
     """
-    return [snapshots_asset(snapshot, config), checkpoint_asset(config)]
+    return [_snapshots_asset(snapshot, config), _checkpoint_asset(config)]
 
 
-def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
+def _snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     """Create the asset `checkpoint_snapshots`, whose step makes every gateway's checkpoint.
 
     It reports each checkpoint as a partition of `checkpoint`, because Dagster cannot run partitions by gateway in a run
     whose partitions are days. Tables that were registered after the code location was loaded have no asset yet, so this
-    step merges them.
-
-    Args:
-        snapshot: the registered tables and connectors.
-        config: the project's configuration.
+    step also merges them.
     """
 
     @dg.asset(
@@ -89,7 +86,7 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
             # a transient error fails the step, which Dagster then retries
             if failed and (not made or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("checkpoints failed", list(failed.values()))
-            for gateway, error in failed.items():  # the run goes on, and `raise_set_aside` fails it at its end
+            for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} has no new checkpoint and keeps its last")
             now_ms = staging.now_ms()
         _report_partitions(context, made, spark_metadata(pyspark) if made else {}, lake, run_state, now_ms)
@@ -99,19 +96,16 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
             metadata={**_snapshots_metadata(made), **_valid_metadata(made, run_state, now_ms), **left_out},
             data_version=_version(made),
         )
-        raise_set_aside(run_state)
+        raise_set_aside(run_state)  # this is the run's last step
 
     return snapshots
 
 
-def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
+def _checkpoint_asset(config: Config) -> dg.AssetsDefinition:
     """Create the asset `checkpoint`, with a partition for each gateway.
 
-    A run makes new checkpoints for gateways whose deltas are all in the lake. For the others it reports the newest
-    existing one.
-
-    Args:
-        config: the project's configuration.
+    A run of its own makes new checkpoints for gateways whose changes are all in the lake. For the others it reports the
+    newest existing one.
     """
 
     @dg.asset(
@@ -139,7 +133,7 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
             made = make_checkpoints(
                 pyspark.spark_session, store, run_state, config, lake.checkpoints_uri, gateways=gateways
             )
-            newest = {each.gateway: each for each in made}
+            newest = {each.gateway: each for each in made}  # completed below
             for gateway in gateways:
                 found = newest.get(gateway) or store.newest_checkpoint(gateway)
                 if found is None:
@@ -158,7 +152,7 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
 def _report_partitions(
     context: dg.AssetExecutionContext,
     made: Sequence[Checkpoint],
-    figures: Metadata,
+    spark_figures: Metadata,
     lake: LakeResource,
     run_state: RunState,
     now_ms: int,
@@ -173,14 +167,14 @@ def _report_partitions(
             dg.AssetMaterialization(
                 CHECKPOINT,
                 partition=each.gateway,
-                metadata={**_partition_metadata(each, lake, run_state, now_ms), **figures},
+                metadata={**_partition_metadata(each, lake, run_state, now_ms), **spark_figures},
                 tags={"dagster/data_version": _version([each]).value},
             )
         )
 
 
 def _partition_metadata(made: Checkpoint, lake: LakeResource, run_state: RunState, now_ms: int) -> Metadata:
-    """Return the metadata of one gateway's new checkpoint."""
+    """Return the metadata of one gateway's checkpoint."""
     return {
         "dagster/row_count": sum(table.rows for table in made.tables),
         "bytes": sum(table.bytes for table in made.tables),
@@ -202,16 +196,16 @@ def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
 
 
 def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
-    """Return up to when the checkpoints have all deltas, as metadata.
+    """Return up to when the checkpoints have all changes, as metadata.
 
-    A run merges the tables up to its cut point, an arrival. A checkpoint that did not need to change has all deltas up
-    to there, although its own arrival is earlier.
+    A run merges the tables up to each gateway's cut point, an arrival. A checkpoint that did not need to change has all
+    changes up to there, although its own arrival is earlier.
     """
-    points = run_state.cut_points()
-    arrivals = (
-        max(each.arrival, points[each.gateway].arrival) if each.gateway in points else each.arrival for each in made
-    )
-    return freshness_metadata(min(map(wall_of, arrivals), default=None), now_ms)
+    arrivals = {each.gateway: each.arrival for each in made}
+    for gateway, point in run_state.cut_points().items():
+        if gateway in arrivals:
+            arrivals[gateway] = max(arrivals[gateway], point.arrival)
+    return freshness_metadata(min(map(wall_of, arrivals.values()), default=None), now_ms)
 
 
 def _version(made: Sequence[Checkpoint]) -> dg.DataVersion:

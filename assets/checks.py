@@ -1,10 +1,13 @@
 """Creates the Dagster asset checks of the history, the state tables and the checkpoints.
 
-A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. A run for some UTC
-days of arrival (when gateways received the deltas) checks these days; a run without days, such as the nightly audit,
-checks everything. If a run of the flush sensor finds a fault, only the checkpoints of the affected gateways are
-delayed: the fault is set aside, which means that the run continues, and fails at its end. The code location
-(`lakesync_dagster.definitions`) calls this module.
+The history is the Iceberg table `deltas` of all changes (deltas) that clients pushed. A state table has the current
+rows of one synced table, merged from the history. A checkpoint is a gateway's rows in files, from which new clients
+start. A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. The code
+location (`lakesync_dagster.definitions`) calls `checks`.
+
+A run for some UTC days of arrival (when gateways received the deltas) checks these days; a run without days, such as
+the nightly audit, checks everything. If a run of the flush sensor finds a fault, only the checkpoints of the affected
+gateways are delayed: the fault is set aside, which means that the run continues, and fails at its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +20,7 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
+from assets.asset_metadata import Metadata
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from assets.names import AUDIT, CHECKPOINT, DELTAS, SNAPSHOTS, check_step, continues_on_failure, state_key
 from assets.partitions import days_in_tags
@@ -34,20 +38,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CheckScope:
-    """What the checks of one step read: the connections of their run, and the days of arrival to look at."""
+class CheckInputs:
+    """What the checks of one step read: the connections of their run, and the days to look at."""
 
     spark: SparkSession
     lake: LakeResource
     store: PipelineStore
     run_state: RunState
-    """What the steps of the run share: what was merged, and the failures that were set aside."""
+    """What the run's earlier steps merged, and which failures they set aside."""
     days: list[date] | None
     """UTC days of arrival; None for all, as in the audit."""
     seed: int
     """Chooses the sample of rows."""
     is_flush: bool
-    """Whether the flush sensor requested the run, with checkpoints, of which then only a sample of rows is compared."""
+    """Whether the flush sensor requested the run. Then only a sample of each checkpoint's rows is compared."""
 
     @cached_property
     def history(self) -> "HistoryFaults":
@@ -69,7 +73,7 @@ class Check(NamedTuple):
 
     name: str
     description: str
-    find: Callable[[CheckScope], Sequence[msgspec.Struct]]
+    find: Callable[[CheckInputs], Sequence[msgspec.Struct]]
     """Returns the faults; empty if the check passes."""
     remedy: str
     """What to do about a fault."""
@@ -81,25 +85,25 @@ HISTORY_CHECKS = (
     Check(
         "ledger_equals_lake",
         "On every day of arrival the lake has exactly the deltas that flushes have confirmed.",
-        lambda scope: scope.history.differences,
+        lambda inputs: inputs.history.differences,
         "Staging trims confirmed deltas only: compare the day's batches in `deltas` with staging's ledger.",
     ),
     Check(
         "delta_once",
         "No client's delta is in the history twice.",
-        lambda scope: scope.history.duplicates,
+        lambda inputs: inputs.history.duplicates,
         "It does not change state tables, only counts over `deltas`: see which `batch_id` each copy has.",
     ),
     Check(
         "no_future_hlc",
         "No delta is stamped further ahead of its arrival than a gateway accepts.",
-        lambda scope: scope.history.future,
+        lambda inputs: inputs.history.future,
         "Such a delta wins until that time: compare its writer's clock with the gateway's.",
     ),
     Check(
         "ids_equal_contents",
         "In the audit: the id of each delta is the hash of its contents.",
-        lambda scope: scope.altered_deltas,
+        lambda inputs: inputs.altered_deltas,
         "Do not rebuild tables from these days: restore their files from a backup.",
         blocking=False,
     ),
@@ -114,35 +118,35 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         namespace: namespace of its gateways; empty for the shared one.
     """
 
-    def duplicate_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
+    def duplicate_rows(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import duplicate_keys
 
-        report = scope.run_state.merged.get((namespace, table))
-        if report is not None and report.duplicates == 0:  # the merge has checked the rows that it read
+        report = inputs.run_state.merged.get((namespace, table))
+        if report is not None and report.duplicates == 0:  # this run's merge has checked the rows that it read
             return []
-        return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
+        return duplicate_keys(inputs.spark, table, inputs.lake.names_in(namespace))
 
-    def unmerged_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
+    def rows_unlike_gateway_merge(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
         from lakehouse.tables.audit import rows_unlike_merge
 
-        report = scope.run_state.merged.get((namespace, table))
-        if report is not None and report.differences == 0:  # the merge has compared a row of each slice
+        report = inputs.run_state.merged.get((namespace, table))
+        if report is not None and report.differences == 0:  # this run's merge has compared a sample itself
             return []
-        names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
-        return rows_unlike_merge(scope.spark, table, names, gateways=gateways, days=scope.days, seed=scope.seed)
+        names, gateways = inputs.lake.names_in(namespace), inputs.run_state.gateways_in(namespace)
+        return rows_unlike_merge(inputs.spark, table, names, gateways=gateways, days=inputs.days, seed=inputs.seed)
 
-    def unlike_whole_history(scope: CheckScope) -> Sequence[msgspec.Struct]:
+    def days_unlike_whole_history(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
         from lakehouse.tables.audit import days_unlike_history
 
-        if scope.days is not None:  # the whole table is compared only in the audit
+        if inputs.days is not None:  # the whole table is compared only in the audit
             return []
-        names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
-        return days_unlike_history(scope.spark, table, names, gateways=gateways)
+        names, gateways = inputs.lake.names_in(namespace), inputs.run_state.gateways_in(namespace)
+        return days_unlike_history(inputs.spark, table, names, gateways=gateways)
 
-    def unfit(scope: CheckScope) -> Sequence[msgspec.Struct]:
+    def values_unlike_type(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import unfit_values
 
-        return unfit_values(scope.spark, table, scope.lake.names_in(namespace))
+        return unfit_values(inputs.spark, table, inputs.lake.names_in(namespace))
 
     remedy = "Launch the job `tables` with `rebuild: true` for this table, which merges it again from the history."
     return (
@@ -150,36 +154,36 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         Check(
             "state_equals_merge",
             f"A sample of rows of `{table}` equals the gateway's own merge of their deltas.",
-            unmerged_rows,
+            rows_unlike_gateway_merge,
             remedy,
         ),
         Check(
             "state_equals_history",
             f"In the audit: `{table}` has the rows and values of its whole history, by gateway and day.",
-            unlike_whole_history,
+            days_unlike_whole_history,
             remedy,
         ),
         Check(
             "values_fit",
             f"Every value of `{table}` is of its column's type.",
-            unfit,
+            values_unlike_type,
             "The column has null there, and `lakesync.rejected` the value: write a value of the schema's type.",
             blocking=False,
         ),
     )
 
 
-def _checkpoint_differences(scope: CheckScope) -> Sequence[msgspec.Struct]:
+def _checkpoint_differences(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
     """Return the differences between each gateway's newest checkpoint and the state tables that it was made from."""
     from lakehouse.checkpoints.publication import checkpoint_differences
 
-    newest = [scope.store.newest_checkpoint(gateway) for gateway in scope.store.gateways()]
+    newest = [inputs.store.newest_checkpoint(gateway) for gateway in inputs.store.gateways()]
     return [
         difference
         for each in newest
         if each is not None
         for difference in checkpoint_differences(
-            scope.spark, each, scope.run_state.names_of(each.gateway), seed=scope.seed, all_rows=not scope.is_flush
+            inputs.spark, each, inputs.run_state.names_of(each.gateway), seed=inputs.seed, all_rows=not inputs.is_flush
         )
     ]
 
@@ -195,12 +199,10 @@ CHECKPOINT_CHECKS = (
 )
 
 
-MAX_FAULTS = 100
-"""Number of faults that a check lists, at most. If it lists so many, there may be more."""
 CHECKPOINT_CHECK = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_snapshots")
-"""The check of checkpoints, which a flush runs after it has made them."""
+"""The check of checkpoints, which the job of flushes runs after it has made them."""
 FAULTS_IN_DESCRIPTION = 3
-"""Number of faults in a check's description. Its metadata lists all."""
+"""Number of faults that a check's description names. The metadata has all that were found, 100 at most."""
 
 
 def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
@@ -222,7 +224,7 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
 
 
 def summary(found: Sequence[msgspec.Struct]) -> str:
-    """Return the first faults as text: gateway, key or table, and day. Alerts contain it, so it has no values of rows.
+    """Return the first faults as text: gateway, row or table, and day. Alerts contain it, so it has no values of rows.
 
     Args:
         found: the faults.
@@ -255,7 +257,6 @@ def _checks_of(
         table: namespace and name, if the asset is a state table; None for another asset.
         after: further assets that must be materialised before the step runs.
     """
-    by_key = {dg.AssetCheckKey(key, check.name): check for check in own_checks}
 
     @dg.multi_asset_check(
         name=check_step(key),
@@ -276,100 +277,94 @@ def _checks_of(
     ) -> Iterator[dg.AssetCheckResult]:
         seed = int(context.run.run_id[:8], 16)  # a retried step compares the same sample
         days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # a checkpoint's partition is a gateway
-        wanted = {
-            check_key: by_key[check_key] for check_key in by_key if check_key in context.selected_asset_check_keys
-        }
-        found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         is_flush = continues_on_failure(context.run)  # only runs of the flush sensor do
+        selected = context.selected_asset_check_keys
+        wanted = [check for check in own_checks if dg.AssetCheckKey(key, check.name) in selected]
+        found: dict[str, Sequence[msgspec.Struct]] = {}  # check → its faults
+        not_run: dict[str, str] = {}  # check → why it could not run
         with failure_policy(context, pyspark):
-            scope = CheckScope(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
+            inputs = CheckInputs(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
             # stored after an audit without faults; the next one is due when the state has changed, or after some time
-            visit = Visit(_asset_state(scope, key, table), staging.now_ms())
-            unreadable: dict[dg.AssetCheckKey, str] = {}
-            for check_key, check in wanted.items():
+            visit = Visit(_asset_state(inputs, key, table), staging.now_ms())
+            for check in wanted:
                 try:
-                    found[check_key] = check.find(scope)
+                    found[check.name] = check.find(inputs)
                 except Exception as error:
                     if not is_final(context, error):
                         raise
-                    unreadable[check_key] = brief(error)
+                    not_run[check.name] = brief(error)
+                    could_not_run = f"{check.name} of {key.to_user_string()} could not run"
                     if table is None or not is_flush:
-                        context.log.exception("%s cannot be checked", check_key.to_user_string())
+                        context.log.exception(could_not_run)
                         continue
-                    # as if the table was not merged, so that no gateway gets a checkpoint with unchecked rows
-                    run_state.unmerged.setdefault(
-                        table, Unmerged(f"{check_key.name} could not run: {brief(error)}", None)
-                    )
-                    set_aside(context, run_state, error, f"{check_key.name} of {key.to_user_string()} could not run")
-            faults = [check_key for check_key, check in wanted.items() if check.blocking and found.get(check_key)]
-            if context.run.job_name == AUDIT and not (unreadable or faults):
+                    # in a flush, as if the table was not merged: no gateway gets a checkpoint with unchecked rows
+                    reason = f"{check.name} could not run: {brief(error)}"
+                    run_state.unmerged.setdefault(table, Unmerged(reason, gateways=None))
+                    set_aside(context, run_state, error, could_not_run)
+            has_failed = not_run or any(check.blocking and found[check.name] for check in wanted)
+            if context.run.job_name == AUDIT and not has_failed:
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
-        for check_key, check in wanted.items():
-            if check_key in unreadable:
+        for check in wanted:
+            if check.name in not_run:
                 is_blocking = check.blocking and (table is None or not is_flush)
-                yield dg.AssetCheckResult(
-                    passed=False,
-                    asset_key=check_key.asset_key,
-                    check_name=check_key.name,
-                    severity=dg.AssetCheckSeverity.ERROR if is_blocking else dg.AssetCheckSeverity.WARN,
-                    description=f"It could not be read: {unreadable[check_key]}. {check.remedy}",
-                )
+                could_not = f"It could not be read: {not_run[check.name]}. {check.remedy}"
+                yield _result(key, check, could_not, is_blocking=is_blocking)
                 continue
-            is_blocking = check.blocking
-            if found[check_key] and check.blocking and key != CHECKPOINT and is_flush:
-                _delay_checkpoints(context, run_state, check_key, found[check_key])
+            faults, is_blocking = found[check.name], check.blocking
+            if faults and check.blocking and key != CHECKPOINT and is_flush:
+                _delay_checkpoints(context, run_state, key, check, faults)
                 is_blocking = False
-            yield _result(check_key, check, found[check_key], days, blocking=is_blocking)
+            metadata: Metadata = {
+                "count": len(faults),
+                "looked_at": "everything" if days is None else ", ".join(day.isoformat() for day in days),
+                "found": dg.MetadataValue.json([msgspec.to_builtins(fault) for fault in faults]),
+            }
+            problem = f"{len(faults)} found: {summary(faults)}. {check.remedy}" if faults else None
+            yield _result(key, check, problem, is_blocking=is_blocking, metadata=metadata)
 
     return run_checks
 
 
-def _asset_state(scope: CheckScope, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
+def _asset_state(inputs: CheckInputs, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
     """Return a text that changes whenever the asset is written, such as its snapshot id."""
     from lakehouse.table_definitions import version_if_there
 
     if key == CHECKPOINT:
-        return checkpoint_state(scope.store.backlog())
-    name = scope.lake.names.deltas if table is None else scope.lake.names_in(table[0]).state(table[1])
-    version = version_if_there(scope.spark, name)
+        return checkpoint_state(inputs.store.backlog())
+    name = inputs.lake.names.deltas if table is None else inputs.lake.names_in(table[0]).state(table[1])
+    version = version_if_there(inputs.spark, name)
     return str(version.snapshot_id if version is not None else None)
 
 
 def _delay_checkpoints(
     context: dg.AssetCheckExecutionContext,
     run_state: RunState,
-    key: dg.AssetCheckKey,
-    found: Sequence[msgspec.Struct],
+    key: dg.AssetKey,
+    check: Check,
+    faults: Sequence[msgspec.Struct],
 ) -> None:
     """Have the run make no new checkpoints of gateways with faults, or of any gateway if not all faults are listed."""
-    gateways = {getattr(one, "gateway", None) for one in found} if len(found) < MAX_FAULTS else {None}
-    check = f"{key.name} of {key.asset_key.to_user_string()}"
+    from lakehouse.checks import MAX_RESULTS
+
+    is_whole_list = len(faults) < MAX_RESULTS
+    gateways = {getattr(fault, "gateway", None) for fault in faults} if is_whole_list else {None}  # None: all gateways
+    name = f"{check.name} of {key.to_user_string()}"
     for gateway in gateways:
-        run_state.faults.setdefault(gateway, []).append(f"{check} found {len(found)}")
-    if key.asset_key == DELTAS:
+        run_state.faults.setdefault(gateway, []).append(f"{name} found {len(faults)}")
+    if key == DELTAS:
         run_state.gateways_with_faulty_history |= gateways
-    set_aside(context, run_state, IntegrityError(f"{len(found)} found: {summary(found)}"), f"{check} failed")
+    set_aside(context, run_state, IntegrityError(f"{len(faults)} found: {summary(faults)}"), f"{name} failed")
 
 
 def _result(
-    key: dg.AssetCheckKey,
-    check: Check,
-    found: Sequence[msgspec.Struct],
-    days: list[date] | None,
-    *,
-    blocking: bool,
+    key: dg.AssetKey, check: Check, problem: str | None, *, is_blocking: bool, metadata: Metadata | None = None
 ) -> dg.AssetCheckResult:
-    """Return a check's result with its faults."""
-    checked_days = "everything" if days is None else ", ".join(day.isoformat() for day in days)
+    """Return the result of a check, which passes if there is no problem."""
     return dg.AssetCheckResult(
-        passed=not found,
-        asset_key=key.asset_key,
-        check_name=key.name,
-        severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
-        description=f"{len(found)} found: {summary(found)}. {check.remedy}" if found else None,
-        metadata={
-            "count": len(found),
-            "looked_at": checked_days,
-            "found": dg.MetadataValue.json([msgspec.to_builtins(one) for one in found]),
-        },
+        passed=problem is None,
+        asset_key=key,
+        check_name=check.name,
+        severity=dg.AssetCheckSeverity.ERROR if is_blocking else dg.AssetCheckSeverity.WARN,
+        description=problem,
+        metadata=metadata,
     )

@@ -1,10 +1,11 @@
 """Creates an asset and a check for each adapter of each destination.
 
-A destination is a backend that receives the lake's deltas. It consists of adapters, each of which writes to one
-database or object store, and has a mark of its own: the newest delta that it has of each stream (one gateway's deltas
-in one staging store). A table that cannot be written there is set aside (suspended), and retried later, so that other
-tables are not delayed. `lakehouse.backends.destinations` does the work. The code location
-(`lakesync_dagster.definitions`) calls this module.
+A delta is a change that a client pushed. The lake's history, the asset `deltas`, has all of them, and a destination
+receives copies of them. It consists of adapters, each of which writes to one database or object store, and has a mark
+of its
+own: the newest delta that it has of each stream (one gateway's deltas in one staging store). A table that cannot be
+written there is set aside and retried later, so that other tables are not delayed. `lakehouse.backends.destinations`
+does the work. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import Metadata, content_version, freshness_metadata
+from assets.asset_metadata import Metadata, content_version, freshness_metadata, report_by_day
 from assets.columns import followed_columns
 from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
 from assets.names import AUDIT, DELTAS, DESTINATION_SENSOR, check_step, is_requested_by, target_key, target_pool
-from assets.partitions import arrivals_of, days_of, nearest_key
+from assets.partitions import arrivals_of, days_of
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_of
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState
@@ -48,28 +49,23 @@ class Follow(dg.Config):
 
 
 def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """Create an asset for each adapter of each destination.
+    """Create an asset for each adapter of each destination, whose step writes the deltas that the adapter lacks.
+
+    A run that the destination sensor requests writes all of them. Any other run writes those up to the end of its days.
+    A failed step is not retried within its run: the sensor requests another run, after a growing pause.
 
     Args:
         config: the project's configuration, which declares the destinations.
-        days: partitions by UTC day of arrival.
+        days: partitions by the UTC day on which gateways received the deltas.
 
     Raises:
         ConfigurationError: a destination reaches one adapter in two ways.
     """
-    return [destination_asset(each, days) for each in destination_targets(config)]
+    return [_destination_asset(each, days) for each in destination_targets(config)]
 
 
-def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """Create the asset of one adapter of a destination, whose step writes the deltas that the adapter lacks.
-
-    A run that the sensor requests writes all of them. Any other run writes those up to the end of its days. A failed
-    step is not retried within its run: the sensor requests another run, after a growing pause.
-
-    Args:
-        destination: the destination's adapter.
-        days: partitions by UTC day of arrival.
-    """
+def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """Create the asset of one adapter of a destination."""
     name, target = destination.destination, destination.target
     tables = f"The tables {', '.join(f'`{table}`' for table in target.tables)}" if target.tables else "Every table"
     if target.without:
@@ -97,12 +93,13 @@ def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinit
         from lakehouse.backends.comparison import rebuild
         from lakehouse.backends.destinations import follow
 
+        # the last arrival (the gateway's timestamp of a push) to write; None for all
         until = None if is_requested_by(DESTINATION_SENSOR, context.run) else arrivals_of(days_of(context))[1]
         with failure_policy(context, pyspark, retried=False):
             valid_through_ms = run_state.valid_through_ms()
             follower = follower_of(staging.store, destination)
             report = follow(pyspark.spark_session, follower, lake.names, until)
-            _report_by_day(context, report)
+            report_by_day(context, ["deltas_in"], ((day, "deltas_in", deltas) for day, deltas in report.days.items()))
             if config.rebuild:
                 for day, deltas in rebuild(pyspark.spark_session, follower, days_of(context), lake.names).items():
                     context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
@@ -110,9 +107,9 @@ def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinit
                 destination.selection,
                 report.progress.streams,
                 staging.now_ms(),
-                min((suspended.retry_ms for suspended in report.set_aside), default=None),
-                tuple(suspended.table for suspended in report.set_aside),
-                report.dead_letters,
+                retry_ms=min((each.retry_ms for each in report.set_aside), default=None),
+                set_aside=tuple(each.table for each in report.set_aside),
+                dead_letters=report.dead_letters,
             )
             staging.store.put_mark(destination.mark_name, msgspec.json.encode(mark).decode())
             metadata = {
@@ -131,7 +128,9 @@ def destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinit
 
 
 def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
-    """Create a check for each adapter of each destination: it has what the lake has, up to the adapter's mark.
+    """Create a check for each adapter of each destination: up to its mark, it has what the lake has.
+
+    The audit, a nightly job, runs these checks. No flush does, because a comparison reads all of the destination.
 
     Args:
         config: the project's configuration, which declares the destinations.
@@ -170,7 +169,7 @@ def _lake_comparison(destination: DestinationTarget) -> dg.AssetChecksDefinition
                 return
             except LakeSyncError:
                 raise
-            except Exception as error:  # for example, a file of the lake is missing
+            except Exception as error:  # such as a missing file of the lake: the check fails, and others go on
                 context.log.exception("the destination cannot be compared")
                 yield dg.AssetCheckResult(passed=False, description=f"It could not be compared: {brief(error)}")
                 return
@@ -195,19 +194,6 @@ def _check_result(comparison: "Comparison") -> dg.AssetCheckResult:
         "days": dg.MetadataValue.json(days),
     }
     return dg.AssetCheckResult(passed=comparison.is_equal, description=". ".join(lines) or None, metadata=metadata)
-
-
-def _report_by_day(context: dg.AssetExecutionContext, report: "FollowReport") -> None:
-    """Add to each partition the number of its day's deltas that were written.
-
-    Deltas of days outside the run count for the nearest partition.
-    """
-    keys = context.partition_keys
-    written = dict.fromkeys(keys, 0)
-    for day, deltas in report.days.items():
-        written[nearest_key(day, keys)] += deltas
-    for key, deltas in written.items():
-        context.add_asset_metadata({"deltas_in": deltas}, partition_key=key)
 
 
 def _metadata(report: "FollowReport") -> Metadata:

@@ -1,11 +1,14 @@
 """Creates the asset `erasure`: it carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
-An erasure request covers a row, or all that one client wrote; its values must disappear everywhere. The asset is a
-graph of steps (ops), so that lineage shows one asset. Each step runs in the pool of the steps that write to the same
-table or backend: Dagster runs one step of a pool at a time, so that the others do not copy erased data meanwhile. A
-backend is a database or object store that is declared in `lakesync.toml`. Data are also erased in backends that flows
-or migrations only read, because the next run would copy them again. The code location (`lakesync_dagster.definitions`)
-calls this module. `docs/durability.md` describes the steps and the proof.
+An erasure request covers a row, or all that one client wrote; its values must disappear everywhere. Staging, the
+gateways' database, carries it out first. This asset is a graph of steps (ops), so that lineage shows one asset. The
+steps erase in the history (all changes that clients pushed), the state tables (current rows), the landing tables of
+polled rows, and the backends: databases and object stores that `lakesync.toml` declares. Data are also erased in
+backends that flows or migrations only read, because the next run would copy them again.
+
+Each step runs in the pool of the steps that write to the same table or backend: Dagster runs one step of a pool at a
+time, so that the others do not copy erased data meanwhile. The code location (`lakesync_dagster.definitions`) calls
+this module. `docs/durability.md` describes the steps and the proof.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +23,7 @@ from assets.asset_metadata import Metadata
 from assets.failure_policy import failure_policy
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
-from assets.moves import flow_key, migration_key, tier_key
+from assets.moves import flow_key, migration_key, move_pool, tier_key
 from assets.names import CHECKPOINT_POOL, DELTAS_POOL, state_key, table_pool, target_key, target_pool
 from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
 from lakehouse.run_state import RunState
@@ -39,19 +42,17 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
     Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
-    """Returns the erasures, one for each adapter of a backend, that some requests need there."""
+    """Returns what requests erase in a backend: an erasure for each adapter (database or object store) of it."""
 
 ERASURE = dg.AssetKey("erasure")
 """The asset."""
-
-
-ERASE = "erase"
+_ERASE = "erase"
 """Name of the graph, and prefix of its steps' names, so that they differ from the steps of other assets."""
 
 
 @dataclass(frozen=True)
-class ErasureRun:
-    """The connections of a step of the erasure."""
+class _ErasureRun:
+    """What a step works with: the connections of its run."""
 
     spark: "SparkSession"
     lake: LakeResource
@@ -71,47 +72,6 @@ class ErasureRun:
         return due_requests(self.store)
 
 
-def erasure_step(
-    path: Sequence[str],
-    pool: str,
-    description: str,
-    erase: Callable[[ErasureRun], Metadata],
-    *,
-    is_first: bool = False,
-    is_retried: bool = True,
-) -> dg.OpDefinition:
-    """Create a step of the erasure.
-
-    Args:
-        path: the key's path of the asset in which the step erases; it becomes the step's name.
-        pool: pool of the steps that write this asset.
-        description: what the step leaves behind, for Dagster's pages.
-        erase: does the work and returns the step's metadata.
-        is_first: whether no other step runs before it.
-        is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
-    """
-
-    @dg.op(
-        name=dg.AssetKey([ERASE, *path]).to_python_identifier(),
-        ins={} if is_first else {"after": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-        pool=pool,
-        description=description,
-    )
-    def erased(
-        context: dg.OpExecutionContext,
-        pyspark: SparkConnectResource,
-        lake: LakeResource,
-        staging: StagingResource,
-        run_state: dg.ResourceParam[RunState],
-    ) -> None:
-        with failure_policy(context, pyspark, retried=is_retried):
-            metadata = erase(ErasureRun(pyspark.spark_session, lake, staging, run_state))
-        context.add_output_metadata(metadata)
-
-    return erased
-
-
 def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     """Create the asset: a step for the history, each state table, connector and backend, and a step that proves it.
 
@@ -119,16 +79,18 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         snapshot: names the state tables and connectors.
         config: the project's configuration, which declares destinations, flows, tiers and migrations.
     """
-    history = history_step(config)
-    tables = [table_step(schema.table, namespace) for schema, namespace in snapshot.states]
-    connectors, landing_snapshots = connector_steps(snapshot)
-    tiers, flows, migrations = tier_steps(config), flow_steps(config), migration_steps(config)
-    single, tiered = destination_steps(config)
-    report = report_step(config)
+    history = _history_step(config)
+    tables = [_table_step(schema.table, namespace) for schema, namespace in snapshot.states]
+    connectors = [_connector_step(each) for each in snapshot.connectors]
+    landing_snapshots = [_snapshot_step(table) for table in ("landing", "known") if connectors]
+    tiers, flows, migrations = _tier_steps(config), _flow_steps(config), _migration_steps(config)
+    single, tiered = _destination_steps(config)
+    report = _report_step(config)
 
-    @dg.graph(name=ERASE)
+    @dg.graph(name=_ERASE)
     def steps() -> None:
-        redacted = history()  # the results only order the steps: each runs after those that it is called with
+        # the results only order the steps: each step runs after those that it is called with
+        redacted = history()
         moved = [step(redacted) for step in tiers]
         polled = [step(redacted) for step in connectors]
         erased = [step(redacted) for step in (*tables, *flows, *migrations, *single)]
@@ -146,14 +108,51 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     )
 
 
-def history_step(config: Config) -> dg.OpDefinition:
-    """Create the first step: it flushes unflushed deltas, then empties the deltas of the history that requests cover.
+def _erasure_step(
+    path: Sequence[str],
+    pool: str,
+    description: str,
+    erase: Callable[[_ErasureRun], Metadata],
+    *,
+    is_first: bool = False,
+    is_retried: bool = True,
+) -> dg.OpDefinition:
+    """Create a step of the erasure.
 
     Args:
-        config: the project's configuration.
+        path: names what the step erases in, usually by an asset's key; it becomes the step's name.
+        pool: pool of the steps that write this asset.
+        description: what the step leaves behind, for Dagster's pages.
+        erase: does the work and returns the step's metadata.
+        is_first: whether no other step runs before it.
+        is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
     """
 
-    def erase(run: ErasureRun) -> Metadata:
+    @dg.op(
+        name=dg.AssetKey([_ERASE, *path]).to_python_identifier(),
+        ins={} if is_first else {"after": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        pool=pool,
+        description=description,
+    )
+    def erased(
+        context: dg.OpExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> None:
+        with failure_policy(context, pyspark, retried=is_retried):
+            metadata = erase(_ErasureRun(pyspark.spark_session, lake, staging, run_state))
+        context.add_output_metadata(metadata)
+
+    return erased
+
+
+def _history_step(config: Config) -> dg.OpDefinition:
+    """Create the first step: it flushes staging, then empties the deltas of the history that requests cover."""
+
+    def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import redact_history
         from lakehouse.erasure.requests import open_requests
         from lakehouse.history.flush import MAX_DELTAS, flush_due
@@ -170,24 +169,19 @@ def history_step(config: Config) -> dg.OpDefinition:
         }
 
     description = "The history without the contents of erased deltas. The deltas themselves stay, empty."
-    return erasure_step(["history"], DELTAS_POOL, description, erase, is_first=True)
+    return _erasure_step(["history"], DELTAS_POOL, description, erase, is_first=True)
 
 
-def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
-    """Create the step that recomputes the erased rows of one state table and deletes its older snapshots.
+def _table_step(table: str, namespace: str = "") -> dg.OpDefinition:
+    """Create the step that recomputes the erased rows of one state table and deletes its older snapshots."""
 
-    Args:
-        table: the state table's name.
-        namespace: namespace of its gateways; empty for the shared one.
-    """
-
-    def erase(run: ErasureRun) -> Metadata:
+    def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import erase_state_table
 
         names = run.lake.names_in(namespace)
         reports = []
         for gateway, requests in run.due.items():
-            if run.run_state.names_of(gateway) == names:
+            if run.run_state.names_of(gateway) == names:  # the gateway's rows are in this namespace
                 report = erase_state_table(run.spark, table, requests, names)
                 reports += [report] if report is not None else []
         return {
@@ -196,19 +190,16 @@ def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
         }
 
     description = f"The table `{table}` without erased values, in its rows, its files and its snapshots."
-    return erasure_step(state_key(table, namespace).path, table_pool(table, namespace), description, erase)
+    return _erasure_step(state_key(table, namespace).path, table_pool(table, namespace), description, erase)
 
 
-def report_step(config: Config) -> dg.OpDefinition:
+def _report_step(config: Config) -> dg.OpDefinition:
     """Create the last step: it searches every data file, confirms the proven requests, and makes new checkpoints.
 
     It does not run if the step of a backend failed, so the requests stay open.
-
-    Args:
-        config: the project's configuration.
     """
 
-    def erase(run: ErasureRun) -> Metadata:
+    def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.checkpoints.publication import make_checkpoints
         from lakehouse.erasure.requests import complete_erasures
 
@@ -219,7 +210,7 @@ def report_step(config: Config) -> dg.OpDefinition:
             for gateway, requests in due.items()
         ]
         if due:
-            state.forget_positions()  # the cut points: the erasure has added deltas with later arrivals
+            state.forget_positions()  # read before the erasure, which has added deltas that checkpoints must contain
             make_checkpoints(spark, store, state, config, uri)
         left = [each for result in results for each in result.left]
         if left:
@@ -235,27 +226,11 @@ def report_step(config: Config) -> dg.OpDefinition:
         }
 
     description = "Proves that no file of the lake has anything that the requests cover, and confirms them."
-    return erasure_step(["report"], CHECKPOINT_POOL, description, erase)
+    return _erasure_step(["report"], CHECKPOINT_POOL, description, erase)
 
 
-def connector_steps(snapshot: SchemaSnapshot) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
-    """Create the steps that erase polled rows.
-
-    Args:
-        snapshot: the registered tables and connectors.
-
-    Returns:
-        A step for each connector, and the steps that then delete the old snapshots of `landing` and `known`.
-    """
-    steps = [_connector_step(each) for each in snapshot.connectors]
-    return steps, [_snapshot_step(table) for table in ("landing", "known") if steps]
-
-
-def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
+def _destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
     """Create a step for each adapter of each destination.
-
-    Args:
-        config: the project's configuration, which declares the destinations.
 
     Returns:
         The steps of adapters without cold tiers (stores to which old deltas move), and those of adapters with cold
@@ -275,16 +250,12 @@ def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.Op
     return single, tiered
 
 
-def tier_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each pair of tiers: a hot backend, and a cold one to which the pipeline moves old deltas.
-
-    Args:
-        config: the project's configuration, which declares the tiers.
-    """
+def _tier_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each pair of tiers: a hot backend, and a cold one to which the pipeline moves old deltas."""
     return [
         _backend_step(
             tier_key(name),
-            f"lakesync_tier_{name}",  # the pool of these moves
+            move_pool("tier", name),
             f"The deltas of both tiers of `{name}` without erased values.",
             partial(backend_erasures, config, (name,)),
         )
@@ -292,16 +263,12 @@ def tier_steps(config: Config) -> list[dg.OpDefinition]:
     ]
 
 
-def flow_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each flow, which erases in the backends that the flow writes and reads.
-
-    Args:
-        config: the project's configuration, which declares the flows.
-    """
+def _flow_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each flow, which erases in the backends that the flow writes and reads."""
     return [
         _backend_step(
             flow_key(name),
-            f"lakesync_flow_{name}",
+            move_pool("flow", name),
             f"Both ends of the flow `{name}` without erased values.",
             partial(flow_erasures, config, name, declared),
         )
@@ -309,16 +276,12 @@ def flow_steps(config: Config) -> list[dg.OpDefinition]:
     ]
 
 
-def migration_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each migration, which erases in the backends that the migration writes and reads.
-
-    Args:
-        config: the project's configuration, which declares the migrations.
-    """
+def _migration_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each migration, which erases in the backends that the migration writes and reads."""
     return [
         _backend_step(
             migration_key(name),
-            f"lakesync_migration_{name}",
+            move_pool("migration", name),
             f"Both ends of the migration `{name}` without erased values.",
             partial(backend_erasures, config, (declared.to, declared.source)),
         )
@@ -331,7 +294,7 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
     gateway, name = connector.gateway, connector.name
     pool = connector_pool(gateway, name)
 
-    def erase(run: ErasureRun) -> Metadata:
+    def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import erase_landed
 
         erased = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
@@ -339,15 +302,15 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
 
     # Named by the pool, whose name is unique: Dagster replaces special characters, and two connectors' names may
     # differ only in these.
-    return erasure_step(
+    return _erasure_step(
         (INGEST, pool), pool, f"What `{name}` brought to gateway `{gateway}`, without erased rows.", erase
     )
 
 
 def _snapshot_step(table: str) -> dg.OpDefinition:
-    """Create the step that deletes the old snapshots of `landing` or `known`."""
+    """Create the step that deletes old Iceberg snapshots of `landing` (polled rows) or `known` (their newest state)."""
 
-    def erase(run: ErasureRun) -> Metadata:
+    def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import drop_old_landings, erase_landed
         from lakehouse.landing.tables import known_name, landing_name
 
@@ -356,11 +319,11 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
             return {"past_forgotten": False}
         erase_landed(run.spark, requests, names)  # also rows of connectors that were removed
         name = landing_name(names) if table == "landing" else known_name(names)
-        # whether old snapshots were deleted
-        return {"past_forgotten": drop_old_landings(run.spark, name, names)}
+        are_snapshots_deleted = drop_old_landings(run.spark, name, names)
+        return {"past_forgotten": are_snapshots_deleted}
 
     description = f"The table `{table}` without the snapshots that have erased rows."
-    return erasure_step((INGEST, table), f"lakesync_{table}", description, erase)
+    return _erasure_step((INGEST, table), f"lakesync_{table}", description, erase)
 
 
 def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Erasures") -> dg.OpDefinition:
@@ -373,7 +336,7 @@ def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Er
         erasures: returns the erasures in these backends.
     """
 
-    def erase(run: ErasureRun) -> Metadata:
+    def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.backends.erasures import ErasedCounts, erase_in_backends, redactions
 
         due = run.due
@@ -383,4 +346,4 @@ def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Er
         run.run_state.erased[asset.to_user_string()] = counts
         return {**counts}
 
-    return erasure_step(asset.path, pool, description, erase, is_retried=False)
+    return _erasure_step(asset.path, pool, description, erase, is_retried=False)

@@ -1,8 +1,10 @@
 """Creates external assets, with which lineage begins: clients' tables, staging's log, and backends that are read.
 
 Dagster does not materialise external assets; it only shows them upstream of those that it does. Staging's log has the
-deltas that gateways have accepted from clients. A backend is a database or object store that `lakesync.toml` declares.
-The code location (`lakesync_dagster.definitions`) calls this module.
+deltas (changes) that gateways have accepted from clients and not yet written to the lake. A backend is a name that
+`lakesync.toml` declares for an adapter, which is access to one database or object store, or for a combination of them.
+The code location (`lakesync_dagster.definitions`) calls this module; the assets of destinations and moves use the kinds
+and keys of backends.
 """
 
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.columns import client_columns
-from assets.names import DELTAS, LOG, client_key, target_key
+from assets.names import DELTAS, LOG, client_key, polled_key, target_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters.backend_config import resolve_backend, single_backends
@@ -24,10 +26,10 @@ KINDS = {"mysql": "mysql", "postgresql": "postgres"}
 
 
 def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
-    """Create an external asset for each synced table, and one for the log that all of them are pushed to.
+    """Create an external asset for each synced table in clients' databases, and one for the log of all pushes.
 
     Args:
-        snapshot: the registered tables, with the gateways that have each of them.
+        snapshot: the registered tables, with the gateways that have each of them, and the connectors, which push too.
         config: the project's configuration, with the URL of the staging store.
     """
     clients = [
@@ -43,9 +45,10 @@ def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
         )
         for schema in snapshot.tables
     ]
+    polled = [polled_key(each.gateway, each.name, table) for each in snapshot.connectors for table in each.tables]
     log = dg.AssetSpec(
         LOG,
-        deps=[spec.key for spec in clients],
+        deps=[*(spec.key for spec in clients), *polled],
         description="Acknowledged and unflushed deltas in the gateway's staging log.",
         group_name="gateway",
         kinds={"lakesync", "log"},
@@ -64,7 +67,7 @@ def backend_key(name: str) -> dg.AssetKey:
 
 
 def kind_of(uri: str) -> str:
-    """Return the kind of a backend's assets, by its URI."""
+    """Return the kind, for Dagster's pages, of an asset that is stored at an adapter with this URI."""
     scheme = uri.partition(":")[0]
     return KINDS.get(scheme, scheme)
 

@@ -1,8 +1,8 @@
 """Decides what happens when a step fails: Dagster retries it only after a transient error, which a retry may cure.
 
-If a table or gateway fails in a run that the flush sensor requested, it is set aside: the run continues without it, and
-fails in its last step. All assets and checks call this module. It also adds the figures of a step's Spark jobs to its
-metadata.
+All assets and checks run their work in `failure_policy`, which also adds the figures of a step's Spark jobs to its
+metadata. If a table or gateway fails in a run that the flush sensor requested, the steps of the flush set the failure
+aside (`set_aside`): the run continues without the table or gateway, and fails in its last step (`raise_set_aside`).
 """
 
 import json
@@ -24,7 +24,7 @@ FIRST_WAIT_SECONDS = 2
 
 
 StepContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
-"""What Dagster passes to a step."""
+"""What Dagster passes to a step: of a graph of ops, of an asset, or of its checks."""
 
 
 @contextmanager
@@ -41,12 +41,12 @@ def failure_policy(
     Args:
         context: the step's context.
         pyspark: the step's Spark resource, which gets a new session before a retry; None for a step without Spark.
-        retried: whether Dagster retries the step after a transient error. False if a sensor or schedule requests the
-            work again, so that the step fails at once.
+        retried: whether Dagster retries the step after a transient error. False if a sensor requests another run for
+            the same work, so that the step fails at once.
 
     Raises:
-        RetryRequested: the error was transient, or a group that contained a transient one.
-        Failure: the error was terminal; Dagster does not retry it.
+        RetryRequested: the error was transient, or one error of a group was.
+        Failure: no error was transient, or `retried` is False; Dagster does not retry the step.
     """
     if pyspark is not None:
         pyspark.start_measuring()
@@ -117,14 +117,12 @@ def set_aside(
 
 
 def brief(error: Exception) -> str:
-    """Return an error as one line: its code, or the type of an error that is not LakeSync's, and its message."""
-    texts = (f"{getattr(each, 'code', type(each).__name__)}: {_first_line(each)}" for each in _leaves(error))
+    """Return an error as one line: its code, or its type if it is not LakeSync's, and its message's first line."""
+    texts = []
+    for each in _leaves(error):
+        first_line = str(each).strip().partition("\n")[0]
+        texts.append(f"{getattr(each, 'code', type(each).__name__)}: {first_line}")
     return "; ".join(texts)
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return str(error).strip().partition("\n")[0]
 
 
 def raise_set_aside(run_state: RunState) -> None:

@@ -1,10 +1,12 @@
 """Creates the check `fresh` of each asset that clients' deltas must reach: it passes if they were in the asset in time.
 
-These assets are the lake's history `deltas`, and what is made from it: state tables (with current rows), checkpoints
-(from which new clients start) and the databases of destinations. Deltas belong to the UTC day of their arrival at the
-gateway. A day is late if some of its deltas were acknowledged to the client longer ago than `late_after_seconds` and
-are not in the asset. The freshness sensor (`sensors.freshness`) reports the checks without a run. The code location
-(`lakesync_dagster.definitions`) calls this module too.
+A delta is a change that a client pushed. These assets are the lake's history `deltas`, and what is made from it: state
+tables (with current rows), checkpoints (from which new clients start) and the databases of destinations. A delta
+belongs to the UTC day on which its gateway received it. A day is late if some of its deltas were acknowledged to the
+client longer ago than `late_after_seconds` and are not in the asset.
+
+The code location (`lakesync_dagster.definitions`) includes the checks. Usually the freshness sensor
+(`sensors.freshness`) computes and reports their results without a run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +26,7 @@ from resources.stores import StagingResource
 FRESH = "fresh"
 """Name of the check."""
 _MAX_LISTED_DAYS = 31
-"""Number of newest days that an evaluation lists, at most."""
+"""Number of days, the newest, that a result lists at most."""
 
 
 def freshness_checks(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetChecksDefinition]:
@@ -61,7 +63,7 @@ def days_of_asset(
     Args:
         store: the staging store.
         key: one of `fresh_assets`.
-        lags: the parts of the pipeline that lack deltas.
+        lags: the parts of the pipeline that lack deltas of the history, each for one gateway.
         allowed_seconds: seconds after which an acknowledged delta that is not in the asset is late.
         now_ms: server wall time in milliseconds since 1970, by the gateways' clock.
     """
@@ -70,12 +72,12 @@ def days_of_asset(
 
 
 def _is_lag_of(key: dg.AssetKey, lag: Lag) -> bool:
-    """Return whether a lag belongs to an asset."""
+    """Return whether a lag is that of an asset. None is of the history: `arrival_days` compares it with staging."""
     if lag.part == "table":
-        namespace, _, table = lag.name.rpartition(".")
+        namespace, _, table = lag.name.rpartition(".")  # `NAMESPACE.TABLE`, or `TABLE` in the shared namespace
         return key == state_key(table, namespace)
     if lag.part == "destination":
-        return key.path == lag.name.split("/")
+        return key.path == lag.name.split("/")  # `destinations/DESTINATION/ADAPTER`
     return lag.part == "checkpoint" and key == CHECKPOINT
 
 
@@ -87,7 +89,8 @@ def evaluation(
     Args:
         key: the asset.
         days: the result of `days_of_asset`.
-        newest: record of the materialisation that is evaluated; None within a run.
+        newest: record of the asset's newest materialisation, to which the result applies; None within a run, where
+            Dagster adds it.
     """
     late = [day.day for day in days if day.late]
     lines = "\n".join(
@@ -113,7 +116,7 @@ def evaluation(
 
 
 def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.AssetChecksDefinition:
-    """Create the check `fresh` of one asset, for runs; usually the freshness sensor reports it without one."""
+    """Create the check `fresh` of one asset, as a step for runs."""
     description = "Every day of arrival is in here within `late_after_seconds` of its acknowledgement."
 
     @dg.multi_asset_check(
@@ -136,14 +139,3 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
         )
 
     return fresh
-
-
-def newest_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.EventLogRecord | None:
-    """Return the record of an asset's newest materialisation; None for an asset that was never materialised.
-
-    Args:
-        instance: Dagster's instance.
-        key: the asset.
-    """
-    records = instance.fetch_materializations(key, limit=1).records
-    return records[0] if records else None

@@ -1,9 +1,9 @@
 """Creates an asset for each table of each connector.
 
-A connector polls an external system, its source, and pushes the changes to a gateway as a client would. A poll first
-appends what it reads to the lake's table `landing` (it lands), and then pushes it. A replay pushes again what landed on
-past days, without a call to the source. `lakehouse.landing.polls` does both. The code location
-(`lakesync_dagster.definitions`) calls this module.
+A connector reads an external system, its source, at intervals (it polls), and pushes the changes to a gateway as a
+client would. A poll first appends what it reads to the lake's table `landing` (the rows land), and then pushes it. A
+replay pushes again what landed on past days, without a call to the source. `lakehouse.landing.polls` does both. The
+code location (`lakesync_dagster.definitions`) calls this module; the erasure uses the pools.
 """
 
 import re
@@ -17,7 +17,7 @@ import dagster as dg
 from assets.asset_metadata import Metadata
 from assets.columns import client_columns
 from assets.failure_policy import failure_policy
-from assets.names import LOG, POLL_SENSOR, is_requested_by, polled_key
+from assets.names import POLL_SENSOR, is_requested_by, polled_key
 from assets.partitions import days_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GROUP = "ingest"
 """Group of the assets on Dagster's pages."""
 _TIMES = ("updated", "modified")
-"""Names of the fields of a source's cursor that are times, in milliseconds since 1970."""
+"""Fields of the cursors of Jira and Salesforce that are times, in milliseconds since 1970."""
 
 
 class Poll(dg.Config):
@@ -41,44 +41,26 @@ class Poll(dg.Config):
 
 
 def connectors(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
-    """Create the assets of every connector that is polled.
+    """Create an asset for each table of every connector that is polled.
+
+    A run that the poll sensor requests polls the source. Any other run replays what landed on its days, unless its
+    configuration has `poll: true`. Both work only on the tables that the run selects.
 
     Args:
         snapshot: the registered tables and connectors, as they were when Dagster loaded its definitions.
         days: partitions by the UTC day on which rows landed.
         config: the project's configuration.
     """
-    return [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
+    return [_connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
 
 
-def downstream_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
-    """Return external assets with one change: staging's log is downstream of the connectors, which push to it.
-
-    Args:
-        assets: the result of `assets.external.sources`.
-        snapshot: the registered tables and connectors.
-    """
-    keys = [polled_key(each.gateway, each.name, table) for each in snapshot.connectors for table in each.tables]
-    return [spec.replace_attributes(deps=[*spec.deps, *keys]) if spec.key == LOG and keys else spec for spec in assets]
-
-
-def connector_tables(
+def _connector_tables(
     connector: PolledConnector, days: dg.PartitionsDefinition, snapshot: SchemaSnapshot, settings: Config
 ) -> dg.AssetsDefinition:
-    """Create the assets of a connector's tables. They are one step, because they share one session at their source.
-
-    A run that the poll sensor requests polls the source. Any other run replays what landed on its days, unless its
-    configuration has `poll: true`. Both work only on the tables that the run selects.
-
-    Args:
-        connector: the connector.
-        days: partitions by the UTC day on which rows landed.
-        snapshot: has the tables' schemas.
-        settings: the project's configuration.
-    """
+    """Create the assets of a connector's tables. They are one step, because they share one session at their source."""
     gateway, name = connector.gateway, connector.name
     late_after_seconds = max(settings.dagster.late_after_seconds, 60)
-    # an asset is late after three missed polls
+    # Dagster shows an asset as late after three missed polls, and no earlier than `late_after_seconds`
     window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=late_after_seconds))
     specs = [
         dg.AssetSpec(
@@ -155,7 +137,7 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
     """Return the metadata of one table after a poll or a replay.
 
     Args:
-        table: the result for the table.
+        table: the result for the table. `table.read` is None after a replay, which does not read the source.
         connector_result: the result for the connector.
     """
     delivered = table.delivered
@@ -179,30 +161,32 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
         "seconds": round(connector_result.report.seconds, 2),
         **_cursor(read.cursor),
     }
-    if usage.left is not None:
+    if usage.left is not None:  # the source reports how many calls its quota still allows
         found["budget_left"] = usage.left
     return found
 
 
 def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
-    """Return the cursor's metadata: as JSON, and the time in it if it has one."""
-    metadata: Metadata = {}
+    """Return the metadata of a source's cursor, from which the next poll reads on: as JSON, and the time in it, if any.
+
+    A database's cursor has the greatest value read so far in `at`, which may be a time.
+    """
     if cursor is None:
-        return metadata
-    metadata["cursor_json"] = dg.MetadataValue.json(dict(cursor))
-    moment = next((cursor[name] / 1000 for name in _TIMES if isinstance(cursor.get(name), int)), None)
-    if moment is None:
-        moment = _moment(cursor.get("at"))
-    if moment:
-        metadata["cursor"] = dg.MetadataValue.timestamp(moment)
+        return {}
+    metadata: Metadata = {"cursor_json": dg.MetadataValue.json(dict(cursor))}
+    seconds = next((cursor[name] / 1000 for name in _TIMES if isinstance(cursor.get(name), int)), None)
+    if seconds is None:
+        seconds = _seconds_of(cursor.get("at"))
+    if seconds:
+        metadata["cursor"] = dg.MetadataValue.timestamp(seconds)
     return metadata
 
 
-def _moment(text: object) -> float | None:
-    """Return a database's cursor as seconds since 1970 (UTC if it has no time zone); None if it is not a time."""
+def _seconds_of(text: object) -> float | None:
+    """Return a time in ISO 8601 as seconds since 1970 (UTC if it has no time zone); None if the value is not a time."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:  # an ascending text that is not a time
+    except ValueError:
         return None
     return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 

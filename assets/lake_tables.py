@@ -1,14 +1,16 @@
 """Creates the assets of the lake's tables: the history `deltas`, and a state table for each synced table.
 
-The step of `deltas` flushes staging's log: the deltas that gateways have acknowledged and the lake lacks. A run flushes
-each gateway up to its cut point, because the run's checkpoint is made there. The cut point is the arrival (the
-gateway's timestamp of receipt) of the newest push before the run. Staging's ledger counts the acknowledged deltas of
-each day. A state table has the current rows of a synced table, merged from the history. Its marks are the arrivals, by
-gateway, up to which it is merged. Its contract decides about columns that are registered later: `evolve`, `freeze` or
-`discard`.
-
-`lakehouse.history.flush` and `lakehouse.tables.increments` do the work. The code location
+A delta is a change of some columns of one row. The step of `deltas` flushes staging's log: it writes the deltas that
+gateways have acknowledged to clients and the lake lacks. A state table has the current rows of a synced table, merged
+from the history. `lakehouse.history.flush` and `lakehouse.tables.increments` do the work. The code location
 (`lakesync_dagster.definitions`) calls this module.
+
+- An *arrival* is the gateway's timestamp of a push. The *marks* of a state table are the arrivals, by gateway, up to
+  which it is merged.
+- A run flushes each gateway up to its *cut point*, the arrival of the newest push before the run, because the run's
+  checkpoint (from which new clients start) is made there.
+- Staging's *ledger* counts the acknowledged deltas of each day.
+- A table's *contract* decides about columns that are registered later: `evolve`, `freeze` or `discard`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ from assets.asset_metadata import (
     Metadata,
     freshness_metadata,
     previous_data_version,
+    report_by_day,
     size_metadata,
     table_valid_through_ms,
 )
@@ -50,14 +53,14 @@ from resources.stores import LakeResource, StagingResource, table_uri
 if TYPE_CHECKING:
     from lakehouse.history.flush import FlushReport
     from lakehouse.table_definitions import Contract
-    from lakehouse.tables.increments import DayMerge, MergeReport
+    from lakehouse.tables.increments import MergeReport
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:
     """Create the asset `deltas`, partitioned by day of arrival.
 
-    A run that the flush sensor requests flushes all unflushed deltas. Any other run flushes the unflushed deltas of its
-    days, and compares these days between staging's ledger and the lake.
+    A run that the flush sensor requests flushes everything up to the cut points. Any other run flushes the unflushed
+    deltas of its days, and compares these days between staging's ledger and the lake.
 
     Args:
         days: partitions by UTC day of arrival.
@@ -90,7 +93,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
 
         days = None if is_requested_by(FLUSH_SENSOR, context.run) else days_of(context)
         with failure_policy(context, pyspark):
-            if days is None:  # before the flush: `cut_points` alone would omit gateways with unflushed deltas
+            if days is None:  # read before the flush, because it moves deltas up to there
                 run_state.read_cut_points()
             reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
@@ -115,13 +118,13 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
                 run_state.drop_cut_point(gateway)
-            run_state.flushed(reread=True)  # `run_state` keeps the result: this run's tables are merged up to there
+            run_state.flushed(reread=True)  # for the run's later steps, which merge the tables up to there
             _report_flush_by_day(context, reports)
             if days is not None:
                 _report_comparison(context, days, pyspark, lake, staging.store)
                 require_flushed(staging.store, days)
             metadata = {
-                **_flushed(reports),
+                **_flush_metadata(reports),
                 "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
                 "seconds": round(sum(report.seconds for report in reports), 2),
                 **size_metadata(pyspark.spark_session, lake.names.deltas),
@@ -136,13 +139,13 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
 
 
 def _report_flush_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
-    """Add to each partition what was flushed of its day. A batch counts for the day of its first arrival."""
+    """Add to each partition what was flushed of its day. A batch (one append) counts for the day of its first delta."""
     keys = context.partition_keys
     by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
     for report in reports:
         by_day[nearest_key(day_of(report.arrival_low), keys)].append(report)
     for key, reports_of_day in by_day.items():
-        context.add_asset_metadata(_flushed(reports_of_day), DELTAS, key)
+        context.add_asset_metadata(_flush_metadata(reports_of_day), DELTAS, key)
 
 
 def _report_comparison(
@@ -167,8 +170,8 @@ def _report_comparison(
         context.add_asset_metadata(compared, DELTAS, day.day)
 
 
-def _flushed(reports: "Sequence[FlushReport]") -> Metadata:
-    """Return the metadata of flushed batches, of a run or of one partition."""
+def _flush_metadata(reports: "Sequence[FlushReport]") -> Metadata:
+    """Return the metadata of the flushed batches of a run or of one partition."""
     return {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),
         "duplicates": sum(report.deltas for report in reports if report.already_there),
@@ -191,29 +194,22 @@ def state_tables(
 ) -> list[dg.AssetsDefinition]:
     """Create an asset for each registered table.
 
-    Args:
-        snapshot: names the tables.
-        days: partitions by UTC day of arrival.
-        settings: the project's configuration, with the contracts of tables.
-    """
-    return [state_table(schema, days, settings, namespace) for schema, namespace in snapshot.states]
-
-
-def state_table(
-    schema: TableSchema, days: dg.PartitionsDefinition, settings: Config, namespace: str = ""
-) -> dg.AssetsDefinition:
-    """Create the asset of a state table.
-
     A run that the flush sensor requests merges the deltas after the table's marks. Any other run merges the deltas of
     its days again, whatever the marks say, and with `rebuild` the whole history. A run of the sensor continues without
-    a table that cannot be merged, and without gateways whose schema has columns that a frozen table lacks.
+    a table that cannot be merged, and without gateways whose new columns a table with the contract `freeze` rejects.
 
     Args:
-        schema: the table's schema, joined from those of all its gateways.
+        snapshot: the registered tables, each with the namespace of its gateways; an empty one is shared.
         days: partitions by UTC day of arrival.
         settings: the project's configuration, with the contracts of tables.
-        namespace: namespace of the table's gateways; empty for the shared one.
     """
+    return [_state_table(schema, namespace, days, settings) for schema, namespace in snapshot.states]
+
+
+def _state_table(
+    schema: TableSchema, namespace: str, days: dg.PartitionsDefinition, settings: Config
+) -> dg.AssetsDefinition:
+    """Create the asset of a state table. `schema` is joined from those of all gateways of the namespace."""
     key = state_key(schema.table, namespace)
     qualified = f"{namespace}.{schema.table}" if namespace else schema.table
 
@@ -268,17 +264,22 @@ def state_table(
                 left_out = {"left_out": f"{brief(error)}{who}"}
                 if rejected is None:
                     return dg.MaterializeResult(metadata=left_out, data_version=previous_data_version(context, key))
-                # `discard`, because the joined schema still has the columns of the rejected gateways
+                # for the other gateways; `discard`, because the joined schema still has the rejected columns
                 report = merge({name: mark for name, mark in flushed.items() if name not in rejected}, "discard")
             run_state.merged[namespace, schema.table] = report
             by_day = days is not None or len(context.partition_keys) > 1
             if by_day:
                 ranges = {name: (report.since.get(name, 0), arrival) for name, arrival in flushed.items()}
                 found = merged_by_day(spark, schema.table, ranges, days, names) if report.deltas_in else {}
-                _report_merge_by_day(context, found)
+                counts = [
+                    count
+                    for day, merged in found.items()
+                    for count in ((day, "deltas_in", merged.deltas), (day, "rows_merged", merged.rows))
+                ]
+                report_by_day(context, ["deltas_in", "rows_merged"], counts)
             valid_through_ms = table_valid_through_ms(report.marks, flushed, run_state.valid_through_ms())
             metadata = {
-                **_merged(report, by_day=by_day),
+                **_merge_metadata(report, by_day=by_day),
                 **left_out,
                 **size_metadata(spark, names.state(schema.table)),
                 **freshness_metadata(valid_through_ms, staging.now_ms()),
@@ -292,26 +293,8 @@ def state_table(
     return state
 
 
-def _report_merge_by_day(context: dg.AssetExecutionContext, merged_by_day: "Mapping[str, DayMerge]") -> None:
-    """Add to each partition what was merged of its day. Days outside the run count for the nearest partition."""
-    keys = context.partition_keys
-    metadata: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
-    for day, merged in merged_by_day.items():
-        counts = metadata[nearest_key(day, keys)]
-        counts["deltas_in"] += merged.deltas
-        counts["rows_merged"] += merged.rows
-    for key, counts in metadata.items():
-        context.add_asset_metadata(counts, partition_key=key)
-
-
-def _merged(report: "MergeReport", *, by_day: bool) -> Metadata:
-    """Return a merge's metadata.
-
-    Args:
-        report: the merge.
-        by_day: whether each partition gets figures of its own (`_report_merge_by_day`), so that those of the run are
-            reported as `of_run`.
-    """
+def _merge_metadata(report: "MergeReport", *, by_day: bool) -> Metadata:
+    """Return a merge's metadata; with `by_day`, when each partition has figures of its own, the run's are `of_run`."""
     figures: Metadata = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,

@@ -1,7 +1,8 @@
 """Creates the asset `maintenance`: it compacts the lake's tables, trims staging's log and deletes old Dagster runs.
 
-It has a partition for each table, one for the log and one for the runs. `lakehouse.maintenance` does most of the work.
-The code location (`lakesync_dagster.definitions`) calls this module.
+Staging's log has the changes that gateways accepted; those that are in the lake can be deleted there (trimmed). The
+asset has a partition for each table of the lake, one for the log and one for the runs. `lakehouse.maintenance` does
+most of the work. The code location (`lakesync_dagster.definitions`) calls `maintenance`; its jobs request the runs.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 MAINTENANCE = dg.AssetKey("maintenance")
 """The asset; its job has the same name."""
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
-"""Partitions that every pipeline has, beside those of its state tables."""
+"""Partitions that every project has: the Iceberg table of all changes, staging's log, and Dagster's runs. Each state
+table, with the current rows of a synced table, has one more."""
 RUNS_AT_ONCE = 500
 """Number of records that are read from Dagster's storage at once."""
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -48,7 +50,10 @@ class LakePart(NamedTuple):
 
 
 def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
-    """Return partition of `maintenance` → table, for the partitions that are tables of the lake."""
+    """Return partition of `maintenance` → table, for the partitions that are tables of the lake.
+
+    `landing` and `known` have the rows that were polled from external systems.
+    """
     system_tables = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
     found = {table: LakePart(table, None) for table in system_tables}
     for schema, namespace in snapshot.states:
@@ -104,16 +109,17 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
                 backlog = store.backlog()
                 metadata, state = msgspec.structs.asdict(trim_log(store, backlog)), flushed_state(backlog)
             else:
-                report = maintain_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
+                report = _maintain_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
                 metadata, state = _metadata(report), str(report.snapshot_id)
-            visit = Visit(state, staging.now_ms())  # without a later change of this state, no run is due
+            # the schedule requests the next run when this state has changed, or after a day
+            visit = Visit(state, staging.now_ms())
             store.put_mark(maintenance_mark(part), msgspec.json.encode(visit).decode())
         return dg.MaterializeResult(metadata=metadata)
 
     return maintained
 
 
-def maintain_table(
+def _maintain_table(
     spark: "SparkSession",
     part: LakePart,
     lake: LakeResource,
@@ -121,15 +127,7 @@ def maintain_table(
     run_state: RunState,
     section: MaintenanceSection,
 ) -> "MaintenanceReport":
-    """Compact a table of the lake and expire its snapshots, except those of the newest checkpoints.
-
-    Args:
-        spark: the run's Spark session.
-        part: the table.
-        lake: the resource with the names of the lake's tables.
-        store: the staging store, which has the newest checkpoints and the backlog.
-        run_state: the run's state, which knows the gateways of a namespace.
-        section: the thresholds.
+    """Compact a table of the lake and expire its Iceberg snapshots, except those of the newest checkpoints.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -147,6 +145,7 @@ def maintain_table(
         tag_newest(spark, names, part.table, checkpoints, CheckpointRetention.of(section))
     elif table is not None:  # `landing` or `known`, which `maintain` finds as state tables of the system namespace
         names = LakeNames(names.catalogue, names.system, names.system)
+    # of the history, deltas that are later than the backlog's are not compacted
     return maintain(spark, names, table, MaintenanceLimits.of(section), store.backlog() if table is None else ())
 
 

@@ -1,27 +1,31 @@
 """Creates the assets that move deltas between backends: one for each flow, migration and pair of tiers.
 
-A backend consists of adapters, each of which stores deltas at a database or an object store. A flow copies deltas whose
-rows meet a filter; it is partitioned by day of arrival. A migration copies whole tables from one backend to another,
-and compares both; it is partitioned by table and day. A pair of tiers moves old deltas from a hot backend to a cold
-one. It is partitioned by day: after the run of a day's partition, all deltas of the day and of earlier ones are in the
-cold tier. For migrations and tiers the day of a delta is that of its hlc, the time at which a client made it.
-`lakehouse.backends.moves` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
+A delta is a change of some columns of one row. A backend, which `lakesync.toml` declares, stores deltas; it consists of
+adapters, each for one database or object store. `lakehouse.backends.moves` does the work. The code location
+(`lakesync_dagster.definitions`) calls this module; the sensor that requests the runs uses the functions on partitions.
+
+- A *flow* copies the deltas whose rows meet a filter. It is partitioned by the day on which a gateway received them.
+- A *migration* copies whole tables from one backend to another, and compares both. It is partitioned by table and day.
+- A pair of *tiers* moves old deltas from a hot backend to a cold one. It is partitioned by day: after the run of a
+  day's partition, all deltas of the day and of earlier days are in the cold tier.
+
+For migrations and tiers the day of a delta is that of its hlc, the time at which a client made it.
 """
 
 import math
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import Metadata
+from assets.asset_metadata import Metadata, report_by_day
 from assets.columns import followed_columns
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from assets.names import MOVE_SENSOR, is_requested_by
-from assets.partitions import arrivals_of, days_of, ms_of_days, nearest_key
+from assets.partitions import arrivals_of, days_of, ms_of_days
 from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
 from lakehouse.marks import MIGRATIONS, move_mark, record_copied, utc_day
 from lakesync.adapters.backend_config import TieredBackend, resolve_backend, single_backends, write_targets
@@ -42,7 +46,10 @@ FLOWS = "flows"
 
 
 def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """Create an asset for each flow.
+    """Create an asset for each flow. Each adapter that a flow writes to has its own mark: how far it has copied.
+
+    A run that the sensor requests copies new deltas. Any other run copies new deltas up to the end of its days, and
+    then copies the deltas that reached the source on these days again.
 
     Args:
         config: the project's configuration, which declares the flows.
@@ -51,7 +58,7 @@ def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefini
     Raises:
         ConfigurationError: a flow reaches one adapter in two ways.
     """
-    return [flow_asset(config, name, declared, days) for name, declared in config.flows.items()]
+    return [_flow_asset(config, name, declared, days) for name, declared in config.flows.items()]
 
 
 def flow_key(name: str) -> dg.AssetKey:
@@ -59,18 +66,20 @@ def flow_key(name: str) -> dg.AssetKey:
     return dg.AssetKey([FLOWS, name])
 
 
-def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """Create the asset of a flow. Each adapter that it writes to has its own mark.
-
-    A run that the sensor requests copies new deltas. Any other run copies new deltas up to the end of its days, and
-    then copies the deltas that reached the source on these days again.
+def move_pool(kind: Literal["flow", "migration", "tier"], name: str) -> str:
+    """Return the Dagster pool of the steps of a move; one step of a pool runs at a time. Erasures use it too.
 
     Args:
-        config: the project's configuration, which declares the backends.
-        name: the flow's name.
-        declared: the flow's declaration.
-        days: partitions by UTC day of arrival.
+        kind: the kind of move.
+        name: the move's name in `lakesync.toml`.
     """
+    return f"lakesync_{kind}_{name}"
+
+
+def _flow_asset(
+    config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition
+) -> dg.AssetsDefinition:
+    """Create the asset of a flow."""
     to_lake = declared.to == LAKE
     targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
     uris = [without_password(target.uri) for target in targets]
@@ -80,7 +89,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
         deps=source_keys(config, declared.source),
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=f"lakesync_flow_{name}",
+        pool=move_pool("flow", name),
         description=_flow_description(name, declared),
         group_name=FLOWS,
         kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
@@ -95,15 +104,19 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
-            if to_lake:
+            if to_lake:  # a flow into the lake pushes to a gateway as a client does
                 task = lake_flow_task(config, name, declared)._replace(replay_range=replayed)
                 by_target = [flow_to_lake(spark, task)]
             else:
                 tasks = flow_tasks(config, staging.store, name, declared)
                 by_target = flow(spark, [msgspec.structs.replace(task, replay_range=replayed) for task in tasks])
-            _report_flow_by_day(
-                context, [page for pages in by_target for page in pages], is_replay=replayed is not None
-            )
+            counts = [
+                (day, "deltas_replayed" if page.is_replay else "deltas_in", deltas)
+                for pages in by_target
+                for page in pages
+                for day, deltas in page.days.items()
+            ]
+            report_by_day(context, ["deltas_in"] if replayed is None else ["deltas_in", "deltas_replayed"], counts)
             if requested_by_sensor:
                 staging.store.put_mark(move_mark(FLOWS, name), str(begun_ms))
         return dg.MaterializeResult(metadata=_flow_metadata(by_target))
@@ -120,33 +133,8 @@ def _flow_description(name: str, declared: DeclaredFlow) -> str:
     )
 
 
-def _report_flow_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]", *, is_replay: bool) -> None:
-    """Add to each partition the number of its day's deltas that were copied.
-
-    Deltas of days outside the run count for the nearest partition.
-    """
-    keys = context.partition_keys
-    for key in keys:
-        zeros: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
-        context.add_asset_metadata({**zeros, **_flow_counts_of(pages, key, keys)}, partition_key=key)
-
-
-def _flow_counts_of(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of new and of replayed deltas that count for the partition `key`."""
-    found: dict[str, int] = {}
-    for page in pages:
-        name = "deltas_replayed" if page.is_replay else "deltas_in"
-        of_partition = sum(deltas for day, deltas in page.days.items() if nearest_key(day, keys) == key)
-        found[name] = found.get(name, 0) + of_partition
-    return found
-
-
 def _flow_metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
-    """Return the run's metadata. Its mark is the earliest of the adapters' marks.
-
-    Args:
-        by_target: for each adapter, the copied pages in order.
-    """
+    """Return the run's metadata. `by_target` has the copied pages of each adapter, in order; each page has a mark."""
     pages = [page for pages in by_target for page in pages]
     new = [page for page in pages if not page.is_replay]
     marks = [pages[-1].mark.position for pages in by_target if pages]
@@ -158,14 +146,14 @@ def _flow_metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
     }
     if len(new) < len(pages):
         metadata["deltas_replayed"] = sum(page.deltas for page in pages) - sum(page.deltas for page in new)
-    if positions:
+    if positions:  # the run's mark is the earliest of its adapters' marks
         metadata["mark"] = dg.MetadataValue.timestamp(wall_of(min(positions)) / 1000)
     return metadata
 
 
 def migrations(config: Config) -> list[dg.AssetsDefinition]:
-    """Create an asset for each migration that the configuration declares."""
-    return [migration_asset(config, name, declared) for name, declared in config.migrations.items()]
+    """Create an asset for each migration. Each day of each table is a Spark task, or several if it is large."""
+    return [_migration_asset(config, name, declared) for name, declared in config.migrations.items()]
 
 
 def migration_key(name: str) -> dg.AssetKey:
@@ -173,14 +161,8 @@ def migration_key(name: str) -> dg.AssetKey:
     return dg.AssetKey([MIGRATIONS, name])
 
 
-def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
-    """Create the asset of a migration. Each day of each table in a run is a Spark task, or several if it is large.
-
-    Args:
-        config: the project's configuration, which declares the backends.
-        name: the migration's name.
-        declared: the migration's declaration.
-    """
+def _migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
+    """Create the asset of a migration."""
     target = single_backends(resolve_backend(config, declared.to))
 
     @dg.asset(
@@ -188,7 +170,7 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
         deps=source_keys(config, declared.source),
         partitions_def=_migration_partitions(declared),
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=f"lakesync_migration_{name}",
+        pool=move_pool("migration", name),
         description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
         group_name=MIGRATIONS,
         kinds={"spark", *(kind_of(backend.uri) for backend in target)},
@@ -244,7 +226,7 @@ def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
 
 
 def _migration_counts(reports: "Sequence[MigrationReport]") -> dict[str, int]:
-    """Return the metadata of a migration's partitions, added up."""
+    """Return the metadata of one or more partitions of a migration, added up."""
     return {
         "dagster/row_count": sum(report.deltas for report in reports),
         "copied": sum(report.copied for report in reports),
@@ -279,18 +261,20 @@ def tier_key(name: str) -> dg.AssetKey:
 def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
     """Create an asset for each pair of tiers.
 
+    A run moves all deltas up to the end of its day, including late ones of earlier days. Deltas younger than
+    `max_age_days` are never moved.
+
     Args:
         config: the project's configuration, which declares the tiers.
         days: partitions by UTC day of arrival.
     """
-    return [tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
+    return [_tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
 
 
 def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
-    """Return the partitions of a pair of tiers: UTC days by hlc.
+    """Return the partitions of a pair of tiers: UTC days by hlc, up to the current day.
 
-    They begin before the first arrival, so that deltas which are old already when they arrive have a partition, and
-    include the current day.
+    They begin before the first day of arrival, so that deltas which are old already when they arrive have a partition.
 
     Args:
         config: the project's configuration, which declares the tiers.
@@ -301,17 +285,8 @@ def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition
     return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
 
 
-def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """Create the asset of a pair of tiers.
-
-    A run moves all deltas up to the end of its day, including late ones of earlier days. Deltas younger than
-    `max_age_days` are never moved.
-
-    Args:
-        config: the project's configuration, which declares the tiers.
-        name: name of the pair of tiers.
-        days: partitions by UTC day of the hlc.
-    """
+def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """Create the asset of a pair of tiers, with the partitions that `tier_days` returns."""
     tiers = resolve_backend(config, name)
     assert isinstance(tiers, TieredBackend)
     declared = config.tiers[name]
@@ -321,7 +296,7 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         deps=source_keys(config, declared.hot),
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=f"lakesync_tier_{name}",
+        pool=move_pool("tier", name),
         description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
         group_name=TIERS,
         kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},

@@ -1,9 +1,10 @@
 """The Dagster code location: assets, checks, jobs, schedules, sensors and resources.
 
-Dagster imports this module and reads `defs`. Loading it reads the settings and the schema snapshot, a file with the
-registered tables and connectors that the schema sensor writes. It opens no connection, so the location can also be
-loaded while the staging store or Spark cannot be reached. Most assets have a partition for each UTC day of arrival: the
-day on which gateways received the deltas.
+Dagster imports this module and reads `defs`; tests call `make_definitions`. Loading reads the project's configuration,
+and the schema snapshot: a file, written by the schema sensor, with the registered tables and connectors (external
+systems to poll). It opens no connection, so the location can also be loaded while staging (the gateways' database) or
+Spark cannot be reached. Most assets have a partition for each UTC day of arrival: the day on which gateways received
+the changes (deltas) of clients.
 """
 
 from collections.abc import Mapping
@@ -19,18 +20,18 @@ from assets.destinations import destinations, lake_comparisons
 from assets.erasure import erasure
 from assets.external import backends, sources
 from assets.freshness import FRESH, fresh_assets, freshness_checks
-from assets.ingest import connectors, downstream_log
+from assets.ingest import connectors
 from assets.lake_tables import history, state_tables
 from assets.maintenance import maintenance
 from assets.moves import flows, migrations, tiers
-from assets.names import DESTINATIONS_JOB, MOVE_SLOT, SLOT, target_key
+from assets.names import DESTINATIONS_JOB, MOVE_SLOT, target_key
 from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
 from lakesync.config import Config, load
 from lakesync.staging.store.pipeline import OpenStaging
-from lakesync_dagster.jobs import audit_job, maintenance_job, pipeline_jobs
+from lakesync_dagster.jobs import audit_job, job_tags, maintenance_job, pipeline_jobs
 from resources.spark import SparkConnectResource
 from resources.stores import IntakeResource, LakeResource, StagingResource
 from sensors.alerts import Alerts, check_failure_sensor, run_failure_sensor
@@ -42,99 +43,6 @@ from sensors.staging import WATCH_SECONDS, erasure_sensor, flush_sensor
 
 OWNERS = ["team:lakesync"]
 """Owners of every asset, for Dagster's pages."""
-
-
-def movement(
-    config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
-) -> dg.Definitions:
-    """Create the parts of the code location for all destinations, flows, tiers and migrations; empty if there are none.
-
-    These assets move deltas between the lake and backends outside of it; `docs/adapters.md` describes the four kinds.
-
-    Args:
-        config: the project's configuration.
-        days: partitions by UTC day of arrival.
-        open_staging: opens the staging store.
-        lags: the lags of the pipeline's parts, which all sensors share.
-
-    Raises:
-        ConfigurationError: a destination or flow reaches one adapter in two ways.
-    """
-    targets = destinations(config, days)
-    moved: dict[str, list[dg.AssetsDefinition]] = {
-        "flows": flows(config, days),
-        "tiers": tiers(config, days),
-        "migrations": migrations(config),
-    }
-    # runs with the tag SLOT have a limit of their own, so that no number of them delays a flush
-    tags = {"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT}
-    jobs = []
-    sensors = []
-    if targets:
-        to_destinations = dg.define_asset_job(
-            DESTINATIONS_JOB,
-            selection=dg.AssetSelection.groups("destinations") - dg.AssetSelection.all_asset_checks(),
-            description="Writes to destinations the deltas of the lake that they lack.",
-            tags=tags,
-        )
-        jobs.append(to_destinations)
-        keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
-        sensors.append(destination_sensor(keys, days, open_staging, lags))
-    moves = [
-        dg.define_asset_job(f"{group}_{asset.key.path[-1]}", selection=dg.AssetSelection.assets(asset.key), tags=tags)
-        for group, of_group in moved.items()
-        for asset in of_group
-    ]
-    if moves:
-        jobs += moves
-        sensors.append(move_sensor(config, dg.Definitions(jobs=moves), days, open_staging, lags))
-    assets = [*targets, *(asset for of_group in moved.values() for asset in of_group)]
-    return dg.Definitions(
-        assets=[*backends(config), *assets], asset_checks=lake_comparisons(config), jobs=jobs, sensors=sensors
-    )
-
-
-def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
-    """Return the partitions' first day, `YYYY-MM-DD`: the configured one, else that of the first push, else today.
-
-    Args:
-        config: the project's configuration, which may set the day.
-        snapshot: the schema snapshot, which has the day of the first push.
-    """
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
-    return config.dagster.partitions_start or min(snapshot.first_day or today, today)
-
-
-def arrival_days(start: str) -> dg.DailyPartitionsDefinition:
-    """Return the partitions by UTC day of arrival, from `start` (`YYYY-MM-DD`) until today."""
-    return dg.DailyPartitionsDefinition(start_date=start, timezone="UTC", end_offset=1)
-
-
-def run_resources(config: Config) -> Mapping[str, Any]:
-    """Create the resources: name → resource.
-
-    `run_state` has the positions that the steps of one run agree on. Dagster creates one for each run.
-
-    Args:
-        config: the project's configuration.
-    """
-
-    def run_state(context: dg.InitResourceContext) -> RunState:
-        resources = context.resources
-        pyspark, staging, names = resources.pyspark, resources.staging, resources.lake.names
-        return RunState(config, names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
-
-    return {
-        "pyspark": SparkConnectResource.configured_by(config),
-        "lake": LakeResource.configured_by(config),
-        "staging": StagingResource.configured_by(config),
-        "intake": IntakeResource(settings=config),
-        "run_state": dg.ResourceDefinition(
-            run_state,
-            required_resource_keys={"pyspark", "lake", "staging"},
-            description="The positions of gateways that all steps of a run agree on.",
-        ),
-    }
 
 
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
@@ -154,7 +62,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
 
     pipeline = dg.Definitions(
         assets=[
-            *downstream_log(sources(snapshot, config), snapshot),
+            *sources(snapshot, config),
             *connectors(snapshot, days, config),
             history(days, config),
             *state_tables(snapshot, days, config),
@@ -180,9 +88,95 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         pipeline_jobs(config, snapshot, reported_by_sensor),
         audit_job(config, snapshot, open_staging),
         maintenance_job(config, snapshot, open_staging),
-        movement(config, days, open_staging, lags),
+        _backend_definitions(config, days, open_staging, lags),
     )
     return merged.map_asset_specs(func=lambda spec: spec.replace_attributes(owners=OWNERS))
+
+
+def _backend_definitions(
+    config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
+) -> dg.Definitions:
+    """Create the assets, jobs and sensors of destinations, flows, tiers and migrations; empty if there are none.
+
+    They copy or move deltas between the lake and the databases and object stores that `lakesync.toml` declares as
+    backends; `docs/adapters.md` describes the four kinds.
+
+    Raises:
+        ConfigurationError: a destination or flow reaches one adapter in two ways.
+    """
+    targets = destinations(config, days)
+    moves = {"flows": flows(config, days), "tiers": tiers(config, days), "migrations": migrations(config)}
+    tags = job_tags(config, MOVE_SLOT)
+    jobs = []
+    sensors = []
+    if targets:
+        to_destinations = dg.define_asset_job(
+            DESTINATIONS_JOB,
+            selection=dg.AssetSelection.groups("destinations") - dg.AssetSelection.all_asset_checks(),
+            description="Writes to destinations the deltas of the lake that they lack.",
+            tags=tags,
+        )
+        jobs.append(to_destinations)
+        keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
+        sensors.append(destination_sensor(keys, days, open_staging, lags))
+    move_jobs = [
+        dg.define_asset_job(f"{kind}_{asset.key.path[-1]}", selection=dg.AssetSelection.assets(asset.key), tags=tags)
+        for kind, assets in moves.items()
+        for asset in assets
+    ]
+    if move_jobs:
+        jobs += move_jobs
+        sensors.append(move_sensor(config, dg.Definitions(jobs=move_jobs), days, open_staging, lags))
+    return dg.Definitions(
+        assets=[*backends(config), *targets, *(asset for assets in moves.values() for asset in assets)],
+        asset_checks=lake_comparisons(config),
+        jobs=jobs,
+        sensors=sensors,
+    )
+
+
+def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
+    """Return the partitions' first day, `YYYY-MM-DD`: the configured one, else that of the first push, else today.
+
+    Args:
+        config: the project's configuration, which may set the day.
+        snapshot: the schema snapshot, which has the day of the first push.
+    """
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    return config.dagster.partitions_start or min(snapshot.first_day or today, today)
+
+
+def arrival_days(start: str) -> dg.DailyPartitionsDefinition:
+    """Return the partitions by UTC day of arrival, from `start` (`YYYY-MM-DD`) until today."""
+    return dg.DailyPartitionsDefinition(start_date=start, timezone="UTC", end_offset=1)
+
+
+def run_resources(config: Config) -> Mapping[str, Any]:
+    """Create the resources: name → resource.
+
+    `run_state` has what the steps of one run share: up to where it flushes and merges, and which failures it continued
+    in spite of. Dagster creates one for each run.
+
+    Args:
+        config: the project's configuration.
+    """
+
+    def run_state(context: dg.InitResourceContext) -> RunState:
+        resources = context.resources
+        pyspark, staging, names = resources.pyspark, resources.staging, resources.lake.names
+        return RunState(config, names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
+
+    return {
+        "pyspark": SparkConnectResource.configured_by(config),
+        "lake": LakeResource.configured_by(config),
+        "staging": StagingResource.configured_by(config),
+        "intake": IntakeResource(settings=config),
+        "run_state": dg.ResourceDefinition(
+            run_state,
+            required_resource_keys={"pyspark", "lake", "staging"},
+            description="The positions of gateways that all steps of a run agree on.",
+        ),
+    }
 
 
 _config = load()

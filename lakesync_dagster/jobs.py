@@ -1,8 +1,9 @@
-"""Creates the jobs of the code location. Those of maintenance and audits have a schedule, the others have sensors.
+"""Creates the jobs of the code location, and the schedules of maintenance and of audits.
 
-A schedule requests runs for the tables that have changed since their last maintenance or audit: a mark in the staging
-store has the table's state then (here the id of its newest Iceberg snapshot) and the time. Each job has a tag with the
-slot of its runs, a kind of run such as `flush`: Dagster limits how many runs of a slot are in progress at once.
+Sensors request the runs of the other jobs. A flush moves the changes that gateways accepted from staging (their
+database) into the lake. A schedule requests runs for what has changed since its last maintenance or audit: a mark, a
+text in staging, has the state then (for a table, the id of its newest Iceberg snapshot) and the time. Each job's runs
+have the tag of their slot, a kind of run: Dagster limits how many runs of a slot are in progress at once.
 `lakesync_dagster.definitions` calls this module.
 """
 
@@ -28,6 +29,7 @@ from assets.names import (
     UPKEEP_SLOT,
     target_key,
 )
+from assets.partitions import PARTITION
 from lakehouse.backends.declared import destination_targets
 from lakehouse.marks import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -39,9 +41,18 @@ from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from sensors.lags import is_queued_or_running
 
 _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
-"""Of runs that wait for the same pool, the one with the greater priority starts first."""
-_PARTITION = "dagster/partition"
-"""The tag in which Dagster stores a run's partition."""
+"""Of runs that wait for the same pool (steps of a pool run one at a time), the one with the greater priority starts
+first."""
+
+
+def job_tags(config: Config, slot: str) -> dict[str, str]:
+    """Return the tags of a job's runs: their slot, and the seconds after which Dagster ends a run.
+
+    Args:
+        config: the project's configuration, which has the seconds.
+        slot: the slot, one of those in `assets.names`.
+    """
+    return {"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: slot}
 
 
 def pipeline_jobs(
@@ -52,10 +63,9 @@ def pipeline_jobs(
     Args:
         config: the project's configuration, which says after how many seconds Dagster ends a run.
         snapshot: the registered tables and connectors.
-        sensor_checks: checks that are in no job, because a sensor reports their results without a run.
+        sensor_checks: checks that are in none of these jobs, because a sensor reports their results without a run.
     """
-    limit = {"dagster/max_runtime": str(config.dagster.max_run_seconds)}
-    found = [
+    jobs = [
         dg.define_asset_job(
             FLUSH_JOB,
             # `checkpoint_snapshots` publishes the checkpoints, and `CHECKPOINT_CHECK` checks them. The asset
@@ -63,19 +73,19 @@ def pipeline_jobs(
             selection=_groups_without_checks(sensor_checks, "flush", "tables", "checkpoint_snapshots")
             | dg.AssetSelection.checks(CHECKPOINT_CHECK),
             description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
-            tags={**limit, SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
+            tags=job_tags(config, FLUSH_SLOT) | _HIGH_PRIORITY,
         ),
         dg.define_asset_job(
             "tables",
             selection=_groups_without_checks(sensor_checks, "tables"),
             description="Merges the state tables again from the history, for the chosen days of arrival or completely.",
-            tags={**limit, SLOT: OTHER_SLOT},
+            tags=job_tags(config, OTHER_SLOT),
         ),
         dg.define_asset_job(
             ERASURE_JOB,
             selection=dg.AssetSelection.assets(ERASURE),
             description="Carries out erasure requests in history, tables, snapshots, destinations and checkpoints.",
-            tags={**limit, SLOT: UPKEEP_SLOT},
+            tags=job_tags(config, UPKEEP_SLOT),
         ),
     ]
     if snapshot.connectors:
@@ -83,18 +93,18 @@ def pipeline_jobs(
             POLL_JOB,
             selection=dg.AssetSelection.groups("ingest"),
             description="Polls connectors, or replays what they brought on the chosen days.",
-            tags={**limit, SLOT: POLL_SLOT},
+            tags=job_tags(config, POLL_SLOT),
         )
-        found.append(poll)
-    return dg.Definitions(jobs=found)
+        jobs.append(poll)
+    return dg.Definitions(jobs=jobs)
 
 
 def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.Definitions:
     """Create the job of maintenance and its schedule: a run for each part that is due.
 
-    A part is a table of the lake, the log, or Dagster's records of runs. A run occupies the pool that flushes need too.
-    One run for all parts would delay flushes until the last table is done. So each part has its own run, one runs at a
-    time, and a waiting flush starts before the next one. A part whose run has not ended is not requested again.
+    A part is a table of the lake, staging's log, or Dagster's records of runs. A run occupies the pool that flushes
+    need too, so one run for all parts would delay flushes until the last table is done. Instead, each part has its own
+    run, one runs at a time, and a waiting flush starts before the next one.
 
     Args:
         config: the project's configuration, with the cron schedule.
@@ -105,12 +115,8 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         "maintenance",
         selection=dg.AssetSelection.assets(MAINTENANCE),
         description="Compacts files, expires snapshots, removes orphans, trims the log, deletes old runs.",
-        tags={
-            "dagster/max_runtime": str(config.dagster.max_run_seconds),
-            SLOT: UPKEEP_SLOT,
-            UPKEEP: "one at a time",  # Dagster limits runs with this tag to one
-            **_LOW_PRIORITY,
-        },
+        # Dagster limits runs with the tag UPKEEP to one
+        tags=job_tags(config, UPKEEP_SLOT) | {UPKEEP: "one at a time"} | _LOW_PRIORITY,
     )
 
     @dg.schedule(
@@ -128,7 +134,7 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         except LakeUnavailableError as error:
             yield dg.SkipReason(str(error))
             return
-        ready = [part for part in due if not is_queued_or_running(context.instance, {_PARTITION: part}, job.name)]
+        ready = [part for part in due if not is_queued_or_running(context.instance, {PARTITION: part}, job.name)]
         for part in ready:
             run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
             yield dg.RunRequest(run_key=run_key, partition_key=part)
@@ -154,7 +160,7 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
         AUDIT,
         selection=dg.AssetSelection.all_asset_checks(),
         description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: UPKEEP_SLOT},
+        tags=job_tags(config, UPKEEP_SLOT),
     )
 
     @dg.schedule(
@@ -183,14 +189,14 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
 
 
 def _groups_without_checks(checks: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
-    """Return the selection of some groups of assets with their checks, except `checks`."""
+    """Select some groups of assets with their checks, except `checks`."""
     return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*checks)
 
 
-WEEK_MS = 7 * 86_400_000
-"""Milliseconds between two audits of an asset that does not change."""
 DAY_MS = 86_400_000
 """Milliseconds between two maintenances of a part that does not change: snapshots, files and runs expire by age."""
+WEEK_MS = 7 * DAY_MS
+"""Milliseconds between two audits of an asset that does not change."""
 
 
 def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
@@ -223,7 +229,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
     Raises:
         LakeUnavailableError: the catalogue cannot be read.
     """
-    # state tables, which have a namespace, and the history
+    # of the tables of the lake, those with checks: state tables, which have a namespace, and the history
     parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
@@ -238,7 +244,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
 
 
 def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
-    """Return part → the id of the newest snapshot of its table, as text."""
+    """Return part → the id of the newest Iceberg snapshot of its table, as text."""
     from lakesync.analysis.lake_marks import snapshots  # imports pyiceberg, without which the location loads faster
 
     system, shared = config.lake.system_namespace, config.lake.namespace

@@ -1,8 +1,8 @@
-"""Corrects Dagster's records of runs after a crash. `lakesync up` runs it before Dagster's daemon starts.
+"""Corrects Dagster's records of runs after a crash.
 
-`python -m lakesync_dagster.recover` runs before the daemon and the run host launch any run, so runs that are recorded
-as running have no process. At the first start it creates Dagster's storage. The run host also calls `end_run`, for runs
-whose process has ended.
+`lakesync up` runs `python -m lakesync_dagster.recover` before it starts Dagster's daemon, which launches queued runs.
+So runs that are recorded as running have no process. At the first start it creates Dagster's storage. The run host,
+which forks the processes of runs, also uses `end_run` and `IN_PROGRESS`.
 """
 
 import dagster as dg

@@ -1,9 +1,9 @@
-"""The run host: starts Dagster runs by forking a process that has imported everything already.
+"""The run host: a process that has imported everything that Dagster runs need, and forks itself for each run.
 
 A new Python process would need seconds for its imports. `lakesync up` starts `python -m lakesync_dagster.run_host
-SOCKET`, which listens on a Unix socket. Dagster's run launcher (`lakesync_dagster.run_launcher`) requests a process for
-each run over the socket. If a process ends before its run, the host reports the run as failed within a second. A
-cancelled run's process gets SIGTERM until it ends. When the host ends, its processes end.
+SOCKET`, which listens on a Unix socket. Over it, the run launcher (`lakesync_dagster.run_launcher`), the part of
+Dagster that starts runs, requests a process for each run. If a process ends before its run, the host reports the run as
+failed within a second. A cancelled run's process gets SIGTERM until it ends. When the host ends, its processes end.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ MODULES = (
     "lakehouse.tables.audit",
     "lakehouse.tables.increments",
 )
-"""Modules to import before the first fork: those that the steps of a flush import."""
+"""Modules to import before the first fork: those that the steps of a flush (the most frequent run) import."""
 _CHECK_SECONDS = 0.5
 """Seconds between two checks for ended processes."""
 _REQUEST_SECONDS = 5.0
@@ -66,9 +66,10 @@ class RunHost:
         Args:
             path: path of the Unix socket.
         """
-        self._snapshot = snapshot_file(load())
+        self._tables_file = snapshot_file(load())
+        """The file with the registered tables, from which the code location creates its assets."""
         self._loaded = self._snapshot_version()
-        """The version of the file with the registered tables from which the code location was loaded."""
+        """The version of that file from which the code location was loaded."""
         for name in MODULES:
             importlib.import_module(name)
         load_command()
@@ -81,7 +82,7 @@ class RunHost:
         self._runs: dict[int, str] = {}
         """Process id → run id."""
         self._ending: dict[int, float] = {}
-        """Process id → monotonic time in seconds at which it gets SIGTERM again; of runs that have been told to end."""
+        """Processes that have got SIGTERM: id → monotonic time in seconds at which it gets the signal again."""
         self._fork(end_runs_of_earlier_hosts)
         path.unlink(missing_ok=True)
         self._listening = socket.socket(socket.AF_UNIX)
@@ -216,7 +217,7 @@ class RunHost:
     def _snapshot_version(self) -> tuple[int, int] | None:
         """Return time and inode of the file with the registered tables, which change with it; None without a file."""
         try:
-            status = self._snapshot.stat()
+            status = self._tables_file.stat()
         except FileNotFoundError:
             return None
         return status.st_mtime_ns, status.st_ino

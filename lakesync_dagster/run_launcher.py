@@ -2,7 +2,7 @@
 
 A run launcher is the part of Dagster that starts a process for a run: here through the run host, a process that has
 imported everything already, and forks itself for each run. A run coordinator decides when a queued run is launched:
-here each kind of run has a limited number of slots.
+here each kind of run has a limited number of slots, so that none delays another.
 """
 
 import json
@@ -64,7 +64,7 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         try:
             with self._connect() as host:
                 offer = host.send({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
-                # Until it gets "fork", the host forks nothing. Afterwards it may have, whether it responds or not.
+                # From here on the host may fork, so an error must no longer start the run in another process.
                 forked = self._confirm(host)
         except OSError as error:
             message = f"The run host does not answer at {self._socket}: {error}. The code server starts the run."

@@ -1,7 +1,7 @@
-"""Dagster's webserver behind a guard against cross-site requests. `lakesync up` starts it.
+"""Dagster's webserver behind a guard against cross-site requests.
 
 Dagster's own webserver executes GraphQL mutations that are sent by GET or as text/plain, from pages of any origin. So
-any page that the operator's browser opens could launch or delete runs. Run this one as
+any page that the operator's browser opens could launch or delete runs. `lakesync up` starts this one instead, as
 `python -m lakesync_dagster.webserver`.
 """
 
@@ -31,7 +31,7 @@ _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW = 15_000, 3600, 20
 """Settings of the connections to Dagster's storage, with the values of the command `dagster-webserver`."""
 
 
-class Guard:
+class CrossSiteGuard:
     """ASGI middleware that rejects requests which a page of another origin could make the browser send."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
@@ -59,7 +59,7 @@ class Guard:
             await WebSocketClose(_POLICY_VIOLATION, fault[1])(scope, receive, send)
 
     def _fault(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason of a rejection; None if the request is accepted."""
+        """Return the HTTP status and the reason of a rejection; None if the request is accepted."""
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
@@ -95,7 +95,7 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
 
     def build_middleware(self) -> list[Middleware]:
         """Return the guard, then Dagster's own middleware."""
-        return [Middleware(Guard, hosts=self._hosts, allowed=self._allowed), *super().build_middleware()]
+        return [Middleware(CrossSiteGuard, hosts=self._hosts, allowed=self._allowed), *super().build_middleware()]
 
 
 def own_hosts(host: str, port: int) -> frozenset[str]:

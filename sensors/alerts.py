@@ -1,7 +1,7 @@
 """Creates the sensors that send alerts to operators when runs or checks begin to fail, and when they succeed again.
 
-An alert is a structured log line and, if a webhook is configured, a signed POST request. The code location
-(`lakesync_dagster.definitions`) calls this module.
+An alert is a structured log line and, if a webhook is configured, a signed POST request. It is repeated until the
+webhook has accepted it. The code location (`lakesync_dagster.definitions`) creates `Alerts` and the two sensors.
 """
 
 import json
@@ -41,7 +41,7 @@ SIGNATURE = "X-LakeSync-Signature"
 
 
 class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
-    """The JSON object that a webhook receives. `kind` names its type."""
+    """The JSON object that a webhook receives. Its field `kind` has the tag of the class, such as `run_failed`."""
 
 
 class RunFailed(Alert, frozen=True, tag="run_failed"):
@@ -53,7 +53,8 @@ class RunFailed(Alert, frozen=True, tag="run_failed"):
     steps: dict[str, str]
     """Failed step → its error."""
     faults: list[str]
-    """What failed: the tables and gateways that the run continued without, otherwise its failed steps."""
+    """What failed, as texts that are equal for the same fault: tables and gateways that the run continued without,
+    otherwise its failed steps."""
     tags: dict[str, str]
     """The run's tags."""
     url: str | None = None
@@ -104,7 +105,7 @@ class Alerts:
         """
         self._webhook, self._secret = webhook, secret
         self._undelivered: set[bytes] = set()
-        """Alerts that were logged and not delivered: the next ticks send them again, and log nothing."""
+        """Bodies of alerts that were logged and not delivered. The sensors' next ticks send them again."""
         self._dagster = dagster_url.rstrip("/") if dagster_url else None
 
     def run_url(self, run_id: str) -> str | None:
@@ -154,7 +155,7 @@ def _post(url: str, body: bytes, secret: SecretStr | None) -> None:
         is_transient = status >= 500 or status in _TRANSIENT
     if 200 <= status < 300:
         return
-    # raised here, not in the handler, because an error there would have the one with the URL as its context
+    # not raised in the handler above: there the new error would refer to the one of requests, which contains the URL
     raise _UnavailableError(fault or status) if is_transient else AlertError(_message(fault or status))
 
 
@@ -189,7 +190,7 @@ class AlertCursor(msgspec.Struct):
     until: str
     """Update time of the newest run that was read, in ISO 8601."""
     failing: dict[str, list[str]] = {}
-    """A kind of runs, as `_kind_of` returns it → the faults of the latest run of that kind, if it failed."""
+    """Kind of runs (what they do, from `_kind_of`) → the faults of the latest run of that kind, if it failed."""
 
 
 def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
@@ -224,16 +225,17 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
             ended, limit=RUNS_PER_TICK, order_by="update_timestamp", ascending=True
         )
         for record in records:
-            run, known_faults = record.dagster_run, cursor.failing.get(_kind_of(record.dagster_run), [])
+            run, kind = record.dagster_run, _kind_of(record.dagster_run)
+            known_faults = cursor.failing.get(kind, [])
             if run.status is dg.DagsterRunStatus.FAILURE:
-                alert = _failed(context.instance, run, alerts)
-                cursor.failing[_kind_of(run)] = alert.faults
+                alert = _alert_of_run(context.instance, run, alerts)
+                cursor.failing[kind] = alert.faults
                 if not set(alert.faults) <= set(known_faults):
                     alerts.send(alert)
                     sent += 1
             elif known_faults:
                 alerts.send(RunRecovered(run.run_id, run.job_name, known_faults, alerts.run_url(run.run_id)))
-                del cursor.failing[_kind_of(run)]
+                del cursor.failing[kind]
                 sent += 1
             cursor.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
             context.update_cursor(msgspec.json.encode(cursor).decode())
@@ -269,18 +271,19 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         description="Logs every asset check that begins to fail, or passes again, and posts it to the webhook.",
     )
     def send(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        failing: set[str] = set(json.loads(context.cursor or "[]"))
-        keys = sorted(_check_keys(context), key=str)
+        failing: set[str] = set(json.loads(context.cursor or "[]"))  # names of the checks that failed in the last tick
+        definitions = context.repository_def
+        keys = sorted(definitions.asset_graph.asset_check_keys, key=str) if definitions is not None else []
         newest = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         sent = 0
         for key in keys:
             record, name = newest.get(key), key.to_user_string()
             entry = record.event if record is not None else None
             evaluation = _evaluation(entry)
-            is_known_to_pass = name not in failing
-            if entry is None or evaluation is None or evaluation.passed == is_known_to_pass:
+            passed_before = name not in failing
+            if entry is None or evaluation is None or evaluation.passed == passed_before:
                 continue
-            alerts.send(_changed(evaluation, entry.run_id, alerts))
+            alerts.send(_alert_of_check(evaluation, entry.run_id, alerts))
             failing ^= {name}  # add it, or remove it
             context.update_cursor(json.dumps(sorted(failing)))
             sent += 1
@@ -289,7 +292,7 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
     return send
 
 
-def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) -> RunFailed:
+def _alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) -> RunFailed:
     """Return the alert of a failed run."""
     events = [
         entry.dagster_event
@@ -318,7 +321,7 @@ def _evaluation(entry: dg.EventLogEntry | None) -> dg.AssetCheckEvaluation | Non
     return event.asset_check_evaluation_data
 
 
-def _changed(evaluation: dg.AssetCheckEvaluation, run_id: str, alerts: Alerts) -> CheckChanged:
+def _alert_of_check(evaluation: dg.AssetCheckEvaluation, run_id: str, alerts: Alerts) -> CheckChanged:
     """Return the alert of a check whose result has changed."""
     return CheckChanged(
         evaluation.asset_key.to_user_string(),
@@ -330,9 +333,3 @@ def _changed(evaluation: dg.AssetCheckEvaluation, run_id: str, alerts: Alerts) -
         evaluation.partition,
         alerts.run_url(run_id),
     )
-
-
-def _check_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetCheckKey]:
-    """Return the keys of all checks in the code location."""
-    definitions = context.repository_def
-    return set(definitions.asset_graph.asset_check_keys) if definitions is not None else set()

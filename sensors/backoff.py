@@ -1,11 +1,12 @@
-"""Skips ticks of sensors: while staging or the catalogue cannot be reached, and during a part's backoff.
+"""Decides for which parts a sensor may request a run now: while a part makes no progress, the pauses grow (backoff).
 
-A tick is one evaluation of a sensor. A part is what a run updates: a table, checkpoint, destination, connector and so
-on. Its mark says how far it is. A sensor requests runs for parts that are behind. While a part's mark does not move,
-the pauses between the requests for it grow (backoff). The requests so far are stored in the sensor's cursor, which
-Dagster keeps from tick to tick.
-`skip_during_outage` decorates the functions of sensors that read staging or the lake, so that an outage does not fail
-their ticks. All sensors that request runs call this module.
+A part is what a run updates: a table, checkpoint, destination, connector and so on. Its mark says how far it is. A
+sensor requests runs for parts that are behind. All sensors that request runs ask `Attempts`, which they get from
+`PipelineLags.attempts`. It is stored in the sensor's cursor, a text that Dagster keeps from tick to tick; a tick is one
+evaluation of a sensor.
+
+`skip_during_outage` decorates the functions of sensors that read staging (the gateways' database) or the lake, so that
+an outage does not fail their ticks.
 """
 
 import functools
@@ -24,7 +25,7 @@ Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReaso
 
 
 def skip_during_outage(evaluate: Evaluate) -> Evaluate:
-    """Decorate a sensor's function, so that a tick that cannot reach staging or the catalogue is skipped with a reason.
+    """Decorate a sensor's function, so that a tick that cannot reach staging or the lake is skipped with a reason.
 
     The next tick compares the marks again, so a skipped tick loses nothing. `lakesync status` reports sensors whose
     ticks are skipped for long.
@@ -54,7 +55,7 @@ LATE_PAUSE = 300.0
 """Seconds between later requests. With shorter pauses, a part that always fails would cause 2,000 runs a day."""
 
 
-def pause(count: int) -> float:
+def pause_after(count: int) -> float:
     """Return the seconds to wait before the next request for a part whose mark has not moved.
 
     Args:
@@ -76,7 +77,7 @@ class Attempt(msgspec.Struct, frozen=True):
     @property
     def pause(self) -> float:
         """Seconds from the latest request to the next."""
-        return pause(self.count)
+        return pause_after(self.count)
 
     @property
     def next_ms(self) -> int:
@@ -140,11 +141,11 @@ class Attempts:
         for lag in lags:
             attempt = self.of(lag)
             left = attempt.at + attempt.pause - now if attempt is not None else 0.0
-            # A longer time than the pause means that the clock was set back; that must not delay the request.
-            if attempt is None or not 0 < left <= attempt.pause:
-                ready.append(lag)
-            else:
+            # more than the pause is left only if the clock was set back; that must not delay the request
+            if attempt is not None and 0 < left <= attempt.pause:
                 delayed.append(Delayed(lag, attempt.count, left))
+            else:
+                ready.append(lag)
         return ready, delayed
 
     @property
@@ -152,19 +153,16 @@ class Attempts:
         """Key of a part → its requests, as of the latest one."""
         return self._attempts
 
-    def cursor_after(self, requested: Iterable[Lag], others: Iterable[Lag] = ()) -> str:
+    def cursor_after(self, requested: Iterable[Lag], behind: Iterable[Lag] = ()) -> str:
         """Return the sensor's cursor after a request.
 
         Args:
             requested: the parts for which runs are requested now.
-            others: further parts that are behind, whose earlier requests stay in the cursor.
+            behind: all parts that are behind. The earlier requests for those that are not requested now stay.
         """
-        now, attempts = time.time(), {}
+        now = time.time()
+        attempts = {lag.key: attempt for lag in behind if (attempt := self.of(lag)) is not None}
         for lag in requested:
             attempt = self.of(lag)
             attempts[lag.key] = Attempt(lag.mark, attempt.count + 1 if attempt is not None else 1, now)
-        for lag in others:
-            attempt = self.of(lag)
-            if attempt is not None and lag.key not in attempts:
-                attempts[lag.key] = attempt
         return msgspec.json.encode(attempts).decode()

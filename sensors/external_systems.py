@@ -1,15 +1,19 @@
 """Creates the sensors that request runs which exchange data with other systems: destinations, moves and polls.
 
-A destination consists of adapters, each of which writes the lake's deltas to one database or object store. An adapter
-is due if its mark, the newest deltas that it has, is behind the lake's history `deltas`. A move is a flow (a filtered
-copy), a pair of tiers (old deltas move to a colder store) or a migration (a copy of whole tables) between two backends.
-It is due by its schedule, and after a failure. A poll reads an external system, such as Jira, through a connector. It
-is due when the connector's interval has passed since the last one. A sensor's cursor has its run requests for each
-part; from these, `Attempts` computes the pauses between retries. The code location (`lakesync_dagster.definitions`)
-calls this module.
+A delta is a change that a client pushed; the lake's history has all of them.
+
+- A *destination* consists of adapters, each of which writes the deltas to one database or object store. An adapter is
+  due if its mark, the newest deltas that it has, is behind the history.
+- A *move* is a flow (a filtered copy), a pair of tiers (old deltas move to a colder store) or a migration (a copy of
+  whole tables) between two backends, databases or object stores. It is due by its schedule, and after a failure.
+- A *poll* reads an external system, such as Jira, through a connector. It is due when the connector's interval has
+  passed since the last one.
+
+A sensor's cursor has its run requests for each of them; from these, `Attempts` computes the pauses between retries. The
+code location (`lakesync_dagster.definitions`) calls this module.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -27,13 +31,14 @@ from assets.names import (
 )
 from assets.partitions import nearest_day, range_tags
 from lakehouse.marks import CopiedDays, days_to_copy
-from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from sensors.backoff import skip_during_outage
-from sensors.lags import PipelineLags, due_tables, is_queued_or_running
+from sensors.due_times import due_tables
+from sensors.lags import PipelineLags, is_queued_or_running
 
 MOVE = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""
@@ -53,7 +58,7 @@ def move_sensor(
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.
-        jobs: the jobs, each with the result of `job_name` as its name.
+        jobs: definitions of only these jobs, each with the result of `job_name` as its name.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
         lags: reads which parts of the pipeline are behind; all sensors share it.
@@ -84,21 +89,15 @@ def move_sensor(
                 requests.append(dg.RunRequest(job_name=job_name(lag), tags=tags))
                 requested.append(lag)
         if not requested:
-            return dg.SkipReason(
-                "; ".join(map(str, delayed)) or f"{len(names)} flows, tiers and migrations, none of them due"
-            )
-        others = [lag for lag in behind if lag not in requested]
-        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
+            nothing_due = f"{len(names)} flows, tiers and migrations, none of them due"
+            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
+        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, behind))
 
     return watch
 
 
 def job_name(lag: Lag) -> str:
-    """Return the name of the job of a flow, tiers or migration.
-
-    Args:
-        lag: says that the move is behind.
-    """
+    """Return the name of the job of the flow, tiers or migration that is behind."""
     return f"{lag.part}s_{lag.name}"
 
 
@@ -108,7 +107,7 @@ def _partition_tags(
     """Return the tags that select a run's partitions; None if there is nothing to move.
 
     For a flow these are the days since its last run, for tiers the newest day that is old enough, for a migration the
-    days that were not copied. A migration's partition is a table and a day.
+    days that were not copied, of all its tables.
     """
     if lag.part == "migration":
         declared = config.migrations[lag.name]
@@ -129,7 +128,7 @@ def _partition_tags(
 
 
 TARGET = "lakesync/leaf"
-"""Run tag: the asset of the adapter that the run writes to; the stored tag calls it a leaf."""
+"""Run tag: the asset of the adapter that the run writes to."""
 
 
 def destination_sensor(
@@ -138,7 +137,9 @@ def destination_sensor(
     open_staging: OpenStaging,
     lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """Create the sensor of destinations. If an adapter fails, it is retried after growing pauses; others continue.
+    """Create the sensor of destinations: one run for each adapter that is due, never two of one at once.
+
+    If an adapter fails, runs for it are requested after growing pauses; others continue.
 
     Args:
         keys: name of an adapter's mark → its asset.
@@ -174,8 +175,7 @@ def destination_sensor(
             dg.RunRequest(asset_selection=[keys[name]], tags={**target_tags(keys[name]), **partitions(name, requested)})
             for name in sorted({lag.name for lag in requested})
         ]
-        others = [lag for lag in behind if lag not in requested]
-        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
+        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, behind))
 
     def destination_lags(
         context: dg.SensorEvaluationContext, store: PipelineStore, *, read_again: bool = False
@@ -221,6 +221,7 @@ def poll_sensor(
         open_staging: opens the staging store, which has the marks.
         lags: reads which parts of the pipeline are behind; all sensors share it.
     """
+    connectors = {(each.gateway, each.name): each for each in snapshot.connectors}
 
     @dg.sensor(
         name=POLL_SENSOR,
@@ -235,49 +236,20 @@ def poll_sensor(
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()
-        due = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
-        ready, delayed = attempts.ready(due.values())
-        requested = {
-            lag.key
-            for lag in ready
-            if not is_queued_or_running(context.instance, poll_tags(f"{lag.gateway}/{lag.name}"))
-        }
-        if not requested:
-            nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"
-            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
+        behind = [lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"]
+        ready, delayed = attempts.ready(behind)
         today = nearest_day(days, now_ms)
-        requests = []
-        for each in snapshot.connectors:
-            lag = due.get(connector_tag(each))
-            if lag is not None and lag.key in requested:
-                requests.append(_request(each, due_tables(each, marks, now_ms), today))
-        cursor = attempts.cursor_after(
-            [lag for lag in due.values() if lag.key in requested],
-            [lag for lag in due.values() if lag.key not in requested],
-        )
-        return dg.SensorResult(run_requests=requests, cursor=cursor)
+        requests, requested = [], []
+        for lag in ready:
+            tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: f"{lag.gateway}/{lag.name}"}
+            if not is_queued_or_running(context.instance, tags):
+                tables = due_tables(connectors[lag.gateway, lag.name], marks, now_ms)
+                keys = [polled_key(lag.gateway, lag.name, table) for table in tables]
+                requests.append(dg.RunRequest(asset_selection=keys, partition_key=today, tags=tags))
+                requested.append(lag)
+        if not requested:
+            nothing_due = f"{len(connectors)} connectors, none of them due"
+            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
+        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, behind))
 
     return watch
-
-
-def connector_tag(connector: PolledConnector) -> str:
-    """Return the value of the tag `CONNECTOR` of a connector's runs: `GATEWAY/NAME`."""
-    return f"{connector.gateway}/{connector.name}"
-
-
-def poll_tags(connector: str) -> dict[str, str]:
-    """Return the tags of a connector's runs.
-
-    Args:
-        connector: the result of `connector_tag`.
-    """
-    return {REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector}
-
-
-def _request(connector: PolledConnector, tables: Sequence[str], day: str) -> dg.RunRequest:
-    """Return the request of a run that polls some tables of a connector; `day` is the partition for today."""
-    return dg.RunRequest(
-        asset_selection=[polled_key(connector.gateway, connector.name, table) for table in tables],
-        partition_key=day,
-        tags=poll_tags(connector_tag(connector)),
-    )

@@ -1,7 +1,8 @@
-"""Creates the sensor of the asset checks named `fresh`, which say whether an asset has each day's deltas in time.
+"""Creates the sensor that reports the asset checks named `fresh`: whether an asset has each day's deltas in time.
 
-The sensor reports a check itself, without a run: when its result changes, after a materialisation, and hourly. The code
-location (`lakesync_dagster.definitions`) calls this module.
+A delta is a change that a client pushed, and belongs to the day on which its gateway received it. The sensor reports
+the result of a check itself, without a run: when it changes, after a materialisation, and hourly. `assets.freshness`
+defines the checks and computes their results. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import json
@@ -9,7 +10,7 @@ import time
 
 import dagster as dg
 
-from assets.freshness import days_of_asset, evaluation, fresh_assets, newest_of
+from assets.freshness import days_of_asset, evaluation, fresh_assets
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
@@ -54,7 +55,7 @@ def freshness_sensor(
             for key in fresh_assets(snapshot, config):
                 name = key.to_user_string()
                 days = days_of_asset(store, key, behind, allowed_seconds=allowed, now_ms=gateway_now_ms)
-                newest = newest_of(context.instance, key)
+                newest = next(iter(context.instance.fetch_materializations(key, limit=1).records), None)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
                 # -1: never reported, so that the first state differs; 0 would be an asset that was never materialised
                 last_late_days, last_newest, reported_at = reported.get(name, ([], -1, 0.0))

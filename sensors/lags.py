@@ -1,24 +1,22 @@
 """Reads the lags of all parts of the pipeline every few seconds, for all sensors, and reports them to staging.
 
 A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
-upstream has, or is due by the clock. A part's mark says how far it is: an arrival (the gateway's timestamp of a push),
-or the time of its last run. All sensors share one `PipelineLags`, which the code location
-(`lakesync_dagster.definitions`) creates. The functions below it decide what is due by the clock.
+upstream has, or is due by the clock (`sensors.due_times`). A part's mark says how far it is: an arrival (the gateway's
+timestamp of a push), or the time of its last run. Staging is the gateways' database. All sensors share one
+`PipelineLags`, which the code location (`lakesync_dagster.definitions`) creates.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import UTC
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
 
 from assets.names import SLOT, UPKEEP_SLOT
-from assets.partitions import ms_of_days
-from lakehouse.marks import CopiedDays, failing_tables, first_missing_day, last_poll_ms, move_mark
-from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, merged_tables
+from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import (
     QUEUED_SECONDS,
     REPORT,
@@ -26,10 +24,8 @@ from lakesync.analysis.marks import (
     FollowerMark,
     FollowerPosition,
     Lag,
-    Part,
     QueuedRun,
     Report,
-    Timed,
     report_in,
 )
 from lakesync.analysis.marks import lags as compute_lags
@@ -37,7 +33,8 @@ from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import PipelineMarks, PipelineStore
-from sensors.backoff import Attempt, Attempts, pause
+from sensors.backoff import Attempt, Attempts
+from sensors.due_times import FailingPoll, failing_polls, timed_parts
 
 if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
@@ -46,9 +43,6 @@ READ_SECONDS = 10.0
 """Seconds between two reads of the lake's marks, while no sensor needs a newer result."""
 LIST_SECONDS = 20.0
 """Seconds between two listings of queued runs while no part is behind. A queued run is reported within a minute."""
-
-_MINUTE = "%Y-%m-%d %H:%M"
-"""Format of partition keys that are exact to the minute, as Dagster's schedules are."""
 
 UNSTARTED = (
     dg.DagsterRunStatus.NOT_STARTED,
@@ -66,7 +60,7 @@ ReadFollowers = Callable[[PipelineMarks], Sequence[FollowerPosition]]
 class PipelineLags:
     """Reads the lags of the pipeline once for all sensors, which Dagster runs in several threads.
 
-    Each result is written to staging as the pipeline's report, which the gateway and the command line show.
+    Each result is written to staging as the pipeline's report, which gateways and `lakesync status` show.
     """
 
     def __init__(self, config: Config, snapshot: SchemaSnapshot, followers: ReadFollowers = lambda _: ()) -> None:
@@ -86,8 +80,9 @@ class PipelineLags:
         self._read_at = -READ_SECONDS
         """Time of the last read, by `time.monotonic`."""
         self._flushed_at_read: list[tuple[str, str, int, int, int | None]] = []
-        """Gateway, shard, epoch, flushed sequence and checkpoint's arrival of each shard, at the time of the last read.
-        Once they are others, the result of that read is outdated."""
+        """What flushes and checkpoints change in staging, at the time of the last read: gateway, shard (one of its
+        stores), epoch (when that store was created), last flushed push, and arrival of the checkpoint. Once it is
+        different, the result of that read is outdated."""
         self._lags: list[Lag] = []
         self._listed_at = -LIST_SECONDS
         """Time of the last listing of queued runs, by `time.monotonic`."""
@@ -140,8 +135,9 @@ class PipelineLags:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
                 staging_marks, followers = store.marks(), self._followers(store)
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
-                # late: it never ran (mark 0), or it has been due for half a minute, or the clock was set back
                 wait_ms = QUEUED_SECONDS * 1000
+                # A part is late if it never ran (mark 0), or has been due for half a minute. A mark in the future means
+                # that the clock was set back.
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
                 all_lags = self._mark_reader().lags(unflushed, self._tables, followers, late, now_ms)
                 failing = failing_polls(self._snapshot, staging_marks, now_ms)
@@ -159,7 +155,7 @@ class PipelineLags:
             now_ms: server wall time in milliseconds since 1970.
         """
         timed = timed_parts(self._config, self._snapshot, marks, now_ms)
-        return compute_lags((), (), (), timed, now_ms)  # (): only timed parts
+        return compute_lags(backlog=(), progress=(), files=(), timed=timed, now_ms=now_ms)
 
     def _mark_reader(self) -> "MarkReader":
         """Return the reader of the lake's marks, which is created at the first call."""
@@ -173,12 +169,12 @@ class PipelineLags:
         self,
         store: PipelineMarks,
         instance: Callable[[], dg.DagsterInstance],
-        failing: Iterable["FailingPoll"],
+        failing: Iterable[FailingPoll],
         dead_letters: Iterable[DeadLetters],
     ) -> None:
         """Write the pipeline's report to staging: lags, queued runs, dead letters, and attempts with the next retry.
 
-        Attempts of a part whose mark has moved since count no longer.
+        Attempts count only as long as the part's mark does not move.
         """
         marks = {lag.key: lag.mark for lag in self._lags}
         counts = {each.lag.key: each.polls for each in failing}
@@ -189,12 +185,12 @@ class PipelineLags:
                     counts[key] = max(attempt.count, counts.get(key, 0))
                     retries[key] = attempt.next_ms
         report = Report(
-            WallClock(self._config.clock_offset_file).now_ms(),
-            tuple(self._lags),
-            counts,
-            self._queued_runs(instance),
-            tuple(dead_letters),
-            retries,
+            at_ms=WallClock(self._config.clock_offset_file).now_ms(),
+            lags=tuple(self._lags),
+            requests=counts,
+            queued=self._queued_runs(instance),
+            dead_letters=tuple(dead_letters),
+            retries=retries,
         )
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
 
@@ -265,125 +261,3 @@ def is_queued_or_running(instance: dg.DagsterInstance, tags: Mapping[str, str], 
     """
     wanted = dg.RunsFilter(job_name=job_name, tags=tags, statuses=list(UNFINISHED))
     return bool(instance.get_run_records(wanted, limit=1))
-
-
-def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:
-    """Return when each poll, flow, pair of tiers and migration is due: an interval or a schedule after its last run.
-
-    A migration is due at the first time of its schedule after the end of the first day that was not copied. A part
-    that never ran is due now.
-
-    Args:
-        config: the project's configuration, which declares flows, tiers and migrations.
-        snapshot: the registered tables and connectors.
-        marks: name → value of all marks in staging.
-        now_ms: server wall time in milliseconds since 1970.
-    """
-    found = []
-    for each in snapshot.connectors:
-        times = _poll_times(each, marks, now_ms)
-        mark, next_ms = max(poll.mark for poll in times.values()), min(poll.next_ms for poll in times.values())
-        found.append(Timed("poll", each.name, each.gateway, mark, next_ms))
-    for part, group, name, cron in _moves(config):
-        mark = int(marks.get(move_mark(group, name), 0))
-        found.append(Timed(part, name, "", mark, next_tick_ms(cron, mark) if mark else now_ms))
-    return [*found, *_migrations(config, marks, now_ms)]
-
-
-class FailingPoll(NamedTuple):
-    """A connector, if the polls of all its tables fail; otherwise one table whose polls fail."""
-
-    lag: Lag
-    polls: int
-    """Number of failed polls in a row."""
-    next_ms: int
-    """When the next poll is due, in milliseconds of server wall time."""
-
-
-def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[FailingPoll]:
-    """Return the connectors and tables whose newest poll failed.
-
-    Args:
-        snapshot: the registered tables and connectors.
-        marks: name → value of all marks in staging.
-        now_ms: server wall time in milliseconds since 1970.
-    """
-    found = []
-    for each in snapshot.connectors:
-        times, failing = _poll_times(each, marks, now_ms), failing_tables(marks, each)
-        tables_by_name = {f"{each.name}/{table}": [table] for table in failing}
-        if len(failing) == len(times):  # all tables fail
-            tables_by_name = {each.name: [*failing]}
-        for name, tables in tables_by_name.items():
-            failed, polls = [failing[table] for table in tables], [times[table] for table in tables]
-            mark, since_ms = max(poll.mark for poll in polls), min(table.since_ms for table in failed)
-            lag = Lag("poll", name, each.gateway, mark, deltas=0, since_ms=since_ms)
-            found.append(FailingPoll(lag, max(table.count for table in failed), min(poll.next_ms for poll in polls)))
-    return found
-
-
-def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> list[str]:
-    """Return the tables of a connector that are due: by its interval or, if their polls fail, after a growing pause.
-
-    A pause is at least as long as the failed poll took, so that a table whose poll hangs leaves half of the time to
-    others.
-
-    Args:
-        connector: the connector.
-        marks: name → value of all marks in staging.
-        now_ms: server wall time in milliseconds since 1970.
-    """
-    times = _poll_times(connector, marks, now_ms)
-    # a mark in the future means that the clock was set back
-    return [table for table, poll in times.items() if not poll.mark <= now_ms < poll.next_ms]
-
-
-class _PollTime(NamedTuple):
-    """When a connector's table was polled last, and when its next poll is due, in milliseconds of server wall time."""
-
-    mark: int
-    next_ms: int
-
-
-def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> dict[str, _PollTime]:
-    """Return table → times of its polls. Tables that do not fail are polled together."""
-    last_ms, failing = last_poll_ms(marks, connector), failing_tables(marks, connector)
-    times = dict.fromkeys(connector.tables, _PollTime(last_ms, last_ms + connector.interval_ms if last_ms else now_ms))
-    for table, failed in failing.items():
-        pause_ms = max(round(pause(failed.count) * 1000), failed.ended_ms - failed.begun_ms)
-        times[table] = _PollTime(failed.ended_ms, failed.ended_ms + pause_ms)
-    return times
-
-
-def next_tick_ms(cron: str, after_ms: int) -> int:
-    """Return the next time of a schedule, in milliseconds since 1970.
-
-    Dagster has no public function for this, but it computes the windows of partitions that begin at a schedule's times.
-
-    Args:
-        cron: the schedule as a cron expression, in UTC.
-        after_ms: the time after which to search, in milliseconds since 1970.
-    """
-    earliest = datetime.fromtimestamp((after_ms + 1) / 1000, UTC)
-    windows = dg.TimeWindowPartitionsDefinition(earliest, fmt=_MINUTE, cron_schedule=cron, timezone="UTC")
-    following = windows.get_next_partition_window(earliest, respect_bounds=False)
-    assert following is not None  # without bounds there is always one
-    return round(following.start.timestamp() * 1000)
-
-
-def _moves(config: Config) -> Iterator[tuple[Part, str, str, str]]:
-    """Yield part, section of `lakesync.toml`, name and schedule of each flow and pair of tiers."""
-    for name, flow in config.flows.items():
-        yield "flow", "flows", name, flow.schedule
-    for name, tiers in config.tiers.items():
-        yield "tier", "tiers", name, tiers.schedule
-
-
-def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:
-    """Yield the migrations that have a schedule and a day to copy, with the time at which each is due."""
-    for name, declared in config.migrations.items():
-        day = first_missing_day(CopiedDays.of(marks, name), declared)
-        if declared.schedule is not None and day is not None:
-            first_ms, end_ms = ms_of_days([day])
-            # a mark after now would mean that the clock was set back
-            yield Timed("migration", name, "", min(first_ms, now_ms), next_tick_ms(declared.schedule, end_ms - 1))

@@ -1,8 +1,8 @@
 """Creates the sensor that reloads the code location when tables or connectors are registered.
 
-A code location is the process in which Dagster loads assets, jobs and sensors. Its assets are created from a file, the
-schema snapshot, which lists the registered tables and connectors; so new ones need a reload. The code location
-(`lakesync_dagster.definitions`) calls this module.
+A code location is the process in which Dagster loads assets, jobs and sensors. It creates its assets from the schema
+snapshot, a file that lists the registered tables and connectors (external systems to poll); so new ones need a new file
+and a reload. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import dagster as dg
@@ -64,22 +64,13 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with open_staging() as store:
             now = registered(store, config.namespaces.own)
-            if config.dagster.partitions_start is None:  # then partitions begin on the day of the first push
+            if config.dagster.partitions_start is None:  # then daily partitions begin on the day of the first push
                 first_day = loaded.first_day or first_arrival_day(store)
                 now = msgspec.structs.replace(now, first_day=first_day)
         if now == loaded:
             return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
         write_snapshot(snapshot_file(config), now)
-        known = loaded.states
-        new = [
-            f"{namespace}.{each.table}" if namespace else each.table
-            for each, namespace in now.states
-            if (each, namespace) not in known
-        ]
-        new += [each.name for each in now.connectors if each not in loaded.connectors]
-        if now.first_day != loaded.first_day:
-            new.append(f"partitions from {now.first_day} on")
-        changes = ", ".join(new)
+        changes = _describe_changes(loaded, now)
         url = config.dagster.url
         if url is None:
             return dg.SkipReason(f"changed: {changes}; reload the location, as dagster.url names no webserver")
@@ -91,6 +82,19 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
         return dg.SkipReason(f"loaded again with {changes}")
 
     return watch
+
+
+def _describe_changes(loaded: SchemaSnapshot, now: SchemaSnapshot) -> str:
+    """Return the new or changed tables (with their namespace, unless it is the shared one) and connectors as text."""
+    changes = [
+        f"{namespace}.{schema.table}" if namespace else schema.table
+        for schema, namespace in now.states
+        if (schema, namespace) not in loaded.states
+    ]
+    changes += [each.name for each in now.connectors if each not in loaded.connectors]
+    if now.first_day != loaded.first_day:
+        changes.append(f"partitions from {now.first_day} on")
+    return ", ".join(changes)
 
 
 def reload_location(url: str) -> None:
@@ -116,7 +120,7 @@ def reload_location(url: str) -> None:
         ) from error
     except (requests.RequestException, KeyError, TypeError) as error:
         raise ReloadError(f"{url} did not reload {LOCATION!r}: {error}; the next tick tries again") from error
-    inner = result.get("locationOrLoadError") or {}
-    message = result.get("message") or inner.get("message")
+    load_error = result.get("locationOrLoadError") or {}
+    message = result.get("message") or load_error.get("message")
     if message:
         raise ReloadError(f"{url} could not reload {LOCATION!r}: {message}")

@@ -1,12 +1,14 @@
 """Creates the sensors that request runs which bring the lake up to date with staging: those of flushes and erasures.
 
-Staging is the store of the deltas that gateways have accepted. A flush moves deltas from its log into the lake, merges
-them into the state tables, and publishes checkpoints. It is due if the log is too large or too old, if someone
-requested it, or if a table or checkpoint is behind (`lakehouse.history.flush_due` decides this). An erasure is due
-while the lake has not carried out all requests to erase a row, or everything that a client wrote; staging carries them
-out first. Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. For
-a part that stays behind after its runs, the next run is requested after a growing pause (`sensors.backoff`). The code
-location (`lakesync_dagster.definitions`) calls this module.
+Staging is the gateways' database, with a log of the deltas (changes) that they have accepted from clients. A *flush*
+moves deltas from the log into the lake, merges them into the state tables (current rows), and makes checkpoints (files
+from which new clients start). It is due if the log is too large or too old, if someone requested it, or if a table or
+checkpoint is behind (`lakehouse.history.flush_due` decides this). An *erasure* removes a row, or everything that a
+client wrote; it is due while staging has carried out a request that the lake has not.
+
+Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. For a part that
+stays behind after its runs, the next run is requested after a growing pause (`sensors.backoff`). The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 import time
@@ -27,7 +29,7 @@ from sensors.backoff import skip_during_outage
 from sensors.lags import PipelineLags, is_queued_or_running
 
 WATCH_SECONDS = 4.5
-"""How long a tick, one evaluation of the sensor, watches staging: nearly until Dagster's daemon starts the next one."""
+"""How long a tick (one evaluation of the flush sensor) watches staging. Dagster's daemon starts a tick every 5 s."""
 CHECK_SECONDS = 0.5
 """Seconds between two checks of staging in a tick."""
 _MADE_BY_FLUSH = ("table", "checkpoint")
@@ -43,15 +45,15 @@ def flush_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the flush job: one run for all gateways that are due.
 
-    Dagster's daemon starts a tick every five seconds. A tick that goes on watching staging notices a request within
-    half a second, which costs less than more frequent ticks would.
+    A tick that goes on watching staging notices that a flush is due within half a second, which costs less than more
+    frequent ticks would.
 
     Args:
         config: the project's configuration, with the thresholds.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store.
         lags: reads which parts of the pipeline are behind; all sensors share it.
-        watch_seconds: how long a tick watches staging while no flush is due.
+        watch_seconds: how long a tick watches staging while no flush is due; 0 to look once.
     """
     limits = config.flush
     reader = BacklogReader(limits)
@@ -80,7 +82,7 @@ def flush_sensor(
         attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
         now_ms = WallClock(config.clock_offset_file).now_ms()
-        exceeded = reader.exceeded(store, backlog)  # the gateways above a bound of one table or of row width
+        exceeded = reader.exceeded(store, backlog)  # gateways above a limit of one table's deltas, or of wide rows
         wanted = due_flush(backlog, now_ms, limits, exceeded)
         # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
         is_due_by_backlog = wanted is not None and bool(attempts.ready(wanted.lags)[0])

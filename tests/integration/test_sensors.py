@@ -213,7 +213,7 @@ def test_a_part_whose_mark_does_not_move_is_requested_again_with_backoff(house, 
 
 
 def test_backoff_is_below_a_minute_for_an_hour_and_longer_afterwards():
-    pauses = [attempts.pause(count) for count in range(1, 93)]
+    pauses = [attempts.pause_after(count) for count in range(1, 93)]
     assert pauses == [5, 10, 20, *[40] * 87, 300, 300]
     assert 3_400 < sum(pauses[:90]) < 3_600
 

@@ -22,8 +22,9 @@ from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import arrival_days, make_definitions
 from sensors import backoff as attempts
+from sensors.due_times import timed_parts
 from sensors.external_systems import DESTINATION_SENSOR, move_sensor
-from sensors.lags import PipelineLags, timed_parts
+from sensors.lags import PipelineLags
 
 DECLARED = """
 [adapters]

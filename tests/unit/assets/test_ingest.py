@@ -22,8 +22,9 @@ from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import arrival_days, make_definitions
 from sensors import backoff as attempts
+from sensors.due_times import timed_parts
 from sensors.external_systems import poll_sensor
-from sensors.lags import PipelineLags, timed_parts
+from sensors.lags import PipelineLags
 
 DESK = PolledConnector("shop", "support-desk", "jira", ("jira_issues", "jira_projects"), 30_000)
 CRM = PolledConnector("shop", "support.desk", "salesforce", ("sf_accounts",), 3_600_000)
