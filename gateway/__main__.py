@@ -1,8 +1,8 @@
 """The gateway server's process, `python -m gateway`: it serves one staging store until a signal stops it.
 
 A gateway is one app's stream of changes, and one server serves many. The staging store is the folder of SQLite files,
-or the Postgres database, with the logs and settings of all of them. `lakesync up` and a service manager start the
-process. It logs one JSON object per line to stderr, also for uvicorn and other libraries.
+or the Postgres database, with the logs and settings of all of them. `lakesync up`, or a service manager such as
+systemd, starts the process. It logs one JSON object per line to stderr, also for uvicorn and other libraries.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class _TimestampProcessor:
 
     def __init__(self) -> None:
         self._formatted = (0, "")
+        """The newest second since 1970 that was formatted, and its text."""
 
     def __call__(self, _: Any, __: str, entry: EventDict) -> EventDict:
+        """Add the time to a log entry."""
         seconds, micros = divmod(time.time_ns() // 1000, 1_000_000)
         second, text = self._formatted
         if second != seconds:
@@ -96,8 +98,8 @@ class _LineWriter:
         except OSError:
             self._lost += 1
             return
-        complete = written == len(line)
-        self._lost, self._line_end = (0, b"") if complete else (self._lost + 1, b"\n")
+        is_complete = written == len(line)
+        self._lost, self._line_end = (0, b"") if is_complete else (self._lost + 1, b"\n")
 
     def flush(self) -> None:
         """Do nothing: there is no buffer."""
@@ -110,7 +112,7 @@ def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:
 
 
 def _render_text(logger: Any, method: str, entry: EventDict) -> str:
-    """Do the same for the `logging` module, whose handlers take text."""
+    """Return a log entry as `_render_bytes` does, for the `logging` module, whose handlers take text."""
     return _render_bytes(logger, method, entry).decode()
 
 
@@ -150,11 +152,11 @@ def serve(configured: config.Config) -> None:
             namespaces=configured.namespaces,
         )
         app = create_app(settings, engine)
-        metrics = Services.of_app(app).metrics
+        start_engine = backends.engine_starter(engine, Services.of_app(app).metrics)
         try:
             gc.collect()
             gc.freeze()  # objects up to here live as long as the process
-            GatewayServer(app, settings, backends.startup(engine, metrics)).run(sockets=[bound])
+            GatewayServer(app, settings, start_engine).run(sockets=[bound])
         finally:
             backends.finish()
             engine.close()

@@ -1,8 +1,8 @@
-"""Decides which requests are served.
+"""Decides which requests are served: none while the server starts or stops, and not more of a client than its rate.
 
-A `RequestGate` rejects all requests while the server starts or stops. The HTTP middleware and the WebSocket route check
-it. `GatewayServer` opens it after the start, and drains it at the end: it waits for requests in flight. A `RateLimiter`
-rejects a client's requests above its rate. There is one for HTTP requests, which authentication checks, and one for
+The HTTP middleware and the WebSocket route ask the server's `RequestGate` whether requests are accepted at all.
+`GatewayServer` opens it after the start, and drains it at the end: it waits for requests in flight. A `RateLimiter`
+counts the requests of each client. A server has one for HTTP requests, which authentication checks, and one for
 WebSocket messages.
 """
 
@@ -72,8 +72,8 @@ class RequestGate:
 
 MAX_CLIENTS = 100_000
 """Number of clients that are counted in one window, at most."""
-
 _WINDOW_SECONDS = 10
+"""Length of a window, after which counts start again at 0."""
 
 
 class RateLimiter:
@@ -93,7 +93,9 @@ class RateLimiter:
         self._allowed = max(1, round(per_second * _WINDOW_SECONDS))
         self._now = now
         self._counts: Counter[tuple[str, str]] = Counter()
+        """`(gateway id, client id)` → requests in the current window."""
         self._ends = 0.0
+        """When the current window ends, by `now`."""
 
     def check(self, gateway: str, client_id: str) -> None:
         """Count one request of a client, and reject it if the client is above its limit.

@@ -2,9 +2,9 @@
 
 An adapter stores deltas (changes of rows) at a database or object store. The server opens the adapters from which
 clients may pull (`[sources]`). If no pipeline moves the deltas to the lake, the server flushes them itself, to one more
-adapter. `python -m gateway` uses `Backends` in this order: it opens the adapters, has the declarations applied and the
-flush started once the engine is open, and closes the adapters at the end. A gateway, in this module, is one app's
-stream of changes; one server serves many.
+adapter. `python -m gateway` opens the adapters (`Backends`), has the engine opened, the declarations applied and the
+flush started once the server listens (`engine_starter`), and closes the adapters at the end. A gateway, in this module,
+is one app's stream of changes; one server serves many.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -54,7 +53,8 @@ class Backends:
             AdapterError: a backend cannot be opened.
         """
         self._declared = Declarations(config.gateways, config.connectors.declared)
-        self._updates_tables = not config.flush.queue  # another process serves the configured queue of table updates
+        # with a configured queue, another process updates the tables after this server's flushes
+        self._updates_tables = not config.flush.queue
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             """The target of the server's own flushes; None if the pipeline flushes."""
@@ -65,9 +65,10 @@ class Backends:
             """The sources from which clients of every gateway may pull, by name."""
             self._closing = opening.pop_all()
         self._housekeeping: Housekeeping | None = None
+        """Flushes in the background; None if the pipeline flushes."""
 
-    def startup(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
-        """Return a function that opens the engine, applies the declared schemas and rules, and starts the flush.
+    def engine_starter(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
+        """Return a function that opens the engine, applies the declarations, and starts the server's own flushes.
 
         The server calls the function in a worker thread once it responds to `/health`.
 
@@ -75,28 +76,23 @@ class Backends:
             engine: the engine to open.
             metrics: the server's metrics, which count the flushes.
         """
-        if self.outlet is None:
+        if self.outlet is not None:
+            self._housekeeping = Housekeeping(
+                engine,
+                self.outlet,
+                on_flushed=lambda report: _record_flush(report, metrics),
+                on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
+                on_materialisation_failure=lambda table, _deltas, _error: metrics.count_table_failure(table),
+                materialises=self._updates_tables,
+            )
 
-            def open_engine() -> None:
-                engine.open()
-                self._declared.apply(engine)
-
-            return open_engine
-        housekeeping = self._housekeeping = Housekeeping(
-            engine,
-            self.outlet,
-            on_flushed=lambda report: _record_flush(report, metrics),
-            on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
-            on_materialisation_failure=lambda table, _deltas, _error: metrics.count_table_failure(table),
-            materialises=self._updates_tables,
-        )
-
-        def open_engine_and_flush() -> None:
+        def start_engine() -> None:
             engine.open()
             self._declared.apply(engine)
-            housekeeping.start()
+            if self._housekeeping is not None:
+                self._housekeeping.start()
 
-        return open_engine_and_flush
+        return start_engine
 
     def finish(self) -> None:
         """Flush the remaining deltas. Call it after the server has stopped and before the engine is closed."""
@@ -155,28 +151,24 @@ def _record_flush(report: FlushReport, metrics: Metrics) -> None:
     )
 
 
-NO_CONNECTORS: Mapping[str, DeclaredConnector] = MappingProxyType({})
-"""The default of `Declarations`: none."""
-
-
 class Declarations:
     """The declared schemas and rules, read from their files, and the declared connectors."""
 
     def __init__(
-        self, gateways: Mapping[str, DeclaredGateway], connectors: Mapping[str, DeclaredConnector] = NO_CONNECTORS
+        self, gateways: Mapping[str, DeclaredGateway], connectors: Mapping[str, DeclaredConnector] | None = None
     ) -> None:
         """Read and check the declared files.
 
         Args:
             gateways: gateway id → declaration.
-            connectors: connector name → declaration.
+            connectors: connector name → declaration; None for none.
 
         Raises:
             ConfigurationError: a file is missing or invalid; the message names it.
         """
         self._schemas = {name: [_schema(path) for path in declared.schemas] for name, declared in gateways.items()}
         self._rules = {name: _rules(declared.rules) for name, declared in gateways.items() if declared.rules}
-        self._connectors = connectors
+        self._connectors = connectors or {}
 
     def apply(self, engine: Engine) -> None:
         """Apply the declarations to the gateways of an open engine.
@@ -193,7 +185,7 @@ class Declarations:
         """
         self._apply_files(engine)
         for name, connector in self._connectors.items():
-            _register(engine, name, connector)
+            _register_connector(engine, name, connector)
 
     def _apply_files(self, engine: Engine) -> None:
         """Register the schemas and activate the rules that the files declare, unless they were changed at run time."""
@@ -205,9 +197,8 @@ class Declarations:
                     log.info("declared schema is retired: not registered again", gateway=name, table=schema.table)
                     continue
                 registered = known.schemas.get(schema.table)
-                registered_types = registered.schema.types if registered is not None else {}
-                differs = not schema.types.items() <= registered_types.items()
-                if registered is None or differs:
+                # columns that were added at run time are not in the file
+                if registered is None or not schema.types.items() <= registered.schema.types.items():
                     gateway.register_schema(schema)
             rules = self._rules.get(name)
             if rules is None or rules == known.rules:
@@ -218,7 +209,7 @@ class Declarations:
                 log.info("active rules differ from the declared ones: not changed", gateway=name)
 
 
-def _register(engine: Engine, name: str, declared: DeclaredConnector) -> None:
+def _register_connector(engine: Engine, name: str, declared: DeclaredConnector) -> None:
     """Register a connector, unless it is registered with the same settings.
 
     Raises:

@@ -1,9 +1,10 @@
 """Updates the lag of clients before routes report it.
 
-A client's lag is the age of the oldest change that it may see and has not been sent. To find that change, the feed (the
-rows in the order of their latest changes) must be read from the client's position. So one request checks a bounded
-number of clients, and skips a client if nothing was committed to its gateway since the client's last check. The routes
-of metrics and explanations call it.
+A client's lag is the age of the oldest change that it may see and has not been sent. To find that change, the store
+must be read from the client's position on: a check. So one request checks a bounded number of clients, and skips a
+client if nothing was committed to its gateway since the client's last check. The routes of metrics and explanations
+call it. The client tracker (`services.clients`) has the results. A gateway is one app's stream of changes; a shard is
+a staging store for some of its tables.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from contextlib import suppress
 
 from starlette.concurrency import run_in_threadpool
 
-from gateway.client_tracker import Arrivals, LagCheck
+from gateway.client_tracker import LagCheck
 from gateway.dependencies import Services
-from gateway.sync_service import result_of
+from gateway.futures import result_of
+from gateway.tracked_client import Arrivals
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Backlog
 
@@ -31,8 +33,8 @@ async def refresh_gateway(services: Services, gateway: str, backlog: Sequence[Ba
     Args:
         services: the server's shared objects.
         gateway: the gateway's id.
-        backlog: the gateway's unflushed log in each shard (a staging store for some tables), with its newest arrival
-            (the gateway's own timestamp of a commit).
+        backlog: sizes of the gateway's unflushed log in each shard, each with the newest arrival (the gateway's own
+            timestamp of a commit).
     """
     arrivals = _arrivals(backlog).get(gateway, ())
     await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, limit=MAX_CHECKS))
@@ -78,7 +80,7 @@ def _checks_due(
 
 async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: Sequence[LagCheck]) -> None:
     """Run checks, and record their results in the client tracker."""
-    with suppress(StagingUnavailableError):  # then the results of earlier checks are reported
+    with suppress(StagingUnavailableError):  # then the routes report the results of earlier checks
         for start in range(0, len(checks), _BATCH):
             batch = checks[start : start + _BATCH]
             results = await result_of(services.gateways[gateway].submit_unsent([check.query for check in batch]))

@@ -1,8 +1,8 @@
 """Extends uvicorn's HTTP and WebSocket protocols with features that the gateway promises and uvicorn lacks.
 
-No other module subclasses uvicorn's protocols. The docstring of each class names the missing feature; the class can be
-deleted when uvicorn has it. `GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any
-class. The head of a request is its request line and headers.
+A uvicorn protocol is the asyncio object of one connection. `GatewayServer` passes the two classes to `uvicorn.Config`,
+which accepts any class; no other module subclasses uvicorn's protocols. The docstring of each class names the missing
+feature; the class can be deleted when uvicorn has it. The head of a request is its request line and headers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from websockets.http11 import Request
 
 from gateway.errors import http_error_response
 from gateway.request_log import RequestRecord, new_request_id
+from gateway.write_coalescing import WriteCoalescingTransport
 from lakesync.model.errors import ValidationError
 
 log = structlog.get_logger("gateway")
@@ -36,8 +37,6 @@ LINGER_SECONDS = 1.0
 """Time from a rejection, or from a response that came before the end of the body, until the connection is closed."""
 BODY_SECONDS = 40.0
 """Longest time from a head's end to its body's end; above the default request timeout."""
-READER_SECONDS = 60.0
-"""Longest time in which a client reads nothing of the response data that is queued for it."""
 
 WIRE_EXTENSION = "lakesync.wire"
 """ASGI extension under which the application finds the connection's protocol."""
@@ -45,98 +44,8 @@ CLOSING_SECONDS = 10.0
 """Time that the peer has to respond to a close frame before the connection is aborted."""
 _MAX_REASON_BYTES = 123
 """Longest reason in a close frame, by RFC 6455."""
-_STATUS_LINE_START = b"HTTP/1."
-"""The first bytes of every response head."""
 
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
-
-
-class WriteCoalescingTransport(asyncio.Transport):
-    """A transport that sends a response's head together with its body, or alone in the event loop's next iteration.
-
-    uvicorn writes head and body separately, and uvloop sends each at once: two system calls, two packets, and a client
-    that wakes up twice. uvicorn has no setting for it. It also waits without end for a client that does not read, even
-    to close its connection; see `check_reader`.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self.inner = transport
-        """The wrapped transport."""
-        self._loop = loop
-        self._pending_head = b""
-        """A head that waits for its body, until the event loop's next iteration; else empty."""
-        self._ended = False
-        """Whether `write_eof` or `abort` was called."""
-        self._written = 0
-        """Bytes of all writes."""
-        self._reader_check: asyncio.TimerHandle | None = None
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write data; a head is delayed until the next write. Once the connection is closing, data is dropped."""
-        if self._ended or self.inner.is_closing():
-            return
-        self._written += len(data)
-        if self._pending_head:
-            head, self._pending_head = self._pending_head, b""
-            self.inner.writelines((head, data))
-        elif data[: len(_STATUS_LINE_START)] == _STATUS_LINE_START:
-            self._pending_head = bytes(data)
-            self._loop.call_soon(self._flush)
-        else:
-            self.inner.write(data)
-
-    def _flush(self) -> None:
-        if self._pending_head:
-            head, self._pending_head = self._pending_head, b""
-            if not self.inner.is_closing():  # the peer may have disconnected meanwhile
-                self.inner.write(head)
-
-    def write_eof(self) -> None:
-        """Close the sending side after the pending data."""
-        self._flush()
-        self._ended = True
-        self.inner.write_eof()
-
-    def close(self) -> None:
-        """Close after the pending data."""
-        self._flush()
-        self.inner.close()
-        self.check_reader()
-
-    def check_reader(self) -> None:
-        """While data is queued, check every `READER_SECONDS` that the peer has read some of it, and abort if not."""
-        queued = self.inner.get_write_buffer_size()
-        if queued and self._reader_check is None:
-            taken = self._written - queued
-            self._reader_check = self._loop.call_later(READER_SECONDS, self._abort_if_stalled, taken)
-
-    def stop_checking(self) -> None:
-        """Stop the checks of `check_reader`."""
-        if self._reader_check is not None:
-            self._reader_check.cancel()
-            self._reader_check = None
-
-    def _abort_if_stalled(self, taken: int) -> None:
-        """Abort if the operating system has taken no more bytes than it had at the last check."""
-        self._reader_check = None
-        if self._written - self.inner.get_write_buffer_size() > taken:
-            self.check_reader()
-        else:
-            self.abort()
-
-    def abort(self) -> None:
-        """Close without sending the pending data."""
-        self._pending_head, self._ended = b"", True
-        self.inner.abort()
-
-    def is_closing(self) -> bool:
-        """Return whether it is closed or closing."""
-        return self.inner.is_closing()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the wrapped transport's information."""
-        return self.inner.get_extra_info(name, default)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -144,9 +53,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     Without them a client could send an endless head before any route or middleware sees the request. uvicorn limits
     heads for h11 only (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. This class
-    also responds to bytes that are not HTTP with a JSON error, for which uvicorn has no hook either.
+    also responds to bytes that are not HTTP with a JSON error, for which uvicorn has no hook either. Requests of one
+    connection are answered in their order, also if a later one is rejected.
     """
 
+    _output: WriteCoalescingTransport
+    """The connection's wrapped transport. `transport` is the same, until the connection becomes a WebSocket."""
     _in_head = False
     """Whether a head has begun and not ended."""
     _head_bytes = 0
@@ -157,6 +69,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _has_ended = False
     """Whether a request has ended within the piece of data that is parsed."""
     _is_rejected = False
+    """Whether further data is dropped, because the request was rejected."""
     _rejection = b""
     """The response to a rejected request, which waits for the responses to earlier requests; else empty."""
     _is_upgraded = False
@@ -167,14 +80,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first head."""
         super().connection_made(transport)
-        self.transport = WriteCoalescingTransport(transport, self.loop)
+        self.transport = self._output = WriteCoalescingTransport(transport, self.loop)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._stop_timer()
-        if isinstance(self.transport, WriteCoalescingTransport):
-            self.transport.stop_checking()
+        self._output.stop_checking()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -230,15 +142,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait for the client to read, but not without end."""
         super().pause_writing()
-        if isinstance(self.transport, WriteCoalescingTransport):
-            self.transport.check_reader()
+        self._output.check_reader()
 
     def handle_websocket_upgrade(self) -> None:
         """Give the unwrapped connection to the WebSocket protocol."""
         self._is_upgraded = True
-        if isinstance(self.transport, WriteCoalescingTransport):
-            self.transport.stop_checking()
-            self.transport = self.transport.inner
+        self._output.stop_checking()
+        self.transport = self._output.inner
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
@@ -306,8 +216,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Stop the timer: the client has nothing more to send. The event loop closes once it has read the responses."""
         self._stop_timer()
         super().eof_received()
-        if isinstance(self.transport, WriteCoalescingTransport):
-            self.transport.check_reader()
+        self._output.check_reader()
 
 
 def head_rejection(status: int, message: str) -> bytes:
@@ -456,6 +365,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         )
 
     def _abort_later(self) -> None:
+        """Abort the connection if the peer does not close it in time."""
         if not self.disconnected:
             self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
 

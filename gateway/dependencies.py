@@ -33,11 +33,12 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from gateway.admission import RateLimiter, RequestGate
-from gateway.client_tracker import ClientTracker, ConnectedClient
+from gateway.client_tracker import ClientTracker
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import GATEWAY
 from gateway.request_log import RequestRecord
 from gateway.settings import MIN_SECRET_BYTES, GatewaySettings
+from gateway.tracked_client import ConnectedClient
 from lakesync.auth import TokenVerifier
 from lakesync.auth.keys import Key
 from lakesync.engine import Engine, SyncGateway
@@ -91,7 +92,7 @@ _NO_TOKEN = {
 """Type of an ASGI scope → the error message for a request without a token."""
 
 _MAX_LISTED = 3
-"""Number of a token's gateways that an error message lists."""
+"""Number of a token's gateways that an error message lists, at most."""
 
 
 class BearerScheme(SecurityBase):
@@ -126,15 +127,15 @@ class Caller(NamedTuple):
 
     gateway: SyncGateway
     token_claims: Claims | None
-    """The verified token's claims. `sub` is always the client id, even if the issuer has it in another claim. None if
-    the server runs without a secret: then each message names its client."""
+    """The verified token's claims (fields). `sub` is always the client id, even if the issuer has it in another claim.
+    None if the server runs without a secret: then each message names its client."""
     expires: float
     """When the token expires, in seconds since 1970; infinite if the server runs without a secret."""
     key: Key | None = None
     """The key that signed the token; None if the server runs without a secret."""
 
     def claims(self, client_id: str) -> Claims:
-        """Return the claims that apply to a message: those of the token, else only `sub`, computed from the client id.
+        """Return the claims that sync rules read for a message: those of the token, else only `sub`, the client's user.
 
         Args:
             client_id: the client id in the message.
@@ -329,7 +330,7 @@ def check_page(headers: Headers, origins: Collection[str]) -> None:
 
     Args:
         headers: headers of the request.
-        origins: the allowed origins; here `*` allows none.
+        origins: origins of further pages that may call it; `*` has no effect here.
 
     Raises:
         ForbiddenError: the page is from another site, or it uses a DNS name that resolves to loopback.
@@ -340,17 +341,15 @@ def check_page(headers: Headers, origins: Collection[str]) -> None:
             "without a secret the gateway is served as localhost or 127.0.0.1 only: call it so, or set "
             "LAKESYNC_JWT_SECRET"
         )
-    is_foreign = _is_cross_site(headers) if origin is None else origin not in origins and not _is_local_url(origin)
+    if origin is None:  # the browser marks the request if another site caused it, such as by an image or a link
+        is_foreign = headers.get("sec-fetch-site") == "cross-site"
+    else:
+        is_foreign = origin not in origins and not _is_local_url(origin)
     if is_foreign:
         raise ForbiddenError(
             "without a secret the gateway serves no pages of other sites: name their origins in cors_origins of "
             "[gateway], or set LAKESYNC_JWT_SECRET"
         )
-
-
-def _is_cross_site(headers: Headers) -> bool:
-    """Return whether the browser marks the request as sent by another site, such as an image or a link."""
-    return headers.get("sec-fetch-site") == "cross-site"
 
 
 def _is_local_url(url: str) -> bool:

@@ -2,7 +2,7 @@
 
 FastAPI's exception handlers respond to the errors that LakeSync raises on purpose. `ErrorMiddleware` handles the rest:
 timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both. The
-modules of `gateway.live` call the functions directly; `docs/websocket.md` lists what a client does after each code.
+WebSocket connections call the functions directly; `docs/websocket.md` lists what a client does after each close code.
 """
 
 from __future__ import annotations
@@ -271,10 +271,12 @@ class ErrorMiddleware:
         await respond_to_error(error, record)(scope, receive, send)
 
 
+# Close codes of WebSocket connections.
+
 CLOSE_GOING_AWAY = 1001
 """The server stops."""
 CLOSE_BAD_FRAME = 1002
-"""A frame does not follow the protocol."""
+"""A message does not follow LakeSync's protocol."""
 CLOSE_REJECTED = 1008
 """The request is rejected; the code at the beginning of the reason says whether it is of use to repeat it later."""
 CLOSE_TOO_BIG = 1009
@@ -290,7 +292,7 @@ STOPPING_REASON = "the gateway is stopping: connect again"
 
 
 class BadFrameError(ValidationError):
-    """A frame does not follow LakeSync's protocol."""
+    """A WebSocket message does not follow LakeSync's protocol."""
 
 
 def metric_label(code: int) -> str:
@@ -306,7 +308,7 @@ def close_code_of(error: Exception) -> tuple[int, str]:
 
 
 def _close_code(error: LakeSyncError) -> int:
-    """Return the WebSocket close code for an error. Backpressure and a rate limit are rejections here."""
+    """Return the close code for an error. Backpressure and a rate limit are rejections, although they may pass."""
     if isinstance(error, BadFrameError):
         return CLOSE_BAD_FRAME
     if isinstance(error, PayloadTooLargeError):

@@ -1,13 +1,14 @@
-"""The server's metrics for Prometheus: counters that routes increment, and collectors that read the staging store.
+"""The server's metrics for Prometheus: counters that routes increment, and gauges that are read at each scrape.
 
-`create_app` creates them. `gateway.routes.monitoring` serves them. The staging store has the log of pushed deltas until
-the pipeline, or the server itself, has flushed them to the lake. It also has *marks*: small values by which the parts
-of the pipeline store how far they are. One mark is the pipeline's latest report, with its lags and dead letters.
+`create_app` creates them. `gateway.routes.monitoring` serves them. The gauges come from the staging store. It has the
+log of pushed deltas (changes of rows) until the pipeline, or the server itself, has flushed them to the lake. It also
+has *marks*: small values by which the parts of the pipeline store how far they are. One mark is the pipeline's latest
+report, with its lags and *dead letters* (values, tables and jobs that were set aside, so that the others go on).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,7 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.client_tracker import GatewayLag
-from lakesync.analysis.marks import DeadLetters, report_in
+from lakesync.analysis.marks import DeadLetters, Report, report_in
 from lakesync.flush import FlushQueue
 from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Backlog
@@ -47,9 +48,8 @@ class Metrics:
         """Create the registry and its metrics.
 
         Args:
-            backlog: returns the unflushed log by gateway and shard (a store with some of its tables); called at every
-                scrape.
-            marks: returns staging's marks, which include the pipeline's report; called at every scrape.
+            backlog: returns the size of the unflushed log by gateway and shard (a store with some of its tables).
+            marks: returns staging's marks, name → value.
             queue: returns the queue of work for destination tables after this server's own flushes; it returns None if
                 the pipeline flushes.
         """
@@ -92,14 +92,14 @@ class Metrics:
             ["table"],
             registry=registry,
         )
-        registry.register(_BacklogCollector(backlog))
-        registry.register(_PipelineCollector(marks))
-        registry.register(_DeadLetterCollector(backlog, marks, queue))
+        self._backlog, self._marks, self._queue = backlog, marks, queue
         self.lags: Mapping[str, GatewayLag] = {}
         """Lag of the clients by gateway; the route sets it before each scrape."""
-        registry.register(_LagCollector(lambda: self.lags))
+        registry.register(_GaugeCollector(self._read_gauges))
         self._tables: set[str] = set()
+        """Tables with a label of their own."""
         self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        """Route, method and status → the metrics with these labels."""
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request to which a response was sent.
@@ -127,169 +127,104 @@ class Metrics:
             self._tables.add(table)
         self.table_failures.labels(table if table in self._tables else "other").inc()
 
+    def _read_gauges(self) -> _Values:
+        """Read the staging store, and yield the metrics in `_GAUGES`."""
+        backlog, marks, queue = self._backlog(), self._marks(), self._queue()
+        yield from _backlog_values(backlog)
+        report = report_in(marks)
+        if report is not None:
+            yield from _pipeline_values(report)
+        gateways = {shard.gateway for shard in backlog}
+        # a dead letter without a gateway is counted for each of them, and reported once
+        yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(marks, queue, name)})
+        yield from _lag_values(self.lags)
+
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format. It reads the staging store, so call it in a worker thread."""
         return generate_latest(self.registry)
 
 
-class _LagCollector(Collector):
-    """Reports the lag of the clients by gateway; a series for each client would be too many."""
+_GATEWAY, _SHARD, _PART = ("gateway",), ("gateway", "shard"), ("gateway", "part", "name")
+_DEAD_LETTER = ("gateway", "kind", "name")
+_GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "lakesync_unflushed_bytes": ("Unflushed bytes", _SHARD),
+    "lakesync_unflushed_deltas": ("Unflushed deltas", _SHARD),
+    "lakesync_oldest_unflushed_timestamp_seconds": ("Commit of the oldest unflushed push", _SHARD),
+    "lakesync_last_flush_timestamp_seconds": ("When a batch was last read back from the lake", _SHARD),
+    "lakesync_last_arrival_timestamp_seconds": ("Arrival of the newest commit", _SHARD),
+    "lakesync_pipeline_report_timestamp_seconds": ("When the pipeline last reported its lag", ()),
+    "lakesync_pipeline_queued_runs": ("Runs requested more than 30 s ago that have not started", ()),
+    "lakesync_pipeline_behind_deltas": ("Deltas by which a part of the pipeline is behind, at most", _PART),
+    "lakesync_pipeline_behind_timestamp_seconds": ("Arrival of the oldest of these deltas", _PART),
+    "lakesync_pipeline_behind_requests": ("Runs requested for the part since its mark moved", _PART),
+    "lakesync_dead_letters": ("Dead letters", _DEAD_LETTER),
+    "lakesync_dead_letters_timestamp_seconds": ("When the first dead letter was seen", _DEAD_LETTER),
+    "lakesync_clients": ("Clients that this process saw", _GATEWAY),
+    "lakesync_clients_behind": ("Clients with an unsent change that they may see", _GATEWAY),
+    "lakesync_oldest_unsent_timestamp_seconds": ("Commit of the oldest unsent change", _GATEWAY),
+}
+"""Metric → its help text and its labels, for those that are read at each scrape."""
 
-    def __init__(self, lags: Callable[[], Mapping[str, GatewayLag]]) -> None:
-        self._lags = lags
+_Values = Iterator[tuple[str, list[str], float]]
+"""Metrics of `_GAUGES`, each with the values of its labels and its value."""
 
-    # Prometheus's client calls `describe` when a collector is registered, and `collect` for each scrape.
+
+class _GaugeCollector(Collector):
+    """Reports the metrics in `_GAUGES`. Prometheus's client calls `describe` once, and `collect` at each scrape."""
+
+    def __init__(self, read: Callable[[], _Values]) -> None:
+        self._read = read
 
     def describe(self) -> Iterator[Metric]:
-        yield from _lag_families().values()
+        for name, (text, labels) in _GAUGES.items():
+            yield GaugeMetricFamily(name, text, labels=labels)
 
     def collect(self) -> Iterator[Metric]:
-        families = _lag_families()
-        for gateway, lag in self._lags().items():
-            families["clients"].add_metric([gateway], lag.clients)
-            families["behind"].add_metric([gateway], lag.behind)
-            if lag.unsent_since_ms is not None:
-                families["unsent"].add_metric([gateway], lag.unsent_since_ms / 1000)
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in _GAUGES.items()}
+        for name, labels, value in self._read():
+            families[name].add_metric(labels, value)
         yield from families.values()
 
 
-def _lag_families() -> dict[str, GaugeMetricFamily]:
-    """Return the metrics of `_LagCollector`, without values."""
-    labels = ["gateway"]
-    return {
-        "clients": GaugeMetricFamily("lakesync_clients", "Clients that this process saw", labels=labels),
-        "behind": GaugeMetricFamily(
-            "lakesync_clients_behind", "Clients with an unsent change that they may see", labels=labels
-        ),
-        "unsent": GaugeMetricFamily(
-            "lakesync_oldest_unsent_timestamp_seconds", "Commit of the oldest unsent change", labels=labels
-        ),
-    }
+def _backlog_values(backlog: Sequence[Backlog]) -> _Values:
+    """Yield the metrics of the unflushed log."""
+    for shard in backlog:
+        labels = [shard.gateway, shard.shard]
+        yield "lakesync_unflushed_bytes", labels, shard.bytes
+        yield "lakesync_unflushed_deltas", labels, shard.deltas
+        yield "lakesync_last_arrival_timestamp_seconds", labels, wall_of(shard.last_arrival) / 1000
+        if shard.oldest_ms is not None:
+            yield "lakesync_oldest_unflushed_timestamp_seconds", labels, shard.oldest_ms / 1000
+        if shard.flushed_ms is not None:
+            yield "lakesync_last_flush_timestamp_seconds", labels, shard.flushed_ms / 1000
 
 
-class _BacklogCollector(Collector):
-    """Reports the unflushed log, read from the staging store at each scrape."""
-
-    def __init__(self, backlog: Callable[[], list[Backlog]]) -> None:
-        self._backlog = backlog
-
-    def describe(self) -> Iterator[Metric]:
-        yield from _backlog_families().values()
-
-    def collect(self) -> Iterator[Metric]:
-        families = _backlog_families()
-        for backlog in self._backlog():
-            labels = [backlog.gateway, backlog.shard]
-            families["bytes"].add_metric(labels, backlog.bytes)
-            families["deltas"].add_metric(labels, backlog.deltas)
-            families["arrival"].add_metric(labels, wall_of(backlog.last_arrival) / 1000)
-            if backlog.oldest_ms is not None:
-                families["oldest"].add_metric(labels, backlog.oldest_ms / 1000)
-            if backlog.flushed_ms is not None:
-                families["flushed"].add_metric(labels, backlog.flushed_ms / 1000)
-        yield from families.values()
+def _pipeline_values(report: Report) -> _Values:
+    """Yield the metrics of the pipeline, by its latest report."""
+    yield "lakesync_pipeline_report_timestamp_seconds", [], report.at_ms / 1000
+    yield "lakesync_pipeline_queued_runs", [], len(report.queued)
+    for lag in report.lags:
+        labels = [lag.gateway, lag.part, lag.name]
+        yield "lakesync_pipeline_behind_deltas", labels, lag.deltas
+        yield "lakesync_pipeline_behind_timestamp_seconds", labels, lag.since_ms / 1000
+        yield "lakesync_pipeline_behind_requests", labels, report.requests.get(lag.key, 0)
 
 
-class _PipelineCollector(Collector):
-    """Reports what the pipeline's sensors last wrote to staging."""
-
-    def __init__(self, marks: Callable[[], Mapping[str, str]]) -> None:
-        self._marks = marks
-
-    def describe(self) -> Iterator[Metric]:
-        yield from _pipeline_families().values()
-
-    def collect(self) -> Iterator[Metric]:
-        families = _pipeline_families()
-        report = report_in(self._marks())
-        if report is not None:
-            families["reported"].add_metric([], report.at_ms / 1000)
-            families["queued"].add_metric([], len(report.queued))
-            for lag in report.lags:
-                labels = [lag.gateway, lag.part, lag.name]
-                families["deltas"].add_metric(labels, lag.deltas)
-                families["since"].add_metric(labels, lag.since_ms / 1000)
-                families["requests"].add_metric(labels, report.requests.get(lag.key, 0))
-        yield from families.values()
+def _dead_letter_values(dead_letters: Iterable[DeadLetters]) -> _Values:
+    """Yield the metrics of dead letters (values, tables and jobs that were set aside)."""
+    for each in dead_letters:
+        labels = [each.gateway, each.kind, each.name]
+        yield "lakesync_dead_letters", labels, each.count
+        yield "lakesync_dead_letters_timestamp_seconds", labels, each.since_ms / 1000
 
 
-class _DeadLetterCollector(Collector):
-    """Reports counts of dead letters (values, tables and jobs that were set aside) by gateway, kind and name."""
-
-    def __init__(
-        self,
-        backlog: Callable[[], list[Backlog]],
-        marks: Callable[[], Mapping[str, str]],
-        queue: Callable[[], FlushQueue | None],
-    ) -> None:
-        self._backlog, self._marks, self._queue = backlog, marks, queue
-
-    def describe(self) -> Iterator[Metric]:
-        yield from _dead_letter_families()
-
-    def collect(self) -> Iterator[Metric]:
-        counts, since = _dead_letter_families()
-        marks, queue = self._marks(), self._queue()
-        gateways = {each.gateway for each in self._backlog()}
-        found = {each for gateway in gateways for each in dead_letter_counts(marks, queue, gateway)}
-        for each in found:
-            labels = [each.gateway, each.kind, each.name]
-            counts.add_metric(labels, each.count)
-            since.add_metric(labels, each.since_ms / 1000)
-        yield from (counts, since)
-
-
-def _dead_letter_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-    """Return the metrics of `_DeadLetterCollector`, without values."""
-    labels = ["gateway", "kind", "name"]
-    return (
-        GaugeMetricFamily("lakesync_dead_letters", "Dead letters", labels=labels),
-        GaugeMetricFamily(
-            "lakesync_dead_letters_timestamp_seconds", "When the first dead letter was seen", labels=labels
-        ),
-    )
-
-
-def _pipeline_families() -> dict[str, GaugeMetricFamily]:
-    """Return the metrics of `_PipelineCollector`, without values."""
-    labels = ["gateway", "part", "name"]
-    return {
-        "reported": GaugeMetricFamily(
-            "lakesync_pipeline_report_timestamp_seconds", "When the pipeline last reported its lag"
-        ),
-        "queued": GaugeMetricFamily(
-            "lakesync_pipeline_queued_runs", "Runs requested more than 30 s ago that have not started"
-        ),
-        "deltas": GaugeMetricFamily(
-            "lakesync_pipeline_behind_deltas",
-            "Deltas by which a part of the pipeline is behind, at most",
-            labels=labels,
-        ),
-        "since": GaugeMetricFamily(
-            "lakesync_pipeline_behind_timestamp_seconds", "Arrival of the oldest of these deltas", labels=labels
-        ),
-        "requests": GaugeMetricFamily(
-            "lakesync_pipeline_behind_requests", "Runs requested for the part since its mark moved", labels=labels
-        ),
-    }
-
-
-def _backlog_families() -> dict[str, GaugeMetricFamily]:
-    """Return the metrics of `_BacklogCollector`, without values."""
-    labels = ["gateway", "shard"]
-    return {
-        "bytes": GaugeMetricFamily("lakesync_unflushed_bytes", "Unflushed bytes", labels=labels),
-        "deltas": GaugeMetricFamily("lakesync_unflushed_deltas", "Unflushed deltas", labels=labels),
-        "oldest": GaugeMetricFamily(
-            "lakesync_oldest_unflushed_timestamp_seconds", "Commit of the oldest unflushed push", labels=labels
-        ),
-        "flushed": GaugeMetricFamily(
-            "lakesync_last_flush_timestamp_seconds", "When a batch was last read back from the lake", labels=labels
-        ),
-        "arrival": GaugeMetricFamily(
-            "lakesync_last_arrival_timestamp_seconds", "Arrival of the newest commit", labels=labels
-        ),
-    }
+def _lag_values(lags: Mapping[str, GatewayLag]) -> _Values:
+    """Yield the metrics of the clients' lag by gateway; a series for each client would be too many."""
+    for gateway, lag in lags.items():
+        yield "lakesync_clients", [gateway], lag.clients
+        yield "lakesync_clients_behind", [gateway], lag.behind
+        if lag.unsent_since_ms is not None:
+            yield "lakesync_oldest_unsent_timestamp_seconds", [gateway], lag.unsent_since_ms / 1000
 
 
 def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:

@@ -1,6 +1,8 @@
 """Reads bodies of requests and builds those of responses: size limits, gzip, and JSON or protobuf by content type.
 
-The routes call it; WebSocket connections use its decoder of pushes and its encoder of pages.
+The routes call it; WebSocket connections use `decode_if_large` and `encode_protobuf`. A page is the response to a pull:
+deltas (changes of rows) that a client lacks. What takes long is done in a worker thread, because the event loop serves
+all clients.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from lakesync.wire.encoded import EncodedDeltas, encode_page
 T = TypeVar("T")
 
 _LARGE_BYTES = 32 << 10
-"""Size from which bodies are decoded, and protobuf pages encoded, in a worker thread; smaller ones in the loop."""
+"""Size above which bodies are decoded, and protobuf pages encoded, in a worker thread."""
 _UNPACKED_BYTES = 1 << 20
-"""Limit of a body above which it is unpacked in a worker thread. 64 MiB, as the pipeline may send, take 80 ms."""
+"""If a body may be larger than this, it is unpacked in a worker thread: the pipeline's 64 MiB take 80 ms."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The parameter with which zlib reads the gzip format."""
 
@@ -81,6 +83,7 @@ def _gunzip(body: bytes, limit: int) -> bytes:
 
 
 def _too_large(limit: int) -> PayloadTooLargeError:
+    """Return the error for a body above the limit."""
     return PayloadTooLargeError(f"the body is above the limit of {limit} bytes; send it in smaller parts")
 
 
@@ -147,7 +150,7 @@ def decode_pull(request: Request, body: bytes) -> SyncPull:
 
 
 def push_response(request: Request, result: PushResult) -> Response:
-    """Return the response to a push in the format of the request. In protobuf it lacks the field `accepted`.
+    """Return the response to a push in the format of the request. Protobuf has no field for `accepted`.
 
     Args:
         request: the request.
@@ -167,7 +170,7 @@ async def encode_protobuf(page: SyncResponse | SyncPage) -> bytes:
     """
     if isinstance(page.deltas, EncodedDeltas):
         size = page.deltas.size
-    else:  # an encoding would tell exactly, but take a third of the time that this is to save
+    else:  # an estimate
         size = sum(len(cell.value) for delta in page.deltas for cell in delta.columns)
     if size <= _LARGE_BYTES:
         return protobuf.encode_response(page)

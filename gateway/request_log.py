@@ -1,8 +1,8 @@
 """Collects facts about each request while it is served, for its log line, the metrics and the response's headers.
 
-`RequestLogMiddleware` creates a `RequestRecord` for each HTTP request, and a WebSocket connection one for each message;
-routes add to it. The functions `header` and `all_headers` read a request's headers from its ASGI scope, in a third of
-the time that Starlette's `Headers` object takes.
+`RequestLogMiddleware` creates a `RequestRecord` for each HTTP request, and a WebSocket connection one for its opening
+request and for each message; routes add to it. The functions `header` and `all_headers` read a request's headers from
+its ASGI scope, in a third of the time that Starlette's `Headers` object takes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gateway.metrics import Metrics
 log = structlog.get_logger("gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""A request id that a caller may choose."""
 _SCOPE_KEY = "lakesync.request_record"
 """Key of the record in the request's ASGI scope."""
 _SECURITY_HEADERS = [
@@ -65,10 +66,11 @@ class RequestRecord:
     started: float = field(default_factory=time.perf_counter)
     """When the request began, in seconds of `time.perf_counter`."""
     route: str = "unmatched"
-    """Path template of the route, without the `/v1` prefix."""
+    """Path template of the route, without the prefix `/v1` under which each route is also served."""
     gateway: str | None = None
-    """The gateway's id; None before the caller is known, as for `client`."""
+    """The gateway's id; None before the caller is known."""
     client: str | None = None
+    """The client's id; None before the caller is known."""
     deltas: int | None = None
     """Number of pushed or pulled deltas; None for other requests."""
     code: str | None = None
@@ -76,8 +78,9 @@ class RequestRecord:
     status: int = 0
     """HTTP status of the response; 0 before it is sent."""
     bytes_in: int = 0
-    """Bytes of the request's body; `bytes_out`: of the response's."""
+    """Bytes of the request's body."""
     bytes_out: int = 0
+    """Bytes of the response's body."""
     content_policy: bytes = b"default-src 'none'; frame-ancestors 'none'"
     """Value of the response's Content-Security-Policy header."""
 

@@ -1,9 +1,9 @@
 """The gateway's server: the FastAPI application (`create_app`) and the uvicorn server that runs it (`GatewayServer`).
 
 `python -m gateway` and tests call both. The application has the routers, middleware, exception handlers and the shared
-services (`Services` in `gateway.dependencies`): the engine and everything else of which a server has one, such as rate
-limiters, metrics, and the hub of all WebSocket connections. The server listens before the store is open, and finishes
-requests before it stops.
+services (`Services` in `gateway.dependencies`): the engine, which does the work of all gateways, and everything else of
+which a server has one, such as rate limiters, metrics, and the hub of all WebSocket connections. The server listens
+before the engine's store is open, and finishes requests before it stops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.compat_uvicorn import LimitedHttpProtocol, LiveWebSocketProtocol
 from gateway.dependencies import Services
 from gateway.errors import ErrorMiddleware, add_error_handlers
 from gateway.live import hub as live
-from gateway.live.hub import Hub, limits_of
+from gateway.live.hub import ConnectionLimits, Hub
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import openapi_document
 from gateway.request_log import RequestLogMiddleware
@@ -50,7 +50,7 @@ _GZIP_MIN_BYTES = 1024
 log = structlog.get_logger("gateway")
 
 _OTHER_FILES = 1024
-"""Number of open files besides WebSocket connections, for HTTP connections, the store and others."""
+"""Number of open files that are allowed besides WebSocket connections, for HTTP connections, the store and others."""
 
 
 class GatewayApp(FastAPI):
@@ -68,10 +68,10 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
 
     Args:
         settings: the server's settings.
-        engine: the engine. `GatewayServer` opens it, or it is open already; the caller closes it.
+        engine: the engine. `GatewayServer` has it opened, unless it is open already; the caller closes it.
     """
     metrics = Metrics(engine.store.backlog, engine.store.marks, lambda: engine.queue)
-    hub = Hub(engine.store, limits_of(settings), metrics.broadcast.inc)
+    hub = Hub(engine.store, ConnectionLimits.of(settings), metrics.broadcast.inc)
     services = Services(
         settings=settings,
         engine=engine,
@@ -144,11 +144,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _token_verifier(settings: GatewaySettings, hub: Hub) -> TokenVerifier | None:
-    """Return the verifier of tokens; None if the gateway accepts requests without tokens."""
+    """Return the verifier of tokens; None if the server accepts requests without tokens."""
     if not settings.requires_tokens:
         return None
     verifier = TokenVerifier(settings.secrets, issuers=settings.issuers, sole_gateway=settings.sole_gateway)
-    verifier.on_withdrawn = hub.close_signed_by
+    verifier.on_withdrawn = hub.close_signed_by  # called with the keys that an issuer no longer lists
     return verifier
 
 
@@ -259,10 +259,9 @@ class GatewayServer(uvicorn.Server):
 
 
 def raise_file_limit(connections: int) -> None:
-    """Raise the process's limit of open files for a number of connections; log a warning if the system forbids it.
+    """Raise the process's limit of open files for a number of WebSocket connections.
 
-    Args:
-        connections: number of WebSocket connections, at most.
+    It logs a warning if the system does not allow so many.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + _OTHER_FILES

@@ -54,8 +54,8 @@ class GatewaySettings:
     requests_per_second: float = 1000.0
     """Limit of one client's requests, averaged over ten seconds."""
     request_timeout: float = 30.0
-    """Seconds that a response may take to begin, a part of a streamed one to follow, and requests to end at shutdown.
-    """
+    """Seconds within which a response must begin, the next part of a streamed one must follow, and, at shutdown, all
+    requests must end."""
     max_connections: int = 2000
     """Limit of open WebSocket connections of the server."""
     gateway_connections: int = 1000
@@ -67,7 +67,8 @@ class GatewaySettings:
     slow_reader_seconds: float = 10.0
     """Seconds after which a WebSocket is closed if its client reads nothing."""
     page_wait_seconds: float = 1.0
-    """Seconds for which broadcasts pause after a page with `hasMore`: the client probably pulls the next page."""
+    """Seconds for which a WebSocket gets no broadcasts after a pull with a further page, which the client probably
+    pulls next."""
     auto_create: bool = True
     """Whether a valid token may create the gateway that it names."""
     staging_folders: tuple[Path, ...] = ()
@@ -75,7 +76,7 @@ class GatewaySettings:
     min_free_disk_bytes: int = 64 << 20
     """Free space in these folders below which `/ready` responds with 503."""
     limits: EngineLimits = field(default_factory=EngineLimits)
-    """Limits of pushes, backpressure and actions."""
+    """Limits of the engine: sizes of pushes, unflushed bytes above which pushes are rejected, and actions."""
 
     @property
     def requires_tokens(self) -> bool:
@@ -139,6 +140,7 @@ def _nonblank(secret: SecretStr | None) -> str | None:
 
 
 def _plain(secret: SecretStr) -> str:
+    """Return a secret in plain text."""
     return secret.get_secret_value()
 
 

@@ -26,12 +26,12 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from gateway.client_tracker import ConnectedClient
 from gateway.compat_uvicorn import websocket_frame
 from gateway.errors import close_code_of
+from gateway.futures import result_of
 from gateway.live.connection import LiveConnection
 from gateway.request_body import encode_protobuf
-from gateway.sync_service import result_of
+from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.engine.subscriptions import ScanResult, Subscriber, SubscriberGroup, SubscriptionState

@@ -28,9 +28,10 @@ from gateway.errors import (
     metric_label,
     status_of,
 )
+from gateway.futures import result_of
 from gateway.request_body import decode_if_large, encode_protobuf
 from gateway.request_log import RequestRecord
-from gateway.sync_service import result_of, serve_pull, serve_push
+from gateway.sync_service import serve_pull, serve_push
 from lakesync.auth.keys import Key
 from lakesync.engine.subscriptions import Subscriber, Subscription, SubscriptionState
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError

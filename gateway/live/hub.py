@@ -1,9 +1,10 @@
 """Accepts all WebSocket connections of the server: the route `GET /sync/{gateway}/ws`, and the `Hub` of connections.
 
-The hub limits the number of connections, and passes the store's notices to channels. A channel has the connections of
-one gateway. A notice says that a commit has changed rows, so that channels send them to connected clients.
+A gateway is one app's stream of changes; its *channel* has all WebSocket connections to it, and sends them what they
+lack. The hub limits the number of connections, creates the channels, and passes the store's *notices* to them. A notice
+says that a commit has changed rows.
 
-`create_app` includes `router`, and `fallback` after all other routers. Routes have complete paths; no prefix is added.
+`create_app` creates the hub, and includes `router`, and `fallback` after all other routers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import NamedTuple, cast
 
 from fastapi import APIRouter, Request, Response, WebSocket
 
-from gateway.client_tracker import ConnectedClient
 from gateway.compat_uvicorn import protocol_of
 from gateway.dependencies import Caller, Services, ServicesDependency, authenticate
 from gateway.errors import CLOSE_GOING_AWAY, STOPPING_REASON, respond_to_error
@@ -25,6 +25,7 @@ from gateway.live.connection import ROUTE, LiveConnection
 from gateway.request_log import RequestRecord, header
 from gateway.settings import GatewaySettings
 from gateway.sync_service import CLIENT_HEADER
+from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.model.errors import (
@@ -52,10 +53,10 @@ class ConnectionLimits(NamedTuple):
     client: int
     """Connections of one client to one gateway."""
 
-
-def limits_of(settings: GatewaySettings) -> ConnectionLimits:
-    """Return the configured limits."""
-    return ConnectionLimits(settings.max_connections, settings.gateway_connections, settings.client_connections)
+    @staticmethod
+    def of(settings: GatewaySettings) -> ConnectionLimits:
+        """Return the configured limits."""
+        return ConnectionLimits(settings.max_connections, settings.gateway_connections, settings.client_connections)
 
 
 class Hub:
@@ -76,14 +77,16 @@ class Hub:
         self._store = store
         self._limits = limits
         self._count = 0
+        """Number of open connections."""
         self._channels: dict[str, Channel] = {}
+        """Gateway id → the channel of its connections; a channel without connections is removed."""
         self._lock = threading.Lock()
         self._notices: list[Notice] = []
         """Notices that the event loop has not passed on yet; guarded by the lock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the channels; None before `watch` and after `close`."""
         self._start: asyncio.Future[None] | None = None
-        """The call of `watch` in a worker thread, for which all connections wait."""
+        """The call of `watch` in a worker thread, for which all connections wait; None before the first connection."""
         self._stop_watching: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -100,16 +103,12 @@ class Hub:
             BackpressureError: a limit is reached; the message says which.
         """
         channel = self._channels.get(gateway_id)
-        counts = {
-            "the server": (self._count, self._limits.server),
-            f"gateway {gateway_id!r}": (len(channel) if channel is not None else 0, self._limits.gateway),
-        }
-        if client_id is not None:
-            counts[f"client {client_id!r}"] = (
-                channel.count_of(client_id) if channel is not None else 0,
-                self._limits.client,
-            )
-        for owner, (count, limit) in counts.items():
+        counts = [("the server", self._count, self._limits.server)]
+        if channel is not None:
+            counts.append((f"gateway {gateway_id!r}", len(channel), self._limits.gateway))
+            if client_id is not None:
+                counts.append((f"client {client_id!r}", channel.count_of(client_id), self._limits.client))
+        for owner, count, limit in counts:
             if count >= limit:
                 raise BackpressureError(
                     f"{owner} has {count} WebSocket connections, the limit: try again later, or use HTTP",

@@ -1,4 +1,4 @@
-"""The HTTP routes, one module for each subject; `create_app` includes their routers."""
+"""The HTTP routes, one module for each subject; `create_app` includes their routers (`ROUTERS`)."""
 
 from gateway.routes import (
     actions,

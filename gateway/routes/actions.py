@@ -1,7 +1,7 @@
 """The routes of actions: a client lists and requests them, an admin reads the log.
 
 An action is a request of a client that a connector of the gateway executes once in an external system, such as opening
-a ticket.
+a ticket. The engine (`caller.gateway`) executes it and stores its outcome. `create_app` includes the router.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from gateway.dependencies import AdminCaller, ClientCaller, ServicesDependency
+from gateway.futures import result_of
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     DIGITS,
@@ -27,7 +28,7 @@ from gateway.openapi_schemas import (
 )
 from gateway.request_body import LimitedBody, decode_if_large, json_response, sends_protobuf
 from gateway.request_log import RequestRecord, header
-from gateway.sync_service import CLIENT_HEADER, result_of
+from gateway.sync_service import CLIENT_HEADER
 from lakesync.actions import BUSY, PENDING
 from lakesync.model.action_handlers import ActionDiscovery
 from lakesync.model.errors import ClockDriftError, PayloadTooLargeError, StagingUnavailableError
@@ -44,7 +45,7 @@ _MAX_SEQ = (1 << 63) - 1
 
 
 class ActionOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The outcome of one action: `data` and `serverHlc` of a success, the other fields of a failure."""
+    """The outcome of one action: with `data` and `serverHlc` for a success, with the other fields for a failure."""
 
     action_id: str
     data: dict[str, Any] | UnsetType = UNSET
@@ -147,7 +148,7 @@ def _check_all_finished(response: ActionResponse) -> None:
 
 
 def _outcome_label(result: ActionResult | ActionFailure) -> str:
-    """Return the label of an outcome in the metrics."""
+    """Return the label of an outcome in the metrics: `done`, `failed`, or `repeated` if the client must try again."""
     if isinstance(result, ActionResult):
         return "done"
     return "repeated" if result.retryable else "failed"

@@ -1,14 +1,15 @@
 """The route `GET /sync/{gateway}/checkpoint`: it streams the newest checkpoint to a client that was not seen before.
 
-A checkpoint is all rows of a gateway at some arrival, which the pipeline stores in files of frames. A new client reads
-it instead of pulling the whole log, and then pulls from its arrival. A frame is a length-prefixed protobuf message with
-rows of one table. Each frame is reduced to the rows that the client may see by the sync rules. A checkpoint from before
-a change of the rules is not served, because a pull from its arrival would send the effects of the change again.
+A checkpoint is all rows of a gateway at some arrival (the gateway's timestamp of a push), which the pipeline stores in
+files of frames. A new client reads it instead of pulling everything, and then pulls from its arrival. A frame is a
+length-prefixed protobuf message with rows of one table. Each frame is reduced to the rows that the client may see by
+the sync rules. A checkpoint from before a change of the rules is not served, because a pull from its arrival would send
+the effects of the change again.
 
 The sync rules define buckets: a bucket shows a client the rows of some tables that pass its filters. Decoding every row
-for every client would be slow. A row that a bucket shows has, for each filter by equality, one of a few values in that
-filter's column. So each frame is searched for the encoded forms of these values (`_required_bytes`), and only rows that
-contain one are decoded and tested.
+for every client would be slow. If a bucket has a filter by equality, such as `owner = the client`, each row that it
+shows has one of the filter's few values in that column. So each frame is searched for the encoded forms of these values
+(`_required_bytes`), and only rows that contain one are decoded and tested.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from gateway.dependencies import ClientCaller, ServicesDependency
+from gateway.futures import result_of
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import CALLER_ERRORS, AnyId, error_responses
 from gateway.request_log import RequestRecord
-from gateway.sync_service import result_of
 from lakesync.model.delta import jcs
 from lakesync.model.errors import NotFoundError, ValidationError
 from lakesync.model.types import Claims
@@ -62,7 +63,7 @@ class CheckpointResponse(StreamingResponse):
         200: {
             "content": {MEDIA_TYPE: {}},
             "headers": {
-                "X-Checkpoint-Hlc": {
+                "X-Checkpoint-Hlc": {  # the checkpoint's arrival
                     "description": "The cursor to pull from",
                     "schema": {"type": "string", "pattern": "^[0-9]+$"},
                 }
@@ -168,7 +169,7 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
     Raises:
         ValidationError: the message is not that of a frame.
     """
-    starts, tail = _row_offsets(message)
+    starts, tail = _row_offsets(message)  # `tail`: where the rows end
     if not starts:
         return b""
     first_row = message[starts[0] : starts[1] if len(starts) > 1 else tail]
@@ -245,7 +246,7 @@ def _required_bytes_of(bucket: Bucket, claims: Claims) -> set[bytes] | None:
 
 
 def _encoded_forms(text: str) -> tuple[bytes, ...]:
-    """Return the JSON forms of the values that rules compare as a text: as a string, or as it is, such as a number."""
+    """Return the JSON texts of the values that equal `text` by the rules: a string (`"5"`), and the bare text (`5`)."""
     try:
         return jcs(text).encode(), text.encode()
     except ValidationError:  # the text is not Unicode, so no value equals it
@@ -253,7 +254,7 @@ def _encoded_forms(text: str) -> tuple[bytes, ...]:
 
 
 def _column_values(deltas: Iterable[RowDelta], columns: set[str]) -> dict[str, Any]:
-    """Return column → value of a row, for some columns; each column is in one of the row's deltas."""
+    """Return column → value of a row, for some columns. The row is stored as one or more deltas."""
     return {
         cell.column: msgspec.json.decode(cell.value)
         for delta in deltas

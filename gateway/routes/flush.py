@@ -1,8 +1,9 @@
 """The routes of flushes, for admins: request a flush, and list, retry or drop dead letters.
 
-A flush moves the deltas in the staging log to the table `deltas` of the lake, or to the server's own target. At such a
-target, a job after the flush updates the destination tables, which have the current rows; a dead letter is a job that
-failed all its attempts. In the lake, the pipeline merges the deltas into state tables, which have the current rows too.
+Staging, the gateways' database, has a log of the deltas (changes of rows) that clients pushed. With a pipeline, its
+flush moves them to the lake's table `deltas`, and then merges them into state tables with the current rows. Without
+one, the server itself flushes them to a target, such as a database. There a job after the flush updates each
+destination table, which has the current rows; a *dead letter* is a job that failed all its attempts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,9 @@ from lakesync.staging.records import Backlog
 router = APIRouter()
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of the backlog while a request waits for its flush."""
-
+"""Seconds between two reads of the backlog (the size of the unflushed log) while a request waits for its flush."""
 _MARGIN_SECONDS = 2.0
 """Seconds before the request's timeout at which the wait ends."""
-
 _NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][-+]?[0-9]{1,3})?")
 """A number in JSON's syntax; `float` accepts more."""
 
@@ -42,7 +41,8 @@ class FlushRequested(ApiModel):
     flushed: bool | None = None
     """Whether everything that was unflushed at the request is in the lake's `deltas`; absent if it was not awaited."""
     merged: bool | None = None
-    """Whether the same deltas are in the state tables and the checkpoint too; absent without a pipeline."""
+    """Whether the same deltas are also in the state tables and the checkpoint, from which new clients start; absent
+    without a pipeline."""
     snapshot_id: str | None = None
     """Iceberg snapshot of `deltas` in which they were read back; absent without a pipeline."""
 
@@ -77,7 +77,7 @@ async def flush(
     await run_in_threadpool(caller.gateway.request_flush)
     if not seconds:
         return FlushRequested(requested=True)
-    marks = await run_in_threadpool(services.engine.store.marks)  # a pipeline stores its report among them
+    marks = await run_in_threadpool(services.engine.store.marks)  # with the pipeline's latest report, if there is one
     return await _wait_for_flush(caller, wanted, seconds, by_pipeline=report_in(marks) is not None)
 
 
@@ -179,7 +179,7 @@ async def list_dead_letters(caller: AdminCaller, services: ServicesDependency) -
 )
 async def retry_job(caller: AdminCaller, services: ServicesDependency, job: JobId) -> RetriedJob:
     """Put a dead letter back into the queue."""
-    await _change_job(services, caller, job, lambda queue, found: queue.retry(found))
+    await _change_job(services, caller, job, lambda queue, dead_letter: queue.retry(dead_letter))
     return RetriedJob(retried=True, job_id=job)
 
 
@@ -190,7 +190,7 @@ async def retry_job(caller: AdminCaller, services: ServicesDependency, job: JobI
 )
 async def drop_job(caller: AdminCaller, services: ServicesDependency, job: JobId) -> DroppedJob:
     """Delete a dead letter without doing its work."""
-    await _change_job(services, caller, job, lambda queue, found: queue.drop(found))
+    await _change_job(services, caller, job, lambda queue, dead_letter: queue.drop(dead_letter))
     return DroppedJob(dropped=True, job_id=job)
 
 

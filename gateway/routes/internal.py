@@ -14,9 +14,9 @@ from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 
 from gateway.dependencies import GatewayId, ServicesDependency, local_service
+from gateway.futures import result_of
 from gateway.openapi_schemas import JSON, SERVICE_ERRORS, Struct, error_responses, example, request_body
 from gateway.request_body import decode_if_large, json_response, parse_json, push_decoder, push_response, read_body
-from gateway.sync_service import result_of
 from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.errors import (
     BackpressureError,
@@ -34,7 +34,7 @@ from lakesync.staging.remote import METHODS, dispatch
 router = APIRouter(prefix="/internal", dependencies=[Depends(local_service)])
 
 MAX_BODY_BYTES = 64 << 20
-"""Largest body of a request. A published checkpoint lists all its files."""
+"""Largest body of a request, such as a call that records a checkpoint with the names of all its files."""
 
 _METHODS = {"type": "string", "enum": sorted(METHODS)}
 """The JSON Schema of the name of a method of the staging store."""
@@ -72,7 +72,7 @@ async def call_staging(
     openapi_extra=request_body(SyncPush),
 )
 async def push_as_connector(request: Request, services: ServicesDependency, gateway: GatewayId) -> Response:
-    """Commit the deltas of a connector or a flow. The write scope does not apply to them.
+    """Commit the deltas of a connector or a flow. The write scope, which limits what clients may write, does not apply.
 
     Any client id is accepted: a flow pushes in the name of other clients.
     """
@@ -81,7 +81,7 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
 
     def receive() -> ReceivedPush:
         push = decode()
-        return ReceivedPush(push, {"sub": push.client_id}, trusted=True)  # no token, so no write scope
+        return ReceivedPush(push, {"sub": push.client_id}, trusted=True)
 
     result = await result_of(found.submit_received(receive))
     return push_response(request, result)

@@ -1,9 +1,9 @@
 """The routes by which operators and their tools observe the server: `/health`, `/ready` and the metrics.
 
 Orchestrators such as Kubernetes call `/health` to restart a process, and `/ready` to route requests to it. The console
-and `lakesync status` read the metrics of one gateway (one app's stream of changes) as JSON: the sizes of the log, the
-lags of clients, dead letters (values and work that were set aside), and the report of the pipeline's lags that
-Dagster's sensors store. Prometheus reads the metrics of the whole server.
+and `lakesync status` read the metrics of one gateway (one app's stream of changes) as JSON: the size of the unflushed
+log of changes (deltas), how far clients are behind, dead letters (values and work that were set aside), and the report
+of the pipeline's lags that Dagster's sensors store. Prometheus reads the metrics of the whole server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
 
 from gateway.client_lag import refresh_all_gateways, refresh_gateway
-from gateway.client_tracker import ClientStatus
 from gateway.dependencies import AdminCaller, ClientCaller, Services, ServicesDependency, has_token
 from gateway.metrics import dead_letter_counts
 from gateway.openapi_schemas import CALLER_ERRORS, DIGITS, ApiModel, Struct, error_responses
 from gateway.request_body import json_response
+from gateway.tracked_client import ClientStatus
 from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.flush import TableStats
@@ -147,14 +147,14 @@ class ShardStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
-    """The newest checkpoint snapshot, from which new clients get their first rows."""
+    """The newest checkpoint: all rows of the gateway in files, from which new clients get their first rows."""
 
     arrival_hlc: int
-    """It has all rows as of this timestamp of the gateway."""
+    """The gateway's timestamp of the newest push that it contains."""
     created_ms: int
     """When it was made, in milliseconds since 1970."""
     rules_version: int
-    """The snapshot is served only while the gateway has this version."""
+    """It is served only while the gateway's sync rules have this version."""
     rows: int
     bytes: int
     tables: tuple[str, ...]
@@ -173,7 +173,7 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PartLag(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of the pipeline whose mark is behind the one upstream."""
+    """A part of the pipeline that is behind: its mark (how far it is) is lower than that of the part upstream."""
 
     part: str
     """`deltas`, `table`, `checkpoint`, `destination`, `flow`, `tier`, `migration`, `poll` or `erasure`."""
@@ -223,10 +223,9 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     rules_version: int
     """Version of the active rules; 0 before any were set."""
     checkpoint: CheckpointSnapshot | None
-    """The newest checkpoint snapshot; null before the first."""
+    """The newest checkpoint; null before the first."""
     max_backpressure_bytes: int
-    """Pushes to a shard that holds more unflushed bytes are rejected."""
-
+    """Pushes to a shard with more unflushed bytes are rejected."""
     clients: list[ClientStatus]
     """Clients that this process saw, the one furthest behind first."""
     tables: list[TableStats] | None

@@ -1,7 +1,7 @@
 """The pages for browsers: `/console` for operators, and `/docs`, Swagger UI over the routes' `/openapi.json`.
 
 Pages are served from files, with a Content-Security-Policy for pages. The console calls the admin routes with the
-operator's token.
+operator's token. `create_app` includes the router.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _content(file: Path) -> tuple[bytes, bytes]:
 router = APIRouter()
 
 _CONSOLE = Page((Path(__file__).parents[1] / "console_page").iterdir())
-"""The page shows how far a gateway and its clients are, and why a client has or lacks a row."""
+"""The console, which shows how far a gateway and its clients are, and why a client has or lacks a row."""
 
 
 @router.get("/console", include_in_schema=False)

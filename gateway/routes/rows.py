@@ -1,11 +1,12 @@
 """The routes that read rows outside of the sync: a client peeks at what it may see, an admin inspects rows.
 
-A peek records nothing about the client, unlike a pull. A pull records the client's cursor, so a pull by a reader that
-is not the client's app would change what the app receives next.
+A client's app *pulls* the changes of rows that it lacks, and the gateway records how far it is (its cursor). A *peek*
+reads the same without recording anything, for a reader that is not the app: a pull by it would change what the app
+receives next.
 
-An admin reads the rows of a table, and learns why a client has a row or lacks it: that follows from the sync rules, the
-claims of the client's last pull, and how far it has pulled. `lakesync rules test`, `explain` and `trace` call these
-routes.
+An admin reads the rows of a table, and learns why a client has a row or lacks it: that follows from the sync rules,
+which decide what a client sees, the claims (fields of the token) of its last pull, and its cursor. `lakesync pull`,
+`rules test`, `explain` and `trace` call these routes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from gateway.client_lag import refresh_client
-from gateway.client_tracker import ClientStatus
 from gateway.dependencies import AdminCaller, ClientCaller, ServicesDependency
+from gateway.futures import result_of
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     CURSOR,
@@ -38,7 +39,7 @@ from gateway.openapi_schemas import (
 from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
-from gateway.sync_service import result_of
+from gateway.tracked_client import ClientStatus
 from lakesync.engine.explanation import Explanation, iso_time
 from lakesync.engine.rejections import RejectedDelta
 from lakesync.feed import MAX_PAGE_BYTES
@@ -154,7 +155,7 @@ def _read_page(commit: RowCommit, start: RowKey, limit: int) -> TableRows:
     Args:
         commit: the store's transaction.
         start: the table, and the row id after which to begin.
-        limit: the most rows to read, deleted ones included.
+        limit: the most rows to read, including deleted ones, which stay in the store as tombstones.
     """
     rows: list[TableRow] = []
     size = 0
@@ -193,7 +194,7 @@ def _rows_after(commit: RowCommit, key: RowKey, at_a_time: int) -> Iterator[Stor
         key = found[-1].key
 
 
-_CLAIMS: dict[str, Any] = {
+_CLAIMS_PARAMETER: dict[str, Any] = {
     "name": "claims",
     "in": "query",
     "required": False,
@@ -213,7 +214,7 @@ class RowExplanation(Explanation, frozen=True, rename="camel"):
     """Why a client has a row or lacks it, with what this process knows of the client and of rejected pushes."""
 
     rejected: RejectedDelta | None = msgspec.field(name="refused")
-    """The latest rejected delta of the row since it last changed; null if this process remembers none."""
+    """The latest rejected change of the row since it last changed; null if this process remembers none."""
     client_status: ClientStatus | None = msgspec.field(name="standing")
     """The client's status; null if this process has not seen it since it started."""
 
@@ -223,7 +224,7 @@ class RowExplanation(Explanation, frozen=True, rename="camel"):
     summary="Explain why a client has a row or lacks it",
     response_model=Struct[RowExplanation],
     responses=error_responses(*CALLER_ERRORS),
-    openapi_extra={"parameters": [_CLAIMS]},
+    openapi_extra={"parameters": [_CLAIMS_PARAMETER]},
 )
 async def explain_row(
     request: Request,
@@ -268,7 +269,7 @@ def _check_row_key(table: str, ids: Mapping[str, str]) -> None:
 
 
 def _with_status(found: Explanation, rejected: RejectedDelta | None, status: ClientStatus | None) -> RowExplanation:
-    """Add the client's last rejected change of the row, and its lag, to an explanation."""
+    """Add the latest rejected change of the row, and the client's status, to an explanation."""
     verdict, *details = found.reasons
     rejection = [rejected.sentence] if rejected is not None else []
     reasons = (verdict, *rejection, *_status_reasons(found, status), *details)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import requests
 
-from gateway import compat_uvicorn
-from gateway.compat_uvicorn import WriteCoalescingTransport
+from gateway import compat_uvicorn, write_coalescing
+from gateway.write_coalescing import WriteCoalescingTransport
 from tests.integration.gateway_support import DEADLINE, delta, raw, until
 
 INJECTIONS = [
@@ -238,7 +238,7 @@ def test_a_client_that_reads_nothing_is_disconnected(serve, monkeypatch):
         aborted.set()
 
     monkeypatch.setattr(WriteCoalescingTransport, "abort", recorded)
-    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.5)
+    monkeypatch.setattr(write_coalescing, "READER_SECONDS", 0.5)
     document = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     with connected(serve().url) as connection:
         connection.sendall(document * 200)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway import client_tracker
-from gateway.client_tracker import ClientTracker, ConnectedClient, GatewayLag
+from gateway.client_tracker import ClientTracker, GatewayLag
+from gateway.tracked_client import ConnectedClient
 from lakesync.engine.lag import Unsent
 from lakesync.engine.subscriptions import Subscriber, SubscriptionState
 from lakesync.model.types import RowDelta, SyncPage, SyncPull

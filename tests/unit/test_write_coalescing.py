@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from gateway import compat_uvicorn
-from gateway.compat_uvicorn import LimitedHttpProtocol, WriteCoalescingTransport
+from gateway import write_coalescing
+from gateway.compat_uvicorn import LimitedHttpProtocol
+from gateway.write_coalescing import WriteCoalescingTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
@@ -92,7 +93,7 @@ def test_closing_the_connection_follows_the_response_head():
 )
 def test_only_a_peer_that_reads_nothing_is_aborted(monkeypatch, queued, end):
     """`queued` are the bytes that wait in the transport, each time that it is asked for them."""
-    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.0)
+    monkeypatch.setattr(write_coalescing, "READER_SECONDS", 0.0)
 
     def close(joined):
         joined.inner.queued = queued
@@ -104,18 +105,18 @@ def test_only_a_peer_that_reads_nothing_is_aborted(monkeypatch, queued, end):
 
 def test_a_peer_that_sends_nothing_more_and_reads_nothing_is_aborted(monkeypatch):
     """The event loop closes the inner transport itself then, and waits for the peer to read."""
-    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.0)
+    monkeypatch.setattr(write_coalescing, "READER_SECONDS", 0.0)
     protocol = object.__new__(LimitedHttpProtocol)
 
     def end(joined):
-        protocol.transport, joined.inner.queued = joined, [9, 9]
+        protocol._output, joined.inner.queued = joined, [9, 9]
         protocol.eof_received()
 
     assert sent(write(b"x" * 9), end, None, None)[-1] == "aborted"
 
 
 def test_an_upgraded_connection_is_not_checked_for_http_responses(monkeypatch):
-    monkeypatch.setattr(compat_uvicorn, "READER_SECONDS", 0.0)
+    monkeypatch.setattr(write_coalescing, "READER_SECONDS", 0.0)
 
     def checked(joined):
         joined.inner.queued = [9]
