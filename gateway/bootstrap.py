@@ -25,18 +25,13 @@ from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
 from lakesync.engine.sources import SharedSource
 from lakesync.engine.standalone_engine import Housekeeping
-from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
-from lakesync.flush.queue import open_queue_store
-from lakesync.flush.thresholds import adaptive_buffer
+from lakesync.flush import FlushReport, FlushSettings, Outlet, open_object_queue
 from lakesync.model.errors import ConfigurationError, LakeSyncError, SchemaError, ValidationError
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.secrets import REFERENCE_PREFIXES
 from lakesync.rules.model import SyncRules, parse_rules
 
 log = structlog.get_logger("gateway")
-
-_BATCH_DELTAS = 250_000
-"""Number of deltas in one batch of a flush, at most, unless `[flush] batch_deltas` is set."""
 
 
 class Backends:
@@ -112,17 +107,9 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
     """Open the target of the server's own flushes; None if the pipeline flushes."""
     if not config.flush.to_uri:
         return None
-    settings = FlushSettings(
-        max_buffer_bytes=config.flush.max_bytes,
-        max_buffer_age_ms=round(config.flush.max_age_seconds * 1000),
-        per_table_budget_bytes=config.flush.max_table_bytes,
-        adaptive=adaptive_buffer(config.flush.wide_row_columns, config.flush.wide_row_reduction),
-        flush_format=config.flush.format,
-        batch_deltas=config.flush.batch_deltas or _BATCH_DELTAS,
-    )
     adapter = _opened(config.flush.to_uri, opening)
-    queue = ObjectFlushQueue(open_queue_store(config.flush.queue, opening)) if config.flush.queue else None
-    return Outlet.to(adapter, settings, queue)
+    queue = open_object_queue(config.flush.queue, opening) if config.flush.queue else None
+    return Outlet.to(adapter, FlushSettings.of_section(config.flush), queue)
 
 
 def _source(config: Config, uri_or_backend: str, opening: ExitStack) -> Adapter:

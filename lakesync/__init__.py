@@ -1,6 +1,13 @@
-"""LakeSync: offline-first data sync with an Iceberg lakehouse behind it.
+"""LakeSync: offline-first data sync with an Iceberg lakehouse behind it. These are the names that programs import.
 
-Names are loaded when they are first used, so that an app that only opens its database does not wait for the engine.
+- An app calls `open`, which opens its SQLite database and synchronises it; `client` has the rest of the client.
+- A program that embeds a gateway (one app's stream of changes) calls `open_gateway`, which yields a `SyncGateway`. An
+  `Engine` opens a store with any number of gateways. `FlushSettings` and `WideRowThreshold` say when a gateway without
+  a pipeline copies its changes to a database or an object store.
+- `SyncPush`, `SyncPull`, `ActionPush` are requests to a gateway; `PushResult`, `SyncResponse`, `ActionResponse` answer
+  them. A `RowDelta` is a change of a row, `HLC` the clock that stamps it.
+
+A name's module is imported when the name is first used, so that an app does not wait for the import of the engine.
 """
 
 from importlib import import_module
@@ -10,7 +17,7 @@ if TYPE_CHECKING:
     from lakesync import client
     from lakesync.client.factory import open_client as open  # noqa: A004 as in gzip.open
     from lakesync.engine import Engine, SyncGateway, open_gateway
-    from lakesync.flush import AdaptiveBuffer, FlushSettings
+    from lakesync.flush import FlushSettings, WideRowThreshold
     from lakesync.model.delta import delta_id, extract_delta, jcs, make_action
     from lakesync.model.errors import LakeSyncError, TerminalError, TransientError
     from lakesync.model.hlc import HLC
@@ -33,7 +40,6 @@ __all__ = [
     "Action",
     "ActionPush",
     "ActionResponse",
-    "AdaptiveBuffer",
     "ColumnValue",
     "Engine",
     "FlushSettings",
@@ -48,6 +54,7 @@ __all__ = [
     "TableSchema",
     "TerminalError",
     "TransientError",
+    "WideRowThreshold",
     "client",
     "delta_id",
     "extract_delta",
@@ -64,7 +71,7 @@ _MODULES = {
     "lakesync.model.delta": ("delta_id", "extract_delta", "jcs", "make_action"),
     "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
     "lakesync.model.errors": ("LakeSyncError", "TerminalError", "TransientError"),
-    "lakesync.flush": ("AdaptiveBuffer", "FlushSettings"),
+    "lakesync.flush": ("FlushSettings", "WideRowThreshold"),
     "lakesync.model.hlc": ("HLC",),
     "lakesync.rules.model": ("SyncRules", "parse_rules"),
     "lakesync.model.schema": ("TableSchema", "parse_schema"),

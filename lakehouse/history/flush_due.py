@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from lakesync.analysis.marks import Lag, lags
-from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds, adaptive_buffer
+from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.hlc import wall_of
 
 if TYPE_CHECKING:
@@ -62,12 +62,7 @@ class BacklogReader:
         Args:
             limits: the settings of the section `flush`.
         """
-        self._settings = FlushSettings(
-            max_buffer_bytes=limits.max_bytes,
-            max_buffer_age_ms=round(limits.max_age_seconds * 1000),
-            per_table_budget_bytes=limits.max_table_bytes,
-            adaptive=adaptive_buffer(limits.wide_row_columns, limits.wide_row_reduction),
-        )
+        self._settings = FlushSettings.of_section(limits)
         self._stats: dict[str, BacklogStats] = {}
 
     def exceeded(self, store: FlushStore, backlog: Sequence[Backlog]) -> ExceededBounds:
@@ -83,7 +78,7 @@ class BacklogReader:
             StagingUnavailableError: the log cannot be read.
         """
         settings = self._settings
-        if settings.per_table_budget_bytes is None and settings.adaptive is None:
+        if settings.per_table_budget_bytes is None and settings.wide_rows is None:
             return _NONE_EXCEEDED
         shards: dict[str, list[Backlog]] = {}
         for each in backlog:

@@ -24,8 +24,7 @@ from lakesync.adapters.registry import Adapter, as_database, open_adapter
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.engine import Engine
 from lakesync.engine.gateway import SyncGateway
-from lakesync.flush import FlushQueue, FlushReport, FlushSettings, Materialiser, Outlet
-from lakesync.flush.flusher import OnFailure
+from lakesync.flush import FlushQueue, FlushReport, FlushSettings, Materialiser, OnFailure, Outlet
 from lakesync.model import hlc
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.schema import TableSchema

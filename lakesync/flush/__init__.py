@@ -1,19 +1,24 @@
-"""Flush for gateways that run without a pipeline, and the updates of destination tables that follow it."""
+"""The flush of gateways that run without a pipeline: it copies deltas from staging's log to an adapter.
 
-from lakesync.flush.flusher import Flusher, FlushReport, Materialiser, Outlet
+`Flusher` flushes to an `Outlet`, when the thresholds of `FlushSettings` are exceeded. It leaves a `FlushJob` for each
+flushed table in a `FlushQueue`. `Materialiser` runs these jobs, which update the tables of current rows at the adapter.
+The engine, the gateway server and `lakesync materialise` use them. The pipeline's flush uses the thresholds only.
+"""
+
+from lakesync.flush.flusher import Flusher, FlushReport, Outlet
+from lakesync.flush.materialiser import Materialiser, OnFailure
+from lakesync.flush.object_queue import ObjectFlushQueue, open_object_queue
 from lakesync.flush.queue import (
     FlushContext,
     FlushedTable,
     FlushJob,
     FlushQueue,
     MemoryFlushQueue,
-    ObjectFlushQueue,
     StagingFlushQueue,
 )
-from lakesync.flush.thresholds import AdaptiveBuffer, BufferStats, FlushSettings, TableStats
+from lakesync.flush.thresholds import BufferStats, FlushSettings, TableStats, WideRowThreshold
 
 __all__ = [
-    "AdaptiveBuffer",
     "BufferStats",
     "FlushContext",
     "FlushJob",
@@ -25,7 +30,10 @@ __all__ = [
     "Materialiser",
     "MemoryFlushQueue",
     "ObjectFlushQueue",
+    "OnFailure",
     "Outlet",
     "StagingFlushQueue",
     "TableStats",
+    "WideRowThreshold",
+    "open_object_queue",
 ]

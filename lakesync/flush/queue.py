@@ -1,41 +1,27 @@
-"""Flush queues: jobs that update destination tables after a flush. `Flusher` adds jobs, `Materialiser` runs them.
+"""Queues of flush jobs: updates of destination tables that follow a flush, for gateways without a pipeline.
 
-A destination table has the merged rows of one synced table in the database that the gateway flushes to. A job that
-fails permanently is set aside: it becomes a dead letter, which `lakesync dlq` lists, retries and drops.
+A destination table has the current rows of one synced table, in the database to which the gateway flushes. `Flusher`
+adds a job for each table of a flushed batch. `Materialiser` runs the jobs, and sets a job aside if it fails for good:
+the job becomes a dead letter, which the gateway's routes and `lakesync dlq` list, retry and drop.
 
-`FlushQueue` is the protocol, with three implementations: in memory; in the staging store, where jobs are as durable as
-the deltas and any process that uses the store can run them; and in an object store (`[flush] queue`), whose jobs any
-process can run with `lakesync materialise`. There a pending job is the object `materialise-jobs/GATEWAY/JOB.json`, a
-job that was set aside `materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to
-`materialise-unreadable/`.
+`FlushQueue` is the protocol. `StagingFlushQueue`, in the staging store to which pushes are committed, is the default:
+its jobs are as durable as the deltas. `MemoryFlushQueue` is here too. `ObjectFlushQueue`, in an object store, has its
+own module.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Protocol
-from urllib.parse import quote
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
 
 import msgspec
-import structlog
 
-from lakesync.adapters import open_adapter
-from lakesync.adapters.object_store.base import LakeAdapter
-from lakesync.adapters.registry import is_object_store
-from lakesync.model.errors import ConfigurationError, NotFoundError
+from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import TableSchema
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.operations import FlushJobCommit
 from lakesync.wire.json import encode_json
-
-JOBS_PREFIX = "materialise-jobs"
-FAILED_PREFIX = "materialise-failed"
-UNREADABLE_PREFIX = "materialise-unreadable"
-"""Prefixes of the objects of `ObjectFlushQueue`: pending jobs, jobs that were set aside, and other objects."""
-
-log = structlog.get_logger("flush")
 
 
 class FlushedTable(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,7 +41,7 @@ class FlushedTable(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
-    """Identifies a flushed batch."""
+    """Identifies a flushed batch: deltas that one flush wrote together."""
 
     gateway_id: str
     batch_id: str
@@ -64,9 +50,10 @@ class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FlushJob(msgspec.Struct, frozen=True, rename="camel"):
-    """Updates the destination table of one table after one flush. Jobs are idempotent."""
+    """Updates the destination table of one table after one flush. Running it again changes nothing."""
 
     job_id: str
+    """Begins with the batch's arrival, so that jobs in the order of their ids are in the order of the flushes."""
     context: FlushContext
     flushed: FlushedTable = msgspec.field(name="work")
     """What the flush changed in the table; `work` in the stored JSON."""
@@ -75,15 +62,36 @@ class FlushJob(msgspec.Struct, frozen=True, rename="camel"):
     failure: str | None = None
     """Why it was set aside; None for a pending job."""
 
+    def with_attempt(self) -> Self:
+        """Return the job with one more attempt."""
+        return msgspec.structs.replace(self, attempts=self.attempts + 1)
+
+    def with_failure(self, failure: str) -> Self:
+        """Return the job as it is set aside."""
+        return msgspec.structs.replace(self, failure=failure)
+
+    def as_new(self) -> Self:
+        """Return the job without attempts and failure."""
+        return msgspec.structs.replace(self, attempts=0, failure=None)
+
+
+decode_job = msgspec.json.Decoder(FlushJob, strict=False).decode
+"""Decodes a job's stored JSON. It is not strict, because large integers are decimal strings in it."""
+
 
 def jobs_for(tables: Sequence[FlushedTable], context: FlushContext) -> list[FlushJob]:
     """Return one job per table. Its id is derived from batch and table, so that adding it twice makes one job.
 
     Args:
         tables: the flushed tables.
-        context: the flush.
+        context: the flushed batch.
     """
     return [FlushJob(f"{context.arrival:016x}-{context.batch_id}.{table.table}", context, table) for table in tables]
+
+
+def not_set_aside(job: FlushJob) -> NotFoundError:
+    """Return the error about a job that is retried or dropped, but was not set aside."""
+    return NotFoundError(f"no job {job.job_id!r} was set aside")
 
 
 class FlushQueue(Protocol):
@@ -98,7 +106,7 @@ class FlushQueue(Protocol):
 
         Args:
             tables: the flushed tables.
-            context: the flush.
+            context: the flushed batch.
 
         Raises:
             AdapterError: some jobs may be missing; retry.
@@ -160,10 +168,10 @@ class MemoryFlushQueue:
 
     def begin(self, job: FlushJob) -> FlushJob:
         """Count an attempt."""
-        counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        begun = job.with_attempt()
         with self._lock:
-            self._pending[job.job_id] = counted
-        return counted
+            self._pending[job.job_id] = begun
+        return begun
 
     def done(self, job: FlushJob) -> None:
         """Remove a job."""
@@ -174,7 +182,7 @@ class MemoryFlushQueue:
         """Set a job aside."""
         with self._lock:
             self._pending.pop(job.job_id, None)
-            self._failed[job.job_id] = msgspec.structs.replace(job, failure=failure)
+            self._failed[job.job_id] = job.with_failure(failure)
 
     def failed(self, gateway_id: str) -> list[FlushJob]:
         """Return the jobs that were set aside."""
@@ -184,27 +192,28 @@ class MemoryFlushQueue:
     def retry(self, job: FlushJob) -> None:
         """Put a job back into the queue."""
         with self._lock:
-            found = self._failed.pop(job.job_id, None)
-            if found is None:
-                raise NotFoundError(f"no job {job.job_id!r} was set aside")
-            self._pending[job.job_id] = msgspec.structs.replace(found, attempts=0, failure=None)
+            self._pending[job.job_id] = self._take_failed(job).as_new()
 
     def drop(self, job: FlushJob) -> None:
         """Delete a job that was set aside."""
         with self._lock:
-            if self._failed.pop(job.job_id, None) is None:
-                raise NotFoundError(f"no job {job.job_id!r} was set aside")
+            self._take_failed(job)
+
+    def _take_failed(self, job: FlushJob) -> FlushJob:
+        """Remove and return a job that was set aside; raise NotFoundError if it was not. The caller has the lock."""
+        failed = self._failed.pop(job.job_id, None)
+        if failed is None:
+            raise not_set_aside(job)
+        return failed
 
 
 def _of_gateway(jobs: dict[str, FlushJob], gateway_id: str) -> list[FlushJob]:
-    """Return a gateway's jobs, oldest flush first: a job's id begins with the arrival of its batch."""
+    """Return a gateway's jobs, oldest flush first."""
     return [jobs[name] for name in sorted(jobs) if jobs[name].context.gateway_id == gateway_id]
 
 
 _NO_LIMIT = 1 << 31
 """More than any number of jobs."""
-
-_decode = msgspec.json.Decoder(FlushJob, strict=False).decode  # not strict: large integers are decimal strings
 
 
 class StagingFlushQueue:
@@ -224,7 +233,7 @@ class StagingFlushQueue:
 
         def add(commit: FlushJobCommit) -> None:
             for job in jobs:
-                commit.add_flush_job(job.job_id, encode_json(job), set_aside=False)
+                _add(commit, job)
 
         if jobs:
             self._commit(context.gateway_id, add)
@@ -235,14 +244,14 @@ class StagingFlushQueue:
 
     def begin(self, job: FlushJob) -> FlushJob:
         """Count an attempt."""
-        counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        begun = job.with_attempt()
 
         def replace(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
-            commit.add_flush_job(job.job_id, encode_json(counted), set_aside=False)
+            _add(commit, begun)
 
         self._commit(job.context.gateway_id, replace)
-        return counted
+        return begun
 
     def done(self, job: FlushJob) -> None:
         """Remove a job."""
@@ -254,12 +263,11 @@ class StagingFlushQueue:
 
     def set_aside(self, job: FlushJob, failure: str) -> None:
         """Set a job aside."""
-        failed = msgspec.structs.replace(job, failure=failure)
 
         def move(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
-            commit.take_flush_job(job.job_id, set_aside=True)  # one that was set aside by another process
-            commit.add_flush_job(job.job_id, encode_json(failed), set_aside=True)
+            commit.take_flush_job(job.job_id, set_aside=True)  # if another process has set it aside too
+            _add(commit, job.with_failure(failure), set_aside=True)
 
         self._commit(job.context.gateway_id, move)
 
@@ -275,9 +283,9 @@ class StagingFlushQueue:
         """
 
         def requeue(commit: FlushJobCommit) -> None:
-            reset = msgspec.structs.replace(_decode(_take_failed(commit, job)), attempts=0, failure=None)
+            failed = _take_failed(commit, job)
             commit.take_flush_job(job.job_id, set_aside=False)
-            commit.add_flush_job(job.job_id, encode_json(reset), set_aside=False)
+            _add(commit, failed.as_new())
 
         self._commit(job.context.gateway_id, requeue)
 
@@ -296,150 +304,25 @@ class StagingFlushQueue:
     def _jobs(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[FlushJob]:
         """Return a gateway's pending jobs, or those that were set aside, oldest flush first."""
         found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
-        return [_decode(body) for body in found]
+        return [decode_job(body) for body in found]
 
     def _commit(self, gateway_id: str, change: Callable[[FlushJobCommit], None]) -> None:
         """Change the queue in one transaction of the gateway, and wait until it is committed."""
         self._store.submit(gateway_id, change).result()
 
 
-def _take_failed(commit: FlushJobCommit, job: FlushJob) -> bytes:
-    """Remove a job that was set aside, and return its JSON.
+def _add(commit: FlushJobCommit, job: FlushJob, *, set_aside: bool = False) -> None:
+    """Store a job in a transaction, unless one with its id exists."""
+    commit.add_flush_job(job.job_id, encode_json(job), set_aside=set_aside)
+
+
+def _take_failed(commit: FlushJobCommit, job: FlushJob) -> FlushJob:
+    """Remove and return a job that was set aside.
 
     Raises:
         NotFoundError: the job was not set aside.
     """
-    found = commit.take_flush_job(job.job_id, set_aside=True)
-    if found is None:
-        raise NotFoundError(f"no job {job.job_id!r} was set aside")
-    return found
-
-
-class ObjectFlushQueue:
-    """`FlushQueue` in an object store."""
-
-    def __init__(self, objects: LakeAdapter) -> None:
-        """Wrap an object store.
-
-        Args:
-            objects: stores the jobs; may store other objects too.
-        """
-        self._objects = objects
-
-    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
-        """Add jobs as objects that are named by batch and table; existing objects are left unchanged."""
-        for job in jobs_for(tables, context):
-            self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(job), if_absent=True)
-
-    def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
-        """Return a gateway's pending jobs, oldest flush first."""
-        return list(self._read(f"{JOBS_PREFIX}/{gateway_id}/", limit))
-
-    def begin(self, job: FlushJob) -> FlushJob:
-        """Count an attempt."""
-        counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
-        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(counted))
-        return counted
-
-    def done(self, job: FlushJob) -> None:
-        """Remove a job."""
-        self._objects.delete_object(_key(JOBS_PREFIX, job))
-
-    def set_aside(self, job: FlushJob, failure: str) -> None:
-        """Set a job aside: write it as failed, then delete the pending job. After a crash in between, it runs again."""
-        failed = msgspec.structs.replace(job, failure=failure)
-        self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(failed))
-        self._objects.delete_object(_key(JOBS_PREFIX, job))
-
-    def gateways(self) -> list[str]:
-        """Return the gateways with pending jobs. It lists one object for each gateway, not all jobs."""
-        found: list[str] = []
-        while page := self._objects.list_objects(f"{JOBS_PREFIX}/", after=_key_after(found), limit=1).objects:
-            found.append(page[0].key.split("/")[1])
-        return found
-
-    def failed(self, gateway_id: str) -> list[FlushJob]:
-        """Return the jobs that were set aside."""
-        return list(self._read(f"{FAILED_PREFIX}/{gateway_id}/", None))
-
-    def retry(self, job: FlushJob) -> None:
-        """Put a job that was set aside back into the queue.
-
-        Raises:
-            NotFoundError: the job was not set aside.
-        """
-        key = _key(FAILED_PREFIX, job)
-        found = self._job(key)
-        if found is None:
-            raise NotFoundError(f"no job {job.job_id!r} was set aside")
-        reset = msgspec.structs.replace(found, attempts=0, failure=None)
-        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(reset))
-        self._objects.delete_object(key)
-
-    def drop(self, job: FlushJob) -> None:
-        """Delete a job that was set aside.
-
-        Raises:
-            NotFoundError: the job was not set aside.
-        """
-        key = _key(FAILED_PREFIX, job)
-        if self._job(key) is None:
-            raise NotFoundError(f"no job {job.job_id!r} was set aside")
-        self._objects.delete_object(key)
-
-    def _read(self, prefix: str, limit: int | None) -> Iterator[FlushJob]:
-        """Yield the jobs under a prefix, oldest flush first, at most `limit`; None for all."""
-        after, has_more, remaining = "", True, limit
-        while has_more and remaining != 0:
-            page = self._objects.list_objects(prefix, after=after, limit=min(remaining or 1000, 1000))
-            for info in page.objects:
-                after = info.key
-                job = self._job(info.key)
-                if job is None:
-                    continue
-                yield job
-                remaining = remaining - 1 if remaining is not None else None
-            has_more = page.has_more
-
-    def _job(self, key: str) -> FlushJob | None:
-        """Return the job in an object; None if another worker has removed it, or if it cannot be decoded."""
-        try:
-            data = self._objects.get_object(key)
-        except NotFoundError:
-            return None
-        try:
-            return _decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            new_key = f"{UNREADABLE_PREFIX}/{key}"
-            log.error("an object in the queue is not a job", object=key, moved_to=new_key, reason=str(error))  # noqa: TRY400
-            self._objects.put_object(new_key, data)
-            self._objects.delete_object(key)
-            return None
-
-
-def open_queue_store(uri: str, opening: ExitStack) -> LakeAdapter:
-    """Open the object store of a queue.
-
-    Args:
-        uri: the URI of an object store.
-        opening: an exit stack that closes the store.
-
-    Raises:
-        ConfigurationError: the URI is not an object store's.
-        AdapterError: the store cannot be opened.
-    """
-    adapter = open_adapter(uri)
-    opening.callback(adapter.close)
-    if not is_object_store(adapter):
-        raise ConfigurationError("flush.queue must name an object store: file:///ABSOLUTE/FOLDER or s3://BUCKET/PREFIX")
-    return adapter
-
-
-def _key(prefix: str, job: FlushJob) -> str:
-    """Return the key of the object that stores a job."""
-    return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
-
-
-def _key_after(gateways: Sequence[str]) -> str:
-    """Return a key after those of every job of the last gateway: it ends with the greatest character."""
-    return f"{JOBS_PREFIX}/{gateways[-1]}/\U0010ffff" if gateways else ""
+    body = commit.take_flush_job(job.job_id, set_aside=True)
+    if body is None:
+        raise not_set_aside(job)
+    return decode_job(body)

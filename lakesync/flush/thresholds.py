@@ -1,17 +1,19 @@
-"""Decides when to flush a gateway: the settings of its thresholds, statistics of its backlog, and their comparison.
+"""Decides when to flush a gateway: compares the size and age of its backlog with thresholds.
 
-A flush copies deltas from staging's log to the lake or to an adapter. The backlog is what was not flushed yet. The
-settings come from `[flush]`, or from a program that embeds a gateway. The statistics by table need the pushes
-themselves; each push is read once, on demand. `Flusher`, the pipeline's check whether a flush is due, and `/metrics`
-call this module.
+A gateway is an app's stream of pushes, and a push is one client's request with deltas (changes of rows). Staging, the
+store that pushes are committed to, keeps them in a log. A flush copies deltas from the log to the lake, or to an
+adapter (a database or an object store). The backlog is what was not flushed yet.
+
+`Flusher`, which flushes without a pipeline, and the pipeline's flush sensor compare the backlog with `FlushSettings`.
+The gateway's `/admin/metrics` shows the statistics of the backlog.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
@@ -22,9 +24,15 @@ from lakesync.staging.log_reader import LoggedPush, LogRange, read_log
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import FlushStore
 
+if TYPE_CHECKING:
+    from lakesync.config.sections import FlushSection
 
-class AdaptiveBuffer(msgspec.Struct, frozen=True):
-    """Flushes earlier while rows are wide, because wide rows cost more to write and to read back."""
+_SERVER_BATCH_DELTAS = 250_000
+"""`batch_deltas` of a gateway server, unless `[flush] batch_deltas` is set."""
+
+
+class WideRowThreshold(msgspec.Struct, frozen=True):
+    """Reduces `max_buffer_bytes` while deltas have many columns, because they cost more to write and to read back."""
 
     wide_column_threshold: int
     """Average columns per delta above which the byte threshold is reduced."""
@@ -43,18 +51,11 @@ class AdaptiveBuffer(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"reduction_factor is {self.reduction_factor}: give 0 or more, and less than 1")
 
 
-def adaptive_buffer(wide_columns: int | None, reduction: float) -> AdaptiveBuffer | None:
-    """Return the adaptive buffer of `[flush]`; None if it is not configured.
-
-    Args:
-        wide_columns: average columns per delta above which to flush earlier; None to disable.
-        reduction: share by which the byte threshold is reduced then, between 0 and 1.
-    """
-    return AdaptiveBuffer(wide_columns, reduction) if wide_columns is not None else None
-
-
 class FlushSettings(msgspec.Struct, frozen=True):
-    """Flush thresholds of one gateway. Bytes are stored bytes in staging, as counted for backpressure."""
+    """When and how to flush a gateway, from `[flush]` or from a program that embeds a gateway.
+
+    Bytes are those that staging stores for the deltas.
+    """
 
     max_buffer_bytes: int = 1 << 20
     """Unflushed bytes of a gateway that make a flush due."""
@@ -62,12 +63,12 @@ class FlushSettings(msgspec.Struct, frozen=True):
     """Age of the oldest unflushed delta that makes a flush due."""
     per_table_budget_bytes: int | None = None
     """Unflushed bytes of one table that make a flush due; None for no limit per table."""
-    adaptive: AdaptiveBuffer | None = None
-    """Reduces `max_buffer_bytes` while rows are wide; None to disable."""
+    wide_rows: WideRowThreshold | None = None
+    """Reduces `max_buffer_bytes` while deltas have many columns; None to disable."""
     flush_format: FlushFormat = "parquet"
     """Format of new objects in an object store; databases ignore it."""
     batch_deltas: int = 50_000
-    """Maximum deltas per batch, which is kept in memory; a larger push is one batch."""
+    """Deltas that are read into memory and written together (a batch), at most; a larger push is one batch."""
 
     def __post_init__(self) -> None:
         """Validate the values.
@@ -84,6 +85,19 @@ class FlushSettings(msgspec.Struct, frozen=True):
             )
         if self.flush_format not in ("parquet", "json"):
             raise ConfigurationError(f"flush_format is {self.flush_format!r}: choose parquet or json")
+
+    @classmethod
+    def of_section(cls, section: FlushSection) -> Self:
+        """Return the settings that the section `[flush]` of the configuration has."""
+        columns = section.wide_row_columns
+        return cls(
+            max_buffer_bytes=section.max_bytes,
+            max_buffer_age_ms=round(section.max_age_seconds * 1000),
+            per_table_budget_bytes=section.max_table_bytes,
+            wide_rows=None if columns is None else WideRowThreshold(columns, section.wide_row_reduction),
+            flush_format=section.format,
+            batch_deltas=section.batch_deltas or _SERVER_BATCH_DELTAS,
+        )
 
 
 class BufferStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -102,25 +116,26 @@ class TableStats(msgspec.Struct, frozen=True, rename="camel"):
 
     table: str
     byte_size: int
-    """Its share of the bytes in staging's log, by the estimated length of its deltas."""
+    """Its share of the bytes in staging's log, estimated from the lengths of its deltas."""
     delta_count: int
     """Number of deltas."""
 
 
-class _Push(NamedTuple):
-    """Summary of an unflushed push."""
+class _PushSummary(NamedTuple):
+    """What the statistics need of an unflushed push."""
 
     seq: int
     """Sequence number in the log."""
-    deltas: int
-    """Number of deltas."""
     bytes: int
     """Stored bytes in the log."""
     columns: int
     """Number of columns of all deltas together."""
-    tables: dict[str, TableStats]
-    rows: Counter[RowKey]
-    """Row → number of its deltas."""
+    table_bytes: Mapping[str, int]
+    """Table → its share of the stored bytes."""
+    table_deltas: Counter[str]
+    """Table → number of its deltas."""
+    rows: frozenset[RowKey]
+    """The rows with deltas."""
 
 
 class _Shard:
@@ -128,14 +143,17 @@ class _Shard:
 
     def __init__(self, epoch: int, last_read: int) -> None:
         self.epoch = epoch
-        """Epoch of the log, which changes if the staging store is rebuilt: then everything is read again."""
+        """Identifies the log. A rebuilt store has another epoch, and its log is read from the start."""
         self.last_read = last_read
         """Sequence number of the last push that was read."""
-        self.pushes: deque[_Push] = deque()
+        self.pushes: deque[_PushSummary] = deque()
 
 
 class BacklogStats:
-    """The backlog of one gateway in detail. Safe to use from several threads."""
+    """Statistics of one gateway's backlog. Safe to use from several threads.
+
+    Those by row, table and column need the content of the pushes. Each push is read once, when a figure is asked for.
+    """
 
     def __init__(self, gateway: str, store: FlushStore) -> None:
         """Create the statistics of a gateway.
@@ -146,7 +164,7 @@ class BacklogStats:
         """
         self._gateway = gateway
         self.store = store
-        """The staging store; can be replaced by another connection to the same store."""
+        """The staging store; a caller may replace it by another connection to the same store."""
         self._shards: dict[str, _Shard] = {}
         self._lock = threading.Lock()
 
@@ -158,44 +176,46 @@ class BacklogStats:
         """Return the sizes over all tables."""
         pushes = self._refreshed()
         rows = {key for push in pushes for key in push.rows}
-        return BufferStats(sum(push.deltas for push in pushes), len(rows), sum(push.bytes for push in pushes))
+        deltas = sum(push.table_deltas.total() for push in pushes)
+        return BufferStats(deltas, len(rows), sum(push.bytes for push in pushes))
 
     def table_stats(self) -> list[TableStats]:
         """Return the sizes by table, ordered by name. Their bytes add up to those of `buffer_stats`."""
-        totals: dict[str, TableStats] = {}
+        sizes: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for push in self._refreshed():
-            for table, stats in push.tables.items():
-                total = totals.get(table, TableStats(table, 0, 0))
-                totals[table] = TableStats(
-                    table, total.byte_size + stats.byte_size, total.delta_count + stats.delta_count
-                )
-        return [totals[table] for table in sorted(totals)]
+            sizes.update(push.table_bytes)
+            counts.update(push.table_deltas)
+        return [TableStats(table, sizes[table], counts[table]) for table in sorted(counts)]
 
     def columns_per_delta(self) -> float:
         """Return the average number of columns per delta; 0 without backlog."""
         pushes = self._refreshed()
-        deltas = sum(push.deltas for push in pushes)
+        deltas = sum(push.table_deltas.total() for push in pushes)
         return sum(push.columns for push in pushes) / deltas if deltas else 0.0
 
     def deltas_up_to(self, table: str) -> dict[str, int]:
-        """Return shard → number of unflushed deltas up to the last push that contains a table, to flush that table."""
+        """Return shard → how many of its oldest unflushed deltas to flush, so that all deltas of a table are flushed.
+
+        They are the deltas up to the last push that contains the table. Shards without such a push are absent.
+        """
         with self._lock:
             self._refresh()
             found = {}
             for name, shard in self._shards.items():
-                last = max((push.seq for push in shard.pushes if table in push.tables), default=0)
+                last = max((push.seq for push in shard.pushes if table in push.table_deltas), default=0)
                 if last:
-                    found[name] = sum(push.deltas for push in shard.pushes if push.seq <= last)
+                    found[name] = sum(push.table_deltas.total() for push in shard.pushes if push.seq <= last)
             return found
 
-    def _refreshed(self) -> list[_Push]:
+    def _refreshed(self) -> list[_PushSummary]:
         """Return the unflushed pushes of all shards."""
         with self._lock:
             self._refresh()
             return [push for shard in self._shards.values() for push in shard.pushes]
 
     def _refresh(self) -> None:
-        """Drop pushes that were flushed, and read new ones."""
+        """Forget pushes that were flushed, and read new ones."""
         for backlog in self.backlog():
             shard = self._shards.get(backlog.shard)
             if shard is None or shard.epoch != backlog.epoch:
@@ -208,42 +228,6 @@ class BacklogStats:
                 source = self.store.log_source(backlog.shard)
                 shard.pushes.extend(_summary(push) for push in read_log(source, log_range))
             shard.last_read = max(shard.last_read, backlog.last_seq)
-
-
-def _summary(push: LoggedPush) -> _Push:
-    """Summarise a push. Its stored bytes are divided among its tables by the estimated length of their deltas."""
-    sizes: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    for delta in push.deltas:
-        sizes[delta.table] += _size(delta)
-        counts[delta.table] += 1
-    shares = _shares(push.bytes, sizes)
-    return _Push(
-        push.seq,
-        len(push.deltas),
-        push.bytes,
-        sum(len(delta.columns) for delta in push.deltas),
-        {table: TableStats(table, shares[table], counts[table]) for table in counts},
-        Counter(delta.key for delta in push.deltas),
-    )
-
-
-def _size(delta: RowDelta) -> int:
-    """Estimate the length of a delta as JSON."""
-    fixed = 120 + len(delta.delta_id) + len(delta.table) + len(delta.row_id) + len(delta.client_id)
-    return fixed + sum(24 + len(cell.column) + len(memoryview(cell.value)) for cell in delta.columns)
-
-
-def _shares(stored_bytes: int, sizes: Counter[str]) -> dict[str, int]:
-    """Divide bytes among tables in proportion to `sizes`, so that the shares add up to `stored_bytes`."""
-    total_size, allotted, shares = sum(sizes.values()), 0, {}
-    cumulated = 0
-    for table, size in sorted(sizes.items()):
-        cumulated += size
-        share = stored_bytes * cumulated // total_size - allotted
-        shares[table] = share
-        allotted += share
-    return shares
 
 
 class Thresholds:
@@ -272,7 +256,7 @@ class Thresholds:
         oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
         if oldest is None:
             return False
-        age_ms = abs(self._wall() - oldest)  # the difference is negative if the clock was set back
+        age_ms = abs(self._wall() - oldest)  # `abs`: also flush if the clock was set back by as much
         return unflushed_bytes >= self._max_bytes(unflushed_bytes) or age_ms >= self._settings.max_buffer_age_ms
 
     def due(self, backlog: list[Backlog]) -> bool:
@@ -293,11 +277,42 @@ class Thresholds:
         return [stats.table for stats in self._backlog_stats.table_stats() if stats.byte_size > budget]
 
     def _max_bytes(self, unflushed_bytes: int) -> int:
-        """Return the byte threshold, reduced while rows are wide."""
-        full, adaptive = self._settings.max_buffer_bytes, self._settings.adaptive
-        if adaptive is None:
+        """Return the byte threshold, reduced while deltas have many columns."""
+        full, wide_rows = self._settings.max_buffer_bytes, self._settings.wide_rows
+        if wide_rows is None:
             return full
-        reduced = int(full * (1 - adaptive.reduction_factor))
+        reduced = int(full * (1 - wide_rows.reduction_factor))
         if not reduced <= unflushed_bytes < full:
-            return full  # both thresholds have the same effect, so the log need not be read for the width
-        return reduced if self._backlog_stats.columns_per_delta() > adaptive.wide_column_threshold else full
+            return full  # both thresholds have the same effect, so the columns need not be counted
+        return reduced if self._backlog_stats.columns_per_delta() > wide_rows.wide_column_threshold else full
+
+
+def _summary(push: LoggedPush) -> _PushSummary:
+    """Summarise a push. Its stored bytes are divided among its tables by the estimated length of their deltas."""
+    sizes: Counter[str] = Counter()
+    for delta in push.deltas:
+        sizes[delta.table] += _json_length(delta)
+    return _PushSummary(
+        seq=push.seq,
+        bytes=push.bytes,
+        columns=sum(len(delta.columns) for delta in push.deltas),
+        table_bytes=_shares(push.bytes, sizes),
+        table_deltas=Counter(delta.table for delta in push.deltas),
+        rows=frozenset(delta.key for delta in push.deltas),
+    )
+
+
+def _json_length(delta: RowDelta) -> int:
+    """Estimate the length of a delta as JSON: its texts and values, with 120 characters of names, and 24 per column."""
+    fixed = 120 + len(delta.delta_id) + len(delta.table) + len(delta.row_id) + len(delta.client_id)
+    return fixed + sum(24 + len(cell.column) + len(memoryview(cell.value)) for cell in delta.columns)
+
+
+def _shares(stored_bytes: int, sizes: Counter[str]) -> dict[str, int]:
+    """Divide bytes among tables in proportion to `sizes`, so that the shares add up to `stored_bytes`."""
+    total_size, shares, size_so_far, allotted = sizes.total(), {}, 0, 0
+    for table, size in sizes.items():
+        size_so_far += size
+        shares[table] = stored_bytes * size_so_far // total_size - allotted
+        allotted += shares[table]
+    return shares

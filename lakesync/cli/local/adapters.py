@@ -183,8 +183,7 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
     from lakesync.adapters import open_adapter
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
-    from lakesync.flush import Materialiser, ObjectFlushQueue
-    from lakesync.flush.queue import open_queue_store
+    from lakesync.flush import Materialiser, open_object_queue
 
     flush = load_settings(data).flush
     if not flush.queue or not flush.to_uri:
@@ -200,7 +199,7 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
             raise ConfigurationError(
                 f"{flush.to_uri.partition(':')[0]} does not keep tables of rows, so there is nothing to update"
             )
-        queue = ObjectFlushQueue(open_queue_store(flush.queue, opening))
+        queue = open_object_queue(flush.queue, opening)
         while not stop.is_set():
             try:
                 for gateway in queue.gateways():

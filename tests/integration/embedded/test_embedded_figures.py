@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.flush import AdaptiveBuffer, BufferStats, FlushSettings, TableStats
+from lakesync.flush import BufferStats, FlushSettings, TableStats, WideRowThreshold
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
@@ -61,7 +61,7 @@ def filled(gateway, author, columns, stop):
 @pytest.mark.parametrize(("columns", "early"), [(20, True), (2, False)])
 def test_a_flush_is_due_by_bytes_and_earlier_for_wide_rows(clock, tmp_path, columns, early):
     author = Author("a", clock)
-    thresholds = FlushSettings(max_buffer_bytes=4000, adaptive=AdaptiveBuffer(10, 0.5))
+    thresholds = FlushSettings(max_buffer_bytes=4000, wide_rows=WideRowThreshold(10, 0.5))
     with gateway_over(clock, KINDS["sqlite"](tmp_path), settings=thresholds) as gateway:
         filled(gateway, author, columns, 1500)
         assert gateway.buffer_stats().byte_size < 2000

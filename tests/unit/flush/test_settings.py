@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.flush import AdaptiveBuffer, FlushSettings
+from lakesync.flush import FlushSettings, WideRowThreshold
 from lakesync.model.errors import ConfigurationError
 
 
 def test_flush_settings_have_the_documented_defaults():
     settings = FlushSettings()
     assert (settings.max_buffer_bytes, settings.max_buffer_age_ms) == (1_048_576, 30_000)
-    assert (settings.per_table_budget_bytes, settings.adaptive, settings.flush_format) == (None, None, "parquet")
+    assert (settings.per_table_budget_bytes, settings.wide_rows, settings.flush_format) == (None, None, "parquet")
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ def test_flush_settings_have_the_documented_defaults():
         (lambda: FlushSettings(batch_deltas=0), "batch_deltas is 0"),
         (lambda: FlushSettings(per_table_budget_bytes=0), "per_table_budget_bytes is 0"),
         (lambda: FlushSettings(flush_format="csv"), "flush_format is 'csv'"),
-        (lambda: AdaptiveBuffer(0, 0.5), "wide_column_threshold is 0"),
-        (lambda: AdaptiveBuffer(10, 1.0), r"reduction_factor is 1\.0"),
+        (lambda: WideRowThreshold(0, 0.5), "wide_column_threshold is 0"),
+        (lambda: WideRowThreshold(10, 1.0), r"reduction_factor is 1\.0"),
     ],
 )
 def test_invalid_flush_settings_are_named(make, named):

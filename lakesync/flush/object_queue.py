@@ -1,0 +1,159 @@
+"""The flush queue in an object store (`[flush] queue`), whose jobs any process can run with `lakesync materialise`.
+
+A job updates a destination table (a synced table's current rows, in a database) after a gateway has flushed deltas to
+that database. A pending job is the object `materialise-jobs/GATEWAY/JOB.json`. A job that failed for good is set aside,
+as `materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to `materialise-unreadable/`. The
+gateway server and `lakesync materialise` call `open_object_queue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from lakesync.adapters import open_adapter
+from lakesync.adapters.object_store.base import LakeAdapter
+from lakesync.adapters.registry import is_object_store
+from lakesync.flush.queue import FlushContext, FlushedTable, FlushJob, decode_job, jobs_for, not_set_aside
+from lakesync.model.errors import ConfigurationError, NotFoundError
+from lakesync.wire.json import encode_json
+
+_PENDING, _FAILED, _UNREADABLE = "materialise-jobs", "materialise-failed", "materialise-unreadable"
+"""First parts of the objects' keys."""
+_PAGE_SIZE = 1000
+"""Objects that are listed at once, at most."""
+_MAX_CHARACTER = "\U0010ffff"
+"""Sorts after every character of a key."""
+
+log = structlog.get_logger("flush")
+
+
+def open_object_queue(uri: str, opening: ExitStack) -> ObjectFlushQueue:
+    """Open the queue of `[flush] queue`.
+
+    Args:
+        uri: the URI of an object store.
+        opening: an exit stack that closes the store.
+
+    Raises:
+        ConfigurationError: the URI is not an object store's.
+        AdapterError: the store cannot be opened.
+    """
+    adapter = open_adapter(uri)
+    opening.callback(adapter.close)
+    if not is_object_store(adapter):
+        raise ConfigurationError("flush.queue must name an object store: file:///ABSOLUTE/FOLDER or s3://BUCKET/PREFIX")
+    return ObjectFlushQueue(adapter)
+
+
+class ObjectFlushQueue:
+    """`FlushQueue` in an object store."""
+
+    def __init__(self, objects: LakeAdapter) -> None:
+        """Wrap an object store.
+
+        Args:
+            objects: stores the jobs; may store other objects too.
+        """
+        self._objects = objects
+
+    def gateways(self) -> list[str]:
+        """Return the gateways with pending jobs. It lists one object for each gateway, not all jobs."""
+        found: list[str] = []
+        after = ""
+        while page := self._objects.list_objects(f"{_PENDING}/", after=after, limit=1).objects:
+            found.append(page[0].key.split("/")[1])
+            after = f"{_PENDING}/{found[-1]}/{_MAX_CHARACTER}"  # after all jobs of this gateway
+        return found
+
+    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
+        """Add jobs as objects that are named by batch and table; existing objects are left unchanged."""
+        for job in jobs_for(tables, context):
+            self._objects.put_object(_key(_PENDING, job), encode_json(job), if_absent=True)
+
+    def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
+        """Return a gateway's pending jobs, oldest flush first."""
+        return list(self._read(f"{_PENDING}/{gateway_id}/", limit))
+
+    def begin(self, job: FlushJob) -> FlushJob:
+        """Count an attempt."""
+        begun = job.with_attempt()
+        self._objects.put_object(_key(_PENDING, job), encode_json(begun))
+        return begun
+
+    def done(self, job: FlushJob) -> None:
+        """Remove a job."""
+        self._objects.delete_object(_key(_PENDING, job))
+
+    def set_aside(self, job: FlushJob, failure: str) -> None:
+        """Set a job aside: write it as failed, then delete the pending job. After a crash in between, it runs again."""
+        self._objects.put_object(_key(_FAILED, job), encode_json(job.with_failure(failure)))
+        self._objects.delete_object(_key(_PENDING, job))
+
+    def failed(self, gateway_id: str) -> list[FlushJob]:
+        """Return the jobs that were set aside."""
+        return list(self._read(f"{_FAILED}/{gateway_id}/", None))
+
+    def retry(self, job: FlushJob) -> None:
+        """Put a job that was set aside back into the queue.
+
+        Raises:
+            NotFoundError: the job was not set aside.
+        """
+        failed = self._failed_job(job)
+        self._objects.put_object(_key(_PENDING, job), encode_json(failed.as_new()))
+        self._objects.delete_object(_key(_FAILED, job))
+
+    def drop(self, job: FlushJob) -> None:
+        """Delete a job that was set aside.
+
+        Raises:
+            NotFoundError: the job was not set aside.
+        """
+        self._failed_job(job)
+        self._objects.delete_object(_key(_FAILED, job))
+
+    def _failed_job(self, job: FlushJob) -> FlushJob:
+        """Return a job that was set aside, as it is stored; raise NotFoundError if it was not."""
+        failed = self._read_job(_key(_FAILED, job))
+        if failed is None:
+            raise not_set_aside(job)
+        return failed
+
+    def _read(self, prefix: str, limit: int | None) -> Iterator[FlushJob]:
+        """Yield the jobs under a prefix, oldest flush first, at most `limit`; None for all."""
+        after, has_more, remaining = "", True, limit
+        while has_more and remaining != 0:
+            page = self._objects.list_objects(prefix, after=after, limit=min(remaining or _PAGE_SIZE, _PAGE_SIZE))
+            for info in page.objects:
+                after = info.key
+                job = self._read_job(info.key)
+                if job is None:
+                    continue
+                yield job
+                remaining = remaining - 1 if remaining is not None else None
+            has_more = page.has_more
+
+    def _read_job(self, key: str) -> FlushJob | None:
+        """Return the job in an object; None if another worker has removed it, or if it cannot be decoded."""
+        try:
+            data = self._objects.get_object(key)
+        except NotFoundError:
+            return None
+        try:
+            return decode_job(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            new_key = f"{_UNREADABLE}/{key}"
+            log.error("an object in the queue is not a job", object=key, moved_to=new_key, reason=str(error))  # noqa: TRY400
+            self._objects.put_object(new_key, data)
+            self._objects.delete_object(key)
+            return None
+
+
+def _key(prefix: str, job: FlushJob) -> str:
+    """Return the key of the object that stores a job."""
+    return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
