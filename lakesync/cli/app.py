@@ -1,8 +1,7 @@
 """The `lakesync` command: the list of its commands (`COMMANDS`), and the groups and apps that load them lazily.
 
 A command's module is imported when the command runs, since importing all of them would take longer than most commands.
-`LazyGroup` also turns exceptions into exit codes. The modules of commands call `command_app` and `examples`, which give
-all commands the same plain-text help. `main` calls `prepare_streams` first.
+`LazyGroup` also turns exceptions into exit codes. `main` calls `prepare_streams`, then the typer app `app`.
 """
 
 from __future__ import annotations
@@ -15,76 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from lakesync.cli import exit_codes
-
-CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""Settings of every command's click context: help by `-h` too, and lines of at most 100 characters."""
-
-
-class ExamplesInHelp:
-    """Mixin that writes the examples of a help text on lines of their own. Click would join them to a paragraph."""
-
-    epilog: str | None
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 click's signature
-        """Write the examples, which follow the options: a heading, then each example on a line of its own.
-
-        Args:
-            ctx: click's context, which is not used.
-            formatter: click's formatter of the help text.
-        """
-        heading, *lines = [line.strip() for line in (self.epilog or "").splitlines() if line.strip()] or [""]
-        if lines:
-            formatter.write(f"\n{heading}\n" + "".join(f"  {line}\n" for line in lines))
-
-
-class CommandWithExamples(ExamplesInHelp, TyperCommand):
-    """A command whose help may have examples."""
-
-
-class GroupWithExamples(ExamplesInHelp, TyperGroup):
-    """A group of commands whose help may have examples."""
-
-
-class _App(typer.Typer):
-    """A typer app whose commands may have examples in their help."""
-
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        return super().command(name, cls=CommandWithExamples, **settings)
-
-
-def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typer:  # noqa: A002 typer's word
-    """Return the typer app to which a module adds its commands.
-
-    Args:
-        help: the help of the group; None for a single command, which has its own.
-        epilog: the group's examples, as `examples` returns them; None for a single command.
-
-    Returns:
-        An app. With one command and no callback it is that command, else a group.
-    """
-    return _App(
-        help=help,
-        epilog=epilog,
-        cls=GroupWithExamples,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,  # plain text: importing rich, typer's default, takes longer than most commands run
-        pretty_exceptions_enable=False,
-        context_settings=CONTEXT,
-    )
-
-
-def examples(*lines: tuple[str, str]) -> str:
-    """Return the examples of a command's help, for `epilog`.
-
-    Args:
-        lines: command lines that can be pasted, each with its explanation, which becomes a comment; "" for none.
-    """
-    formatted = (f"  {line}   # {purpose}" if purpose else f"  {line}" for line, purpose in lines)
-    return "\n\n".join(["Examples:", *formatted])
+from lakesync.cli.command_app import CONTEXT, GroupWithExamples
 
 
 class CommandEntry(NamedTuple):

@@ -1,18 +1,16 @@
 """The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API.
 
-The commands in `lakesync.cli.remote` call `connect`; local commands use the functions that read URLs and secrets. One
-gateway server, at a URL, serves several gateways: the streams of changes of several apps, each with an id.
+The commands in `lakesync.cli.remote` call `connect`, by `ConnectionOptions.connect`. Commands that send no request use
+the functions about URLs and tokens. One gateway server, at a URL, serves several gateways: the streams of changes of
+several apps, each with an id.
 
-The claims of a token are what it says about its bearer: `sub` is the client id, `gw` the gateway id. Without configured
-secrets, `lakesync up` generates them into the file `secrets.json` of the data folder. Commands on the same machine read
-them there, for example to sign a token for a running gateway.
+The claims of a token are what it says about its bearer: `sub` is the client id, `gw` the gateway id. A command without
+a token signs one itself, with the gateway's own secret, if it is on the gateway's machine and can read the secret.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +20,12 @@ from urllib.parse import quote
 import msgspec
 import requests
 
-from lakesync.cli.options import load_settings
+from lakesync.cli.data_folder import read_secrets, running_service
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.base import check_token
 from lakesync.client.transports.base import claims as claims_in
 from lakesync.client.transports.http import HttpTransport, error_from_response
 from lakesync.model.errors import AuthError, ConfigurationError
-from lakesync.model.secrets import replace_private_file
 from lakesync.model.validation import check_address, check_gateway_id
 from lakesync.wire.http_sessions import BearerAuth
 
@@ -42,21 +39,11 @@ CLIENT_ID = "lakesync-cli"
 """Client id of the tokens that commands sign for themselves."""
 
 _NO_GATEWAY = "no gateway is chosen; give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or set [remote] gateway"
+_NO_CLAIMS = "--claim needs a token that is signed here, but"
 _TOKEN_SECONDS = 600.0
 """Lifetime of a token that a command signs for itself."""
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
-OPEN_WRITE_SCOPE_WARNING = (
-    "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or `rules`"
-)
-"""The warning of `rules apply` and `doctor` about a gateway with sync rules and an open write scope.
-
-The write scope says which rows a client may write: only those that the rules show it, or any row."""
-
-_GENERATED = ("jwt_secret", "service_token", "secret_key", "spark_token")
-"""The generated secrets: for clients' tokens, internal routes, stored connector settings, and Spark Connect."""
-_SECRETS_FILE = "secrets.json"
-"""Name of the file with the generated secrets, in the data folder."""
 
 
 class GatewayConnection:
@@ -97,16 +84,29 @@ class GatewayConnection:
             UnreachableError: no gateway answers.
             LakeSyncError: the gateway returned an error; its code decides the class.
         """
-        return self._request("GET", path, params={name: value for name, value in query.items() if value is not None})
+        return self._request("GET", path, params=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         """Send a POST request with a JSON body (None: no body). Everything else is as for `get`."""
-        parameters = {name: value for name, value in query.items() if value is not None}
-        return self._request("POST", path, json=body, params=parameters)
+        return self._request("POST", path, json=body, params=query)
 
-    def delete(self, path: str) -> Any:
-        """Send a DELETE request. Everything else is as for `get`."""
-        return self._request("DELETE", path)
+    def delete(self, path: str, name: str) -> Any:
+        """Send a DELETE request to `PATH/NAME`; any text may be a name. Everything else is as for `get`."""
+        return self._request("DELETE", f"{path}/{quote(name, safe='')}")
+
+    def write_scope_warning(self) -> str | None:
+        """Return a warning if clients can bypass the gateway's sync rules by writing; None if they cannot.
+
+        The write scope says which rows a client may write. With `any`, a client can change a row that it does not see
+        so that the rules show it, and then read it.
+        """
+        rules = self.get("/admin/sync-rules/{gateway}")["rules"]
+        if not rules or not rules["buckets"] or self.get("/admin/settings/{gateway}")["writeScope"] != "any":
+            return None
+        return (
+            "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or "
+            "`rules`"
+        )
 
     def transport(self) -> HttpTransport:
         """Return a transport for pushes and pulls with the same token."""
@@ -131,7 +131,7 @@ class GatewayConnection:
 
 
 class _JsonObject(dict[str, Any]):
-    """The JSON object of a response. A missing key means that the server is not a gateway of this version."""
+    """The JSON object of a response. Reading a missing key raises UnreachableError."""
 
     def __init__(self, content: dict[str, Any], url: str) -> None:
         super().__init__(content)
@@ -144,11 +144,11 @@ class _JsonObject(dict[str, Any]):
 
 
 def connect(
-    url: str | None,
-    gateway: str | None,
-    token_file: Path | None,
-    data: Path | None,
+    config: Config,
     *,
+    url: str | None = None,
+    gateway: str | None = None,
+    token_file: Path | None = None,
     role: Role = "admin",
     client: str | None = None,
     gateway_required: bool = True,
@@ -158,10 +158,10 @@ def connect(
     """Choose a gateway and a token by options, variables and files. No request is sent yet.
 
     Args:
+        config: the settings.
         url: the gateway's URL (`--url`); None for that of the settings, or of a running `lakesync up`.
         gateway: the gateway's id (`--gateway`); None for that of the token, or of the settings.
         token_file: the file with the token (`--token-file`); None for LAKESYNC_TOKEN, else a token is signed here.
-        data: the data folder (`--data`), which may have the signing secret; None for that of the settings.
         role: the role of a token that is signed here.
         client: the client id of a token that is signed here; a given token must have it too. None: a signed token has
             `lakesync-cli`, a given one may have any.
@@ -174,23 +174,17 @@ def connect(
             are passed although no token is signed here.
         AuthError: the given token is for another client than `client`, or cannot be sent in a header.
     """
-    config = load_settings(data)
     token = _configured_token(config, token_file)
-    if claims and (token is not None or not signing_secret(config)):
-        raise ConfigurationError(
-            "--claim needs a token that is signed here, but "
-            + ("a token is given, which has its own claims" if token is not None else "there is no secret to sign with")
-        )
+    secret = signing_secret(config) if token is None else None
+    if claims and token is not None:
+        raise ConfigurationError(f"{_NO_CLAIMS} a token is given, which has its own claims")
+    if claims and not secret:
+        raise ConfigurationError(f"{_NO_CLAIMS} there is no secret to sign with")
     chosen = _chosen_gateway(config, gateway, token)
     if chosen is None and gateway_required:
         raise ConfigurationError(_NO_GATEWAY)
-    if token is None and chosen is not None:
-        secret = signing_secret(config)  # without a secret, the gateway may accept requests without a token
-        token = (
-            sign_token(secret, chosen, client or CLIENT_ID, role, seconds=token_seconds, claims=claims or {})
-            if secret
-            else None
-        )
+    if token is None and chosen is not None and secret:  # without a secret, the gateway may need no token
+        token = sign_token(secret, chosen, client or CLIENT_ID, role, seconds=token_seconds, claims=claims or {})
     if client is not None and token is not None and claims_in(token).get("sub") != client:
         raise AuthError(
             f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}; leave out --client"
@@ -208,24 +202,6 @@ def choose_gateway(config: Config, gateway: str | None) -> str:
     if chosen is None:
         raise ConfigurationError(_NO_GATEWAY)
     return chosen
-
-
-def running_service(config: Config, service: str) -> dict[str, Any]:
-    """Return a service's entry in the `up.json` of a running `lakesync up`.
-
-    Args:
-        config: the settings, which name the data folder.
-        service: `gateway` or `dagster`, whose entry has its `url`; or `spark`, with `remote`, `ui_url` and `token`.
-
-    Returns:
-        The entry; empty if no `lakesync up` runs on the data folder, or it does not start the service.
-    """
-    try:
-        content = json.loads((config.data_dir / "up.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    entry: dict[str, Any] = content.get(service) or {}
-    return entry
 
 
 def gateway_url(config: Config) -> str:
@@ -251,8 +227,38 @@ def local_url(host: str, port: int) -> str:
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
+def signing_secret(config: Config) -> str | None:
+    """Return the secret that signs tokens: the configured one, else the one that `lakesync up` generated."""
+    if config.jwt_secret:
+        return config.jwt_secret.get_secret_value()
+    return read_secrets(config.data_dir).get("jwt_secret")
+
+
+def verification_secrets(config: Config) -> list[str]:
+    """Return the secrets with which a gateway with these settings verifies tokens."""
+    previous = config.jwt_secret_previous
+    return [each for each in (signing_secret(config), previous.get_secret_value() if previous else None) if each]
+
+
+def sign_token(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: Mapping[str, Any]) -> str:
+    """Return a signed token.
+
+    Args:
+        secret: the HS256 secret.
+        gateway: the gateway id.
+        client: the client id.
+        role: `client` or `admin`.
+        seconds: the token's lifetime.
+        claims: further claims.
+    """
+    import jwt
+
+    payload = {**claims, "sub": client, "gw": gateway, "role": role, "exp": int(time.time() + seconds)}
+    return jwt.encode(payload, secret, algorithm="HS256")
+
+
 def _checked_url(url: str) -> str:
-    """Return a URL; raise ConfigurationError if it is not a gateway's."""
+    """Return a URL; raise ConfigurationError if it is not one that a gateway can have."""
     problem = check_address("the gateway's address", url)
     if problem is not None:
         raise ConfigurationError(problem)
@@ -290,72 +296,9 @@ def _configured_token(config: Config, token_file: Path | None) -> str | None:
     return check_token(token)
 
 
-def signing_secret(config: Config) -> str | None:
-    """Return the secret that signs tokens: the configured one, else the one that `lakesync up` generated."""
-    if config.jwt_secret:
-        return config.jwt_secret.get_secret_value()
-    return read_secrets(config.data_dir).get("jwt_secret")
-
-
-def verification_secrets(config: Config) -> list[str]:
-    """Return the secrets with which a gateway with these settings verifies tokens."""
-    previous = config.jwt_secret_previous
-    return [each for each in (signing_secret(config), previous.get_secret_value() if previous else None) if each]
-
-
-def sign_token(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: Mapping[str, Any]) -> str:
-    """Return a signed token.
-
-    Args:
-        secret: the HS256 secret.
-        gateway: the gateway id.
-        client: the client id.
-        role: `client` or `admin`.
-        seconds: the token's lifetime.
-        claims: further claims.
-    """
-    import jwt
-
-    payload = {**claims, "sub": client, "gw": gateway, "role": role, "exp": int(time.time() + seconds)}
-    return jwt.encode(payload, secret, algorithm="HS256")
-
-
 def _brief_cause(error: Exception) -> str:
-    """Return why a request failed, without the class names and addresses that requests and urllib3 add."""
+    """Return why a request failed: the text of the OSError inside the errors of requests and urllib3, if it has one."""
     reason = error.args[0] if error.args else error
     cause = getattr(reason, "reason", reason)
     inner = next((each for each in getattr(cause, "args", ()) if isinstance(each, OSError)), cause)
     return re.sub(r"\[Errno -?\d+\] ", "", str(inner)).rpartition(": ")[2] or type(error).__name__
-
-
-def read_secrets(folder: Path) -> dict[str, str]:
-    """Return the secrets in a data folder by name; empty if none were generated.
-
-    Raises:
-        ConfigurationError: the file is damaged.
-    """
-    path = folder / _SECRETS_FILE
-    if not path.exists():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"{path} contains no secrets: {error}. Restore it from a backup: the stored settings of connectors cannot "
-            "be read without its secret_key"
-        ) from None
-
-
-def ensure_secrets(folder: Path) -> dict[str, str]:
-    """Return the secrets in a data folder by name, after generating those that are missing.
-
-    Raises:
-        ConfigurationError: the file is damaged.
-        OSError: it cannot be written.
-    """
-    known = read_secrets(folder)
-    missing = {name: secrets.token_hex(32) for name in _GENERATED if not known.get(name)}
-    if missing:
-        known |= missing
-        replace_private_file(folder / _SECRETS_FILE, msgspec.json.encode(known))
-    return known

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import requests
 
+from lakesync.cli.data_folder import running_service
 from lakesync.client.errors import UnreachableError
 from lakesync.model.errors import NotFoundError, ValidationError
 
@@ -355,6 +356,4 @@ def _value(entry: Mapping[str, Any]) -> Any:
 
 def dagster_url(config: Config) -> str | None:
     """Return the URL of Dagster's web UI: as configured, else that of a running `lakesync up`; None if unknown."""
-    from lakesync.cli.connection import running_service
-
     return config.dagster.url or running_service(config, "dagster").get("url")

@@ -1,23 +1,24 @@
-"""Command-line options that several commands share, and helpers to parse their values.
+"""Command-line options that several commands share, and functions that parse their values.
 
-An option is a type that a command's parameter has, such as `as_json: Json = False`. The modules of commands import
-them. Shell completion of gateway ids and table names reads the local settings. It never calls a gateway and never
-prints an error, because its output goes into the user's command line.
+An option is the type of a command's parameter, such as `as_json: Json = False`. `ConnectionOptions` stands for four
+options. `load_settings` reads the settings, which options override. The modules of commands import them.
+
+The shell's completion of gateway ids and table names reads the local settings. It never calls a gateway and prints no
+error, because its output goes into the user's command line.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from lakesync.cli.connection import GatewayConnection
     from lakesync.config import Config
 
 
@@ -42,7 +43,7 @@ def complete_tables(incomplete: str) -> list[str]:
 
 
 def _settings_or_none() -> Config | None:
-    """Return the configuration; None if it is invalid, because completion prints no errors."""
+    """Return the settings; None if one is invalid, because completion prints no errors."""
     from lakesync.config import load
     from lakesync.model.errors import ConfigurationError
 
@@ -100,6 +101,31 @@ TokenFile = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """The options that choose a gateway and a token. A command has a parameter of this type, which stands for them."""
+
+    url: Url = None
+    gateway: Gateway = None
+    token_file: TokenFile = None
+    data: Data = None
+
+    def connect(self, **token: Any) -> GatewayConnection:
+        """Return the connection to the gateway. No request is sent yet.
+
+        Args:
+            token: further arguments of `lakesync.cli.connection.connect`, which describe a token that is signed here.
+
+        Raises:
+            ConfigurationError: no gateway is chosen, or a setting or an option is invalid.
+            AuthError: the token cannot be used.
+        """
+        from lakesync.cli.connection import connect
+
+        settings = load_settings(self.data)
+        return connect(settings, url=self.url, gateway=self.gateway, token_file=self.token_file, **token)
+
+
 Claim = Annotated[
     list[str] | None,
     typer.Option("--claim", help="NAME=VALUE in the token that is signed here; repeat for a list.", show_default=False),
@@ -128,61 +154,6 @@ def overrides(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
-@contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file, with or without a byte order mark, without translating line ends.
-
-    Reading it raises UnicodeDecodeError if it is not UTF-8.
-
-    Args:
-        path: the file; `-` is stdin.
-
-    Raises:
-        typer.BadParameter: the file cannot be opened.
-    """
-    with ExitStack() as stack:
-        try:
-            raw = sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
-        except OSError as error:
-            raise typer.BadParameter(f"{path} cannot be read: {error}") from error
-        text = io.TextIOWrapper(raw, "utf-8-sig", newline="\n")
-        stack.callback(text.detach)  # so that `text` does not close stdin when it is garbage-collected
-        yield text
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file; `-` is stdin.
-
-    Raises:
-        typer.BadParameter: the file cannot be read.
-        ValidationError: the file is not UTF-8.
-    """
-    from lakesync.model.errors import ValidationError
-
-    try:
-        with open_text(path) as text:
-            return text.read()
-    except UnicodeDecodeError as error:
-        raise ValidationError(f"{path} is not UTF-8 text: {error}") from error
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error}") from error
-
-
-def read_json(path: Path) -> Any:
-    """Return the JSON value in a file; `-` is stdin.
-
-    Raises:
-        typer.BadParameter: the file cannot be read.
-        ValidationError: the file is not JSON.
-    """
-    from lakesync.model.errors import ValidationError
-
-    try:
-        return json.loads(read_text(path))
-    except ValueError as error:
-        raise ValidationError(f"{path} is not JSON: {error}") from error
-
-
 def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
     """Parse the value of `--as`: the claims of the client in whose place a command evaluates rules.
 
@@ -196,6 +167,8 @@ def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
     Raises:
         typer.BadParameter: the text has none of these forms.
     """
+    from lakesync.cli.input_files import read_text
+
     if text is None:
         return None
     if text.startswith("@"):

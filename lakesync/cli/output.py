@@ -1,7 +1,7 @@
 """The output of all commands: data on stdout, as a table or as one JSON object per line, everything else on stderr.
 
-All commands print with these functions. Without a terminal, as in a pipe, output has no colours and no spinner, nothing
-is asked, and lines are not wrapped.
+All commands print with these functions. Without a terminal, as in a pipe, output has no colours and no spinner, lines
+are not wrapped, and nothing is asked.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ _NO_TERMINAL_WIDTH = 10_000
 """Width of tables without a terminal, so that rich does not wrap their lines."""
 
 
-def record(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     print(msgspec.json.encode(value, enc_hook=encode_other).decode())
 
 
-def records(rows: Iterable[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = (), none: str = "") -> None:
+def print_rows(
+    rows: Iterable[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = (), if_empty: str = ""
+) -> None:
     """Print rows as one JSON object per line, or as a table.
 
     Args:
         rows: the rows, each by key.
         as_json: whether to print JSON, with all keys.
         columns: the columns of the table, as `key` or `key=Heading`; empty: all keys.
-        none: message on stderr if there are no rows, unless JSON is printed; empty: no message.
+        if_empty: message on stderr if there are no rows, unless JSON is printed; empty: no message.
     """
     if as_json:
         for row in rows:
-            record(row)
+            print_json(row)
         return
     all_rows = list(rows)
     if not all_rows:
-        note(none)
+        note(if_empty)
         return
     keys = [name.partition("=")[0] for name in columns] or list(all_rows[0])
     headings = [name.partition("=")[2] or name for name in columns] or keys
     numeric = [all(_is_number(row.get(key)) for row in all_rows) for key in keys]
-    table(headings, ([cell(row.get(key)) for key in keys] for row in all_rows), right=numeric)
+    print_table(headings, ([cell(row.get(key)) for key in keys] for row in all_rows), right=numeric)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], right: Sequence[bool] = ()) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], right: Sequence[bool] = ()) -> None:
     """Print a table.
 
     Args:
@@ -71,7 +73,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], rig
     console().print(rich_table)
 
 
-def fields(values: Mapping[str, Any], *, as_json: bool) -> None:
+def print_fields(values: Mapping[str, Any], *, as_json: bool) -> None:
     """Print one object.
 
     Args:
@@ -79,7 +81,7 @@ def fields(values: Mapping[str, Any], *, as_json: bool) -> None:
         as_json: whether to print a line of JSON; otherwise a line for each field, with spaces for underscores in names.
     """
     if as_json:
-        record(values)
+        print_json(values)
         return
     width = max(map(len, values), default=0)
     for name, value in values.items():
@@ -154,7 +156,10 @@ def utc_time(wall_ms: int | None) -> str | None:
 
 
 def duration(seconds: float | None) -> str | None:
-    """Return a duration as text, such as `3 h`; None for None. It is at least two of its unit, unless in seconds."""
+    """Return a duration as text, such as `3 h`; None for None.
+
+    The unit is the largest of which there are at least two; below two minutes, it is seconds.
+    """
     if seconds is None:
         return None
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):

@@ -85,7 +85,7 @@ class Materialiser:
         Raises:
             Exception: the error of the last attempt.
         """
-        # An attempt is counted before it begins. A job that has had all and is still pending ended its worker each time.
+        # Attempts are counted before they begin. A pending job that has had all of them ended its worker each time.
         if job.attempts >= self._attempts:
             raise _WorkerDiedError(f"its worker died in each of {job.attempts} attempts")
         for attempt in stamina.retry_context(

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from lakesync import config
 from lakesync.cli.app import app
-from lakesync.cli.connection import ensure_secrets, local_url
+from lakesync.cli.connection import local_url
+from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.process import accepts, check_port, free_ports
 from lakesync.cli.up.services import MARKER, services

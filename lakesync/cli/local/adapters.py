@@ -22,7 +22,7 @@ import msgspec
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, LakeSyncError, TransientError
 from lakesync.model.hlc import start_of
@@ -118,7 +118,7 @@ def migrate(
 def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
     """Print a report: a line of JSON, or a line for each field."""
     if as_json:
-        output.record(report)
+        output.print_json(report)
         return
     for name, value in report.items():
         print(f"{name.replace('_', ' ')}: {f'{value:.1f}' if isinstance(value, float) else value}")
@@ -162,7 +162,7 @@ def materialise(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     job_count = _process_queue(data, stop, once=once)
-    output.fields({"done": job_count}, as_json=as_json)
+    output.print_fields({"done": job_count}, as_json=as_json)
 
 
 def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> int:

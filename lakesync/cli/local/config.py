@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
@@ -88,7 +88,7 @@ def show(
         {"name": setting.name, "value": setting.value if as_json else _as_toml(setting.value), "origin": setting.source}
         for setting in selected
     )
-    output.records(rows, as_json=as_json, columns=columns, none="all settings have their defaults")
+    output.print_rows(rows, as_json=as_json, columns=columns, if_empty="all settings have their defaults")
 
 
 def _as_toml(value: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, LakeSyncError
@@ -65,10 +65,10 @@ def doctor(
     results.sort(key=lambda result: result.state != "problem")  # problems first
     if as_json:
         for result in results:
-            output.record({"name": result.name, **result._asdict()})
+            output.print_json({"name": result.name, **result._asdict()})
     else:
         rows = ([output.cell(result.name), *_state_and_finding(result)] for result in results)
-        output.table(("check", "state", "found"), rows)
+        output.print_table(("check", "state", "found"), rows)
     if any(result.state == "problem" for result in results):
         raise typer.Exit(ExitCode.FAILED)
 

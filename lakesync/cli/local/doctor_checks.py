@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 
 import requests
 
-from lakesync.cli.connection import gateway_url, running_service, signing_secret
+from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import dagster_url
+from lakesync.cli.data_folder import running_service
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 from lakesync.model.hlc import MAX_DRIFT_MS
@@ -283,12 +284,10 @@ def gateway(config: Config) -> Check:
 
 def pipeline(config: Config) -> Check:
     """Check that flushes succeed, runs start and sensors report."""
-    from lakesync.cli.connection import connect
-
     checked, problems, last_error = 0, [], ""
     for name in _gateways(config):
         try:
-            report = connect(None, name, None, config.data_dir).get("/admin/metrics/{gateway}", clients=0)["pipeline"]
+            report = connect(config, gateway=name).get("/admin/metrics/{gateway}", clients=0)["pipeline"]
         except LakeSyncError as error:
             last_error = str(error)
             continue
@@ -321,25 +320,22 @@ def _gateways(config: Config) -> list[str]:
 
 def write_scope(config: Config) -> Check:
     """Check that no gateway's sync rules can be bypassed by writing."""
-    from lakesync.cli.connection import OPEN_WRITE_SCOPE_WARNING, connect
-
     gateways = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
-    checked, bypassable, last_error = 0, [], ""
+    checked, bypassable, warning, last_error = 0, [], "", ""
     for name in gateways:
         try:
-            remote = connect(None, name, None, config.data_dir)
-            rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
-            scope = remote.get("/admin/settings/{gateway}")["writeScope"]
+            found = connect(config, gateway=name).write_scope_warning()
         except LakeSyncError as error:
             last_error = str(error)
             continue
         checked += 1
-        if rules and rules["buckets"] and scope == "any":
+        if found is not None:
             bypassable.append(name)
+            warning = found
     if bypassable:
         return Check(
             "warning",
-            f"{', '.join(bypassable)}: {OPEN_WRITE_SCOPE_WARNING}",
+            f"{', '.join(bypassable)}: {warning}",
             "set write_scope in [gateways], or POST /admin/settings",
         )
     if not checked:

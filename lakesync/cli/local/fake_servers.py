@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 
 fake_app = command_app("Run a fake Jira or Salesforce server to try connectors.")
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Json
 from lakesync.model.errors import ConfigurationError, DuplicateError
 
@@ -347,7 +347,7 @@ def init(
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from error
     if as_json:
-        output.record({"written": [str(path) for path in files]})
+        output.print_json({"written": [str(path) for path in files]})
         return
     for path in files:
         print(path)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import (
     LakeSyncError,
@@ -95,7 +95,7 @@ def query(
         result = _query_function(engine)(config, text, point_in_time)
     if as_json:
         for row in rows_of(result):
-            output.record(row)
+            output.print_json(row)
     else:
         _print_table(result, rows)
 
@@ -139,7 +139,7 @@ def _print_table(result: pa.Table, max_rows: int) -> None:
         for field in result.schema
     ]
     rows = ([_cell(value) for value in row.values()] for row in rows_of(result.slice(0, max_rows)))
-    output.table(result.column_names, rows, right)
+    output.print_table(result.column_names, rows, right)
     row_count = f"{result.num_rows:,} row" + ("" if result.num_rows == 1 else "s")
     more = f"; the first {max_rows} are shown, use --rows N or --json for more" if result.num_rows > max_rows else ""
     output.note(f"{row_count}{more}")
@@ -216,7 +216,7 @@ def _spark_variables(config: Config) -> dict[str, str]:
 
     Empty if a Spark is configured, or no `lakesync up` is running.
     """
-    from lakesync.cli.connection import running_service
+    from lakesync.cli.data_folder import running_service
 
     spark = {} if config.spark.remote else running_service(config, "spark")
     variables = {"LAKESYNC_SPARK_REMOTE": spark.get("remote"), "LAKESYNC_SPARK_TOKEN": spark.get("token")}

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings, overrides
 from lakesync.model.errors import StartupError
 

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, Yes, complete_tables, load_settings
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
@@ -184,7 +184,7 @@ def erase(
         else:
             erasure = store.erase_row(gateway_id, table or "", row or "")
     if as_json:
-        output.record(erasure)
+        output.print_json(erasure)
         return
     print(f"erased {subject}: {erasure.row_count} rows, {erasure.deltas} unflushed deltas")
     output.note(f"the pipeline will erase it from the lake up to arrival {erasure.arrival} (erasure {erasure.seq})")
@@ -334,7 +334,8 @@ def _owner(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
     Raises:
         ConfigurationError: there is no service token.
     """
-    from lakesync.cli.connection import local_gateway_url, read_secrets
+    from lakesync.cli.connection import local_gateway_url
+    from lakesync.cli.data_folder import read_secrets
 
     configured = config.service_token.get_secret_value() if config.service_token else None
     token = configured or read_secrets(config.data_dir).get("service_token")

@@ -15,19 +15,10 @@ from urllib.parse import urlencode
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.options import (
-    Claim,
-    Data,
-    Gateway,
-    Json,
-    TokenFile,
-    Url,
-    load_settings,
-    parse_claim_options,
-    read_text,
-)
+from lakesync.cli.input_files import read_text
+from lakesync.cli.options import Claim, ConnectionOptions, Data, Gateway, Json, load_settings, parse_claim_options
 from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -94,7 +85,7 @@ def create(
         )
     signed = sign_token(secret, gateway_id, client, role, seconds=hours * 3600, claims=parse_claim_options(claim))
     if as_json:
-        output.record({"token": signed})
+        output.print_json({"token": signed})
     else:
         print(signed)
 
@@ -115,7 +106,7 @@ def show(
         raise ValidationError(f"{file} contains no JWT; a JWT has three base64 parts separated by full stops")
     expiry = token_claims.get("exp")
     expires = output.utc_time(int(expiry * 1000)) if isinstance(expiry, int | float) else None
-    output.fields({**token_claims, "expires": expires}, as_json=as_json)
+    output.print_fields({**token_claims, "expires": expires}, as_json=as_json)
 
 
 @token_app.command(
@@ -166,11 +157,11 @@ def inspect(
         pass  # `findings` has the reason
     accepted = all(finding.state == "ok" for finding in findings)
     if as_json:
-        output.record(
+        output.print_json(
             {"accepted": accepted, **_identity_fields(identity), "checks": [finding._asdict() for finding in findings]}
         )
     else:
-        output.records((finding._asdict() for finding in findings), as_json=False)
+        output.print_rows((finding._asdict() for finding in findings), as_json=False)
         output.note(_conclusion(identity) if accepted else "a gateway with these settings rejects the token")
     if not accepted:
         raise typer.Exit(ExitCode.AUTH)
@@ -224,11 +215,8 @@ def _conclusion(identity: Identity | None) -> str:
 )
 def console(
     hours: Annotated[float, typer.Option(help="Hours until the sign-in expires.", min=0.01, max=24)] = 8.0,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -237,17 +225,16 @@ def console(
     The console shows which clients are behind, and why a client lacks a row. The address contains a token after `#`;
     keep it as secret as the token.
     """
-    from lakesync.cli.connection import connect
     from lakesync.client.transports.base import claims
 
-    remote = connect(url, gateway, token_file, data, token_seconds=hours * 3600)
+    remote = options.connect(token_seconds=hours * 3600)
     remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token
     fragment = {"token": remote.token} if remote.token else {}
     if "gw" not in claims(remote.token or ""):  # tokens of login providers, for example, do not name the gateway
         fragment["gateway"] = remote.gateway
     console_url = f"{remote.url}/console#{urlencode(fragment)}"
     if as_json:
-        output.record({"url": console_url})
+        output.print_json({"url": console_url})
     else:
         print(console_url)
     if open_it:

@@ -1,7 +1,11 @@
 """`lakesync checkpoint`: shows and fetches the checkpoint, the snapshot of all rows from which new clients start.
 
-It is sent as frames: protobuf messages with the deltas of some rows, each with a length before it. Its arrival is the
-gateway's timestamp up to which it has all changes. In the path of a request, `{gateway}` is the gateway's id.
+The pipeline writes a checkpoint after a flush, and the gateway serves the newest one. Its *arrival* is a timestamp of
+the gateway: the snapshot has all changes up to it. It is sent as *frames*: protobuf messages with the rows, as INSERT
+deltas, each with a length before it.
+
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
-from lakesync.cli.options import Client, Data, Gateway, Json, TokenFile, Url
+from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.options import Client, ConnectionOptions, Json
 from lakesync.model.errors import NotFoundError
 from lakesync.model.hlc import wall_of
 
@@ -37,17 +41,12 @@ def checkpoint() -> None:
         ("lakesync flush && lakesync checkpoint show", "each flush of a pipeline writes one"),
     )
 )
-def show(
-    url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
-) -> None:
+def show(*, options: ConnectionOptions, as_json: Json = False) -> None:
     """Show the newest checkpoint, and whether it is served.
 
     A checkpoint is not served if sync rules were activated after it. Exits with 1 if there is no checkpoint.
     """
-    from lakesync.cli.connection import connect
-
-    # clients=0: without a list of clients
-    metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
+    metrics = options.connect().get("/admin/metrics/{gateway}", clients=0)  # without a list of clients
     newest = metrics["checkpoint"]
     if newest is None:
         raise NotFoundError(
@@ -62,21 +61,19 @@ def show(
         "served": newest["rulesVersion"] == metrics["rulesVersion"],
     }
     if as_json:
-        output.record(details)
+        output.print_json(details)
         return
-    why_not_served = (
-        ""
-        if details["served"]
-        else f": the active rules have version {metrics['rulesVersion']}; run `lakesync flush` to write a new one"
-    )
-    output.fields(
+    served = "yes"
+    if not details["served"]:
+        served = f"no: the active rules have version {metrics['rulesVersion']}; run `lakesync flush` to write a new one"
+    output.print_fields(
         {
             "as of": f"{details['asOf']}, {output.duration(details['ageSeconds'])} ago",
             "written": details["createdAt"],
             "rows": f"{newest['rows']:,} of {', '.join(newest['tables']) or 'no table'}",
             "bytes": f"{newest['bytes']:,}",
             "rules": f"version {newest['rulesVersion']}",
-            "served": ("yes" if details["served"] else "no") + why_not_served,
+            "served": served,
         },
         as_json=False,
     )
@@ -93,11 +90,8 @@ def fetch(
         Path | None, typer.Argument(help="File for the frames; default: only count them.", show_default=False)
     ] = None,
     client: Client = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Fetch the newest checkpoint as a client and verify that it is complete.
@@ -105,11 +99,10 @@ def fetch(
     It contains only the rows that the client may see. The gateway counts the client as seen. FILE appears when it is
     complete.
     """
-    from lakesync.cli.connection import connect
     from lakesync.wire.frames import encode_checkpoint_frame
     from lakesync.wire.protobuf import decode_response
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    remote = options.connect(role="client", client=client)
     frames, deltas, size = 0, 0, 0
     with output.spinner("fetching"), ExitStack() as closing:
         out = closing.enter_context(_atomic_file(file)) if file is not None else None
@@ -119,7 +112,7 @@ def fetch(
             if out is not None:
                 out.write(encode_checkpoint_frame(frame))
     summary = {"cursor": str(checkpoint.cursor), "frames": frames, "deltas": deltas, "bytes": size}
-    output.fields(summary, as_json=as_json)
+    output.print_fields(summary, as_json=as_json)
 
 
 @contextmanager

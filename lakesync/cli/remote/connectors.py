@@ -1,7 +1,9 @@
 """`lakesync connectors`: registers, lists, tests and unregisters connectors.
 
-A connector is a configured external system, such as a Jira site, that is polled for rows and executes actions.
+A connector is a configured external system, such as a Jira site, that is polled for rows and executes actions. All
+commands but `test` call the gateway. `test` itself sends requests to the external system.
 
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 
@@ -15,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.app import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, load_settings, read_json
+from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.input_files import read_json
+from lakesync.cli.options import ConnectionOptions, Data, Gateway, Json, Url, Yes, load_settings
 from lakesync.model.errors import LakeSyncError, NotFoundError
 
 if TYPE_CHECKING:
@@ -42,23 +45,19 @@ def connectors() -> None:
 @connectors_app.command(
     "list", epilog=examples(("lakesync connectors list --gateway shop", "without settings and secrets"))
 )
-def list_(
-    url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
-) -> None:
+def list_(*, options: ConnectionOptions, as_json: Json = False) -> None:
     """List the connectors of a gateway."""
-    from lakesync.cli.connection import connect
-
-    registered = connect(url, gateway, token_file, data).get("/admin/connectors/{gateway}")
-    output.records(registered, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), none="no connectors")
+    registered = options.connect().get("/admin/connectors/{gateway}")
+    output.print_rows(
+        registered, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), if_empty="no connectors"
+    )
 
 
 @connectors_app.command(epilog=examples(("lakesync connectors types --json", "with the JSON Schema of their settings")))
 def types(url: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """List the types of connectors that the gateway supports."""
-    from lakesync.cli.connection import connect
-
-    descriptors = connect(url, None, None, data, gateway_required=False).get("/connectors/types")
-    output.records(descriptors, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
+    descriptors = ConnectionOptions(url=url, data=data).connect(gateway_required=False).get("/connectors/types")
+    output.print_rows(descriptors, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
 
 
 @connectors_app.command(
@@ -71,42 +70,30 @@ def register(
     file: Annotated[
         Path, typer.Argument(help="JSON with name, type, settings and ingest; `-` is stdin.", allow_dash=True)
     ],
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Register a connector.
 
     The gateway encrypts secrets that are not references.
     """
-    from lakesync.cli.connection import connect
-
-    response = connect(url, gateway, token_file, data).post("/admin/connectors/{gateway}", read_json(file))
-    output.fields(response, as_json=as_json)
+    response = options.connect().post("/admin/connectors/{gateway}", read_json(file))
+    output.print_fields(response, as_json=as_json)
 
 
 @connectors_app.command(epilog=examples(("lakesync connectors unregister jira --yes", "its rows stay")))
 def unregister(
     name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Unregister a connector; its rows stay."""
-    from urllib.parse import quote
-
-    from lakesync.cli.connection import connect
-
     output.confirm(f"Unregister the connector {name!r}?", assume_yes=yes)
-    response = connect(url, gateway, token_file, data).delete(f"/admin/connectors/{{gateway}}/{quote(name, safe='')}")
-    output.fields(response, as_json=as_json)
+    response = options.connect().delete("/admin/connectors/{gateway}", name)
+    output.print_fields(response, as_json=as_json)
 
 
 @connectors_app.command(
@@ -116,7 +103,7 @@ def unregister(
         ("lakesync connectors test jira --gateway shop --json", "one object per check"),
     ),
 )
-def check(
+def probe_connector(
     name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
     gateway: Gateway = None,
     data: Data = None,
@@ -142,12 +129,11 @@ def check(
     if stored is None:
         raise NotFoundError(f"gateway {gateway_id!r} has no connector {name!r}; `lakesync connectors list` lists them")
     connector_types = _connector_types(config)
-    # reads the secrets in plain text; `open_source` below creates the source: the object that sends requests
-    connector = connector_types.open(gateway_id, stored)
+    connector = connector_types.open(gateway_id, stored)  # its settings, with the secrets in plain text
     connector_type = connector_types.find(stored.type)
     assert connector_type is not None  # `open` raises for an unknown type
     errors: list[LakeSyncError] = []
-    with closing(connector_type.open_source(connector)) as source, _without_retries():
+    with closing(connector_type.open_source(connector)) as source, _without_retries():  # `source` sends the requests
         for probe in probes_of(source):
             try:
                 detail, code = probe.run(), None
@@ -176,7 +162,7 @@ def _without_retries() -> Iterator[None]:
 def _print_check(name: str, detail: str, code: str | None, *, as_json: bool) -> None:
     """Print the result of a check; `code` is its error code, None if it succeeded."""
     if as_json:
-        output.record({"check": name, "ok": code is None, "detail": detail, **({"code": code} if code else {})})
+        output.print_json({"check": name, "ok": code is None, "detail": detail, **({"code": code} if code else {})})
     elif code is None:
         print(f"ok    {name}: {detail}")
     else:
@@ -184,10 +170,10 @@ def _print_check(name: str, detail: str, code: str | None, *, as_json: bool) -> 
 
 
 def _connector_types(config: Config) -> Connectors:
-    """Return the connector types, with the data folder's secret key if none is configured."""
+    """Return the connector types that can decrypt stored settings, with the configured key or the generated one."""
     from pydantic import SecretStr
 
-    from lakesync.cli.connection import read_secrets
+    from lakesync.cli.data_folder import read_secrets
     from lakesync.connectors import Connectors
 
     key = read_secrets(config.data_dir).get("secret_key")

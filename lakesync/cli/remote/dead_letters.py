@@ -3,10 +3,10 @@
 The dead letters of a gateway are in three places, by kind:
 
 - `value`: the lake's table `rejected` has current values of rows that do not fit the type of their column.
-- `destination`: the pipeline writes the databases of declared destinations. They record the tables that it could not
-  write (suspended tables), and the values that they rejected.
-- `work`: a gateway with `[flush] to_uri` updates destination tables (tables of current rows) itself. It has the updates
-  that failed.
+- `destination`: the pipeline writes the databases of declared destinations. Each database records the tables that could
+  not be written to it (suspended tables), and the values that it rejected.
+- `work`: a gateway with `[flush] to_uri` itself updates tables of current rows after a flush. It has the updates that
+  failed.
 
 Those of an app (`edit`, `action`) are in the app's own database only, so no gateway is called for them.
 
@@ -57,7 +57,7 @@ def dead_letters_of_gateway(
         kind: one of KINDS; None for all.
         config: the settings, which name the lake and declare the destinations.
         gateway: only values of this gateway; None: of all gateways.
-        connect: returns the connection to the gateway, as an admin; may raise LakeSyncError.
+        connect: returns a connection to the gateway, as an admin; may raise LakeSyncError.
 
     Returns:
         The dead letters, and the errors of the places that do not answer.
@@ -120,7 +120,7 @@ def retry_or_drop_updates(
         NotFoundError: there is no such dead letter.
         LakeSyncError: the gateway does not answer, or rejects the request.
     """
-    if letter_id is not None and is_of_destination(letter_id):  # `retry_destination` retries it
+    if letter_id is not None and is_of_destination(letter_id):  # only a retry is possible, by `retry_destination`
         raise ValidationError(
             f"{letter_id!r} is a destination's dead letter, which cannot be dropped; remove the cause and run "
             "`lakesync dlq retry`"
@@ -132,8 +132,10 @@ def retry_or_drop_updates(
         )
     remote = connect()
     for each in [letter["id"] for letter in _failed_updates(remote)] if letter_id is None else [letter_id]:
-        path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
-        yield each, remote.post(path) if method == "retry" else remote.delete(path)
+        if method == "retry":
+            yield each, remote.post(f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}")
+        else:
+            yield each, remote.delete("/admin/dead-letters/{gateway}", each)
 
 
 def _rejected_values(config: Config, gateway: str | None) -> Iterator[DeadLetter]:

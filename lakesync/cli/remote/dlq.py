@@ -1,23 +1,25 @@
 """`lakesync dlq`: lists, retries and drops dead letters, which were set aside so that other work could continue.
 
-A gateway has three kinds. `value` is a row's current value that does not fit its column. `destination` is a table or
-value that a declared destination cannot store. `work` is an update of a destination table that failed after a flush of
-a gateway without a pipeline. An app has two kinds, in its own database (`--app`): `edit`, a change that the gateway
-rejected, and `action`, an action that failed. `dead_letters` reads and changes them.
+A gateway has three kinds. `value` is a row's current value that does not fit its column in the lake. `destination` is a
+table or a value that a declared destination (a database that the pipeline writes) cannot store. `work` is an update of
+a table of current rows that failed after a flush of a gateway without a pipeline. An app has two kinds, in its own
+database (`--app`): `edit`, a change that the gateway rejected, and `action`, an action that failed.
+
+The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` stands for the options that
+choose gateway and token, from `--url` to `--data`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.app import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, load_settings
+from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.options import ConnectionOptions, Json, Yes, load_settings
 from lakesync.cli.remote import dead_letters
 from lakesync.model.errors import NotFoundError
 
@@ -73,11 +75,8 @@ def list_(
         ),
     ] = None,
     app_file: App = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """List dead letters.
@@ -87,9 +86,9 @@ def list_(
     """
     if kind not in (None, *dead_letters.KINDS):
         raise typer.BadParameter(f"--kind is {kind!r}; it must be one of {', '.join(dead_letters.KINDS)}")
-    letters, errors = _letters(kind, app_file, url, gateway, token_file, data)
+    letters, errors = _read_letters(kind, app_file, options)
     columns = ("id", "kind", "table", "what", "why")
-    output.records(letters, as_json=as_json, columns=columns, none="" if errors else "no dead letters")
+    output.print_rows(letters, as_json=as_json, columns=columns, if_empty="" if errors else "no dead letters")
     for error in errors:
         exit_codes.report_unanswered(str(error), as_json=as_json)
     if errors:
@@ -103,21 +102,18 @@ def show(
         typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.", show_default=False),
     ],
     app_file: App = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Show a dead letter in full, with its remedy."""
-    letters, errors = _letters(None, app_file, url, gateway, token_file, data)
+    letters, errors = _read_letters(None, app_file, options)
     chosen = next((each for each in letters if each["id"] == letter_id), None)
     if chosen is None and errors:
         raise errors[0]  # the dead letter may be in a place that did not answer
     if chosen is None:
         raise NotFoundError(f"there is no dead letter {letter_id!r}; `lakesync dlq list` lists them")
-    output.fields(chosen, as_json=as_json)
+    output.print_fields(chosen, as_json=as_json)
 
 
 @dlq_app.command(
@@ -126,11 +122,8 @@ def show(
 def retry(
     letter_id: Id = None,
     app_file: App = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     everything: All = False,
     as_json: Json = False,
 ) -> None:
@@ -142,20 +135,17 @@ def retry(
     """
     _check_selection(letter_id, everything=everything)
     if letter_id is not None and app_file is None and dead_letters.is_of_destination(letter_id):
-        _retry_destination(letter_id, data, as_json=as_json)
+        _retry_destination(letter_id, options.data, as_json=as_json)
     else:
-        _retry_or_drop("retry", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
+        _retry_or_drop("retry", letter_id, app_file, options, as_json=as_json)
 
 
 @dlq_app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
 def drop(
     letter_id: Id = None,
     app_file: App = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     everything: All = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -167,48 +157,37 @@ def drop(
     """
     _check_selection(letter_id, everything=everything)
     output.confirm(f"Drop {letter_id or 'all dead letters'}?", assume_yes=yes)
-    _retry_or_drop("drop", letter_id, app_file, url, gateway, token_file, data, as_json=as_json)
+    _retry_or_drop("drop", letter_id, app_file, options, as_json=as_json)
 
 
-def _letters(
-    kind: str | None,
-    app_file: Path | None,
-    url: str | None,
-    gateway: str | None,
-    token_file: Path | None,
-    data: Path | None,
+def _read_letters(
+    kind: str | None, app_file: Path | None, options: ConnectionOptions
 ) -> tuple[list[dead_letters.DeadLetter], list[LakeSyncError]]:
-    """Return the dead letters of an app; or those of a gateway, with the errors of places that do not answer.
-
-    These places are the lake, the declared destinations and the gateway.
+    """Read the dead letters of an app or of a gateway.
 
     Args:
         kind: a kind of a gateway's dead letters (`--kind`); None for all.
         app_file: the database of an app (`--app`); None for the dead letters of a gateway.
-        url: the gateway's URL (`--url`); None for that of the settings.
-        gateway: the gateway's id (`--gateway`); None for that of the settings, or values of all gateways.
-        token_file: the file with an admin's token (`--token-file`); None for LAKESYNC_TOKEN, or a new token.
-        data: the data folder (`--data`); None for that of the settings.
+        options: choose the gateway. Without a gateway id, values of all gateways are read.
+
+    Returns:
+        The dead letters, and the errors of the places that do not answer: the lake, destinations or the gateway.
 
     Raises:
         typer.BadParameter: `--kind` was given with `--app`.
         ConfigurationError: the file is not an app's database.
         LakeSyncError: no place answers.
     """
-    from lakesync.cli.connection import connect
-
     if app_file is not None:
         if kind is not None:
             raise typer.BadParameter("--kind does not apply to --app; an app has edits and actions only")
         return dead_letters.dead_letters_of_app(app_file), []
-    config = load_settings(data)
-    return dead_letters.dead_letters_of_gateway(
-        kind, config, gateway or config.remote.gateway, partial(connect, url, gateway, token_file, data)
-    )
+    config = load_settings(options.data)
+    return dead_letters.dead_letters_of_gateway(kind, config, options.gateway or config.remote.gateway, options.connect)
 
 
 def _check_selection(letter_id: str | None, *, everything: bool) -> None:
-    """Raise typer.BadParameter unless either an id or `--all` was given."""
+    """Raise typer.BadParameter unless an id or `--all` was given, and not both."""
     if (letter_id is None) is not everything:
         raise typer.BadParameter("give one ID or --all")
 
@@ -217,10 +196,7 @@ def _retry_or_drop(
     method: dead_letters.Method,
     letter_id: str | None,
     app_file: Path | None,
-    url: str | None,
-    gateway: str | None,
-    token_file: Path | None,
-    data: Path | None,
+    options: ConnectionOptions,
     *,
     as_json: bool,
 ) -> None:
@@ -230,8 +206,6 @@ def _retry_or_drop(
         ValidationError: the dead letter is of another kind.
         LakeSyncError: there is no such dead letter, or it cannot be changed.
     """
-    from lakesync.cli.connection import connect
-
     past_tense = dead_letters.PAST_TENSES[method]
     changed: Iterable[tuple[str, Any]]
     if app_file is not None:
@@ -239,14 +213,12 @@ def _retry_or_drop(
             (each, {past_tense: each}) for each in dead_letters.retry_or_drop_of_app(app_file, method, letter_id)
         )
     else:
-        changed = dead_letters.retry_or_drop_updates(
-            partial(connect, url, gateway, token_file, data), method, letter_id
-        )
+        changed = dead_letters.retry_or_drop_updates(options.connect, method, letter_id)
     count = 0
     for each, report in changed:
         count += 1
         if as_json:
-            output.record(report)
+            output.print_json(report)
         else:
             print(f"{past_tense} {each}")
     if not count:
@@ -262,7 +234,7 @@ def _retry_destination(letter_id: str, data: Path | None, *, as_json: bool) -> N
     url = dagster_url(config)
     run_id = DagsterClient(url).materialise(asset, "destinations", "lakesync dlq retry") if url is not None else None
     if as_json:
-        output.record({"retried": letter_id, "asset": asset, "runId": run_id})
+        output.print_json({"retried": letter_id, "asset": asset, "runId": run_id})
         return
     print(f"retried {letter_id}")
     output.note(f"{url}/runs/{run_id}" if url is not None else f"the next run of {asset} writes the rows")

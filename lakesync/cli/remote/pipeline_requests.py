@@ -1,10 +1,14 @@
 """`lakesync flush` and `lakesync backfill`: commands that have the pipeline do work now, and wait for it.
 
-A flush moves unflushed deltas to the lake: first to its history, then state tables and the checkpoint are updated. The
-gateway only records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
-A backfill has Dagster run partitions of its assets again. An asset is something that the pipeline makes, such as a
-table. Most have a partition for each UTC day of arrival.
+A flush moves unflushed deltas (changes of rows) from the gateway's log to the lake: to the history of all deltas, then
+into the state tables (current rows) and the checkpoint (the snapshot from which new clients start). The gateway only
+records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
 
+A backfill runs partitions of Dagster assets again. An asset is something that the pipeline makes, such as a table. Most
+have a partition for each UTC day of arrival, the gateway's timestamp of a commit. To materialise a partition is
+Dagster's word for running it.
+
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 
@@ -18,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, load_settings
+from lakesync.cli.options import ConnectionOptions, Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -48,20 +52,15 @@ _JSON_ONLY = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_second
 )
 def flush(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the lake; 0: do not wait.", min=0)] = 120.0,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Flush the unflushed deltas to the lake now.
 
     Exits with 1 if the lake does not have everything in time; the flush continues.
     """
-    from lakesync.cli.connection import connect
-
-    remote = connect(url, gateway, token_file, data)
+    remote = options.connect()
     deadline, noted = time.monotonic() + wait, False
     with output.spinner("flushing"):
         while True:
@@ -79,7 +78,7 @@ def flush(
                     f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
                 )
     if as_json:
-        output.record(response)
+        output.print_json(response)
     elif not wait:
         print("requested")
     elif done:
@@ -154,13 +153,13 @@ def backfill(
             {"asset": name, "group": node["groupName"], "partitioned": node["isPartitioned"]}
             for name, node in sorted(client.assets().items())
         )
-        output.records(rows, as_json=as_json, columns=("asset", "group", "partitioned"))
+        output.print_rows(rows, as_json=as_json, columns=("asset", "group", "partitioned"))
         return
     days = (first.strftime(_DAY) if first else None, last.strftime(_DAY) if last else None)
     chosen = _choose_partitions(client, assets, days, partition or ())
     if dry_run:
         rows = ({"asset": asset, "partition": key} for keys, group in chosen.items() for asset in group for key in keys)
-        output.records(rows, as_json=as_json)
+        output.print_rows(rows, as_json=as_json)
         return
     deadline, succeeded = time.monotonic() + wait, True
     launched: dict[str, tuple[tuple[str, ...], list[str]]] = {}  # all of them, before the first is waited for
@@ -248,7 +247,7 @@ def _follow(
             time.sleep(_BACKFILL_POLL_SECONDS)
             current = client.backfill_status(backfill_id)
             summary |= {"status": current["status"], "runs": {run["runId"]: run["status"] for run in current["runs"]}}
-    output.fields(summary, as_json=as_json)
+    output.print_fields(summary, as_json=as_json)
     if not wait:
         return True
     if summary["status"] not in FINISHED:
@@ -257,7 +256,7 @@ def _follow(
         reports = client.materialisations(asset, keys, summary.get("runs", {}))
         for key in keys:
             if as_json:
-                output.record({"asset": asset, "partition": key, "report": reports.get(key)})
+                output.print_json({"asset": asset, "partition": key, "report": reports.get(key)})
             else:
                 print(_partition_line(asset, key, reports.get(key)))
     return summary["status"] in SUCCEEDED

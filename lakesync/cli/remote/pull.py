@@ -1,8 +1,11 @@
 """`lakesync pull` and `lakesync tail`: the rows that a client may see, and their changes.
 
-Both read pages of deltas from the gateway's route `peek`. A pull by the client's app, or with `--as-app`, makes the
-gateway remember what it has sent to the app; `peek` does not. A cursor is the position after a page, where the next
-page starts.
+Both read pages of deltas (changes of rows) from the gateway's route `peek`, which has no effect on the client. With
+`--as-app`, `pull` sends the request of the client's app instead, by which the gateway remembers what it has sent to the
+app. A *cursor* is the position after a page, where the next page starts.
+
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations
@@ -16,15 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import (
     Claim,
     Client,
-    Data,
-    Gateway,
+    ConnectionOptions,
     Json,
-    TokenFile,
-    Url,
     complete_tables,
     parse_claim_options,
 )
@@ -47,7 +47,7 @@ _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
 _MAX_CURSOR_DIGITS = 20
 """An app's cursor is an integer of 63 bits, which has fewer digits."""
 _COLUMNS = ("written", "clientId=client", "op", "table", "rowId=row", "values")
-"""Columns of the table, for `output.records`."""
+"""Columns of the table, for `output.print_rows`."""
 
 Tables = Annotated[
     list[str] | None,
@@ -78,11 +78,8 @@ def pull(
     limit: Limit = None,
     table: Tables = None,
     claim: Claim = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_app: Annotated[
         bool,
         typer.Option(
@@ -97,9 +94,7 @@ def pull(
     Sync rules apply with the client's claims. Rows that the client wrote itself are shown too. The client's app still
     receives the same rows. The cursor for --since is printed on stderr.
     """
-    from lakesync.cli.connection import connect
-
-    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
+    remote = options.connect(role="client", client=client, claims=parse_claim_options(claim))
     client_id = client or remote.client_id
     cursors: list[str | None] = []
     if as_app:
@@ -126,11 +121,8 @@ def tail(
     ] = None,
     table: Tables = None,
     claim: Claim = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     from_start: Annotated[bool, typer.Option("--from-start", help="Also show the existing rows.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -139,17 +131,8 @@ def tail(
     Runs until Ctrl-C. Rows that become visible or invisible to the client are printed too. Requests that fail are
     retried without losing changes. Of several changes of a row within half a second, the last one is printed.
     """
-    from lakesync.cli.connection import connect
-
-    remote = connect(
-        url,
-        gateway,
-        token_file,
-        data,
-        role="client",
-        client=client,
-        claims=parse_claim_options(claim),
-        token_seconds=_TAIL_TOKEN_SECONDS,
+    remote = options.connect(
+        role="client", client=client, claims=parse_claim_options(claim), token_seconds=_TAIL_TOKEN_SECONDS
     )
     changes = _changes(_peek_page(remote, client or remote.client_id), table, seconds, from_start=from_start)
     for number, delta in enumerate(changes, 1):
@@ -254,13 +237,13 @@ def _sleep(seconds: float, deadline: float) -> None:
 
 def _print_rows(deltas: Iterator[dict[str, Any]], *, as_json: bool) -> None:
     """Print deltas as a table or as JSON."""
-    output.records(deltas if as_json else map(_cells, deltas), as_json=as_json, columns=_COLUMNS, none="no rows")
+    output.print_rows(deltas if as_json else map(_cells, deltas), as_json=as_json, columns=_COLUMNS, if_empty="no rows")
 
 
 def _print_delta(delta: dict[str, Any], *, as_json: bool) -> None:
     """Print a delta at once, as JSON or as a line of text."""
     if as_json:
-        output.record(delta)
+        output.print_json(delta)
     else:
         cells = _cells(delta)
         row = f"{delta['table']}/{delta['rowId']}"

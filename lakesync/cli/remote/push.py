@@ -1,39 +1,29 @@
 """`lakesync push`: imports rows or deltas from a file, by pushes to a gateway.
 
 A delta is a change of some columns of one row: INSERT, UPDATE or DELETE. Its hlc (hybrid logical clock) decides which
-of two writes to a column wins. A record of the file is a row or a delta, as a mapping from names to JSON values. Files
-are JSON lines, a JSON list, or CSV with a header. CSV has texts only, so its fields are converted by the types in the
-table's schema.
+of two writes to a column wins. A record of the file is a row or a delta. A row becomes a delta here, and all deltas get
+the client id of the import. A push is one request with deltas.
+
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.options import (
-    Claim,
-    Data,
-    Gateway,
-    Json,
-    TokenFile,
-    Url,
-    complete_tables,
-    open_text,
-    parse_claim_options,
-)
+from lakesync.cli.options import Claim, ConnectionOptions, Json, complete_tables, parse_claim_options
+from lakesync.cli.remote.record_files import read_records
 from lakesync.model.errors import LakeSyncError, RejectedError, ValidationError
 
 if TYPE_CHECKING:
@@ -51,10 +41,6 @@ _MAX_BYTES = 900_000
 """Bytes of deltas in one request, at most; a gateway accepts 1 MiB."""
 _MAX_PRINTED = 20
 """Rejected deltas that are printed one by one as text, at most; `--json` prints all."""
-_MAX_FIELD_CHARS = 1 << 30
-"""Characters of a CSV field, at most, instead of Python's low default; the gateway has its own limits."""
-_TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", "f", "0"})
-"""Texts in a CSV field of a boolean column, in lower case."""
 
 
 @push_app.command(
@@ -87,11 +73,8 @@ def push(
         typer.Option("--client", "-c", help="Import for this client; default: the token's sub.", show_default=False),
     ] = None,
     claim: Claim = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     update: Annotated[bool, typer.Option("--update", help="Update existing rows.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -103,35 +86,34 @@ def push(
     Rejected deltas are printed on stderr and the others are pushed: exit code 6, or 5 if all were rejected. Repeat an
     interrupted import with the same file: rows are written again, and deltas with an hlc are skipped.
     """
-    from lakesync.cli.connection import connect
     from lakesync.model.hlc import HLC
     from lakesync.model.validation import importer_of
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
+    remote = options.connect(role="client", client=client, claims=parse_claim_options(claim))
     clock = HLC()
     client_id = client or remote.client_id
     importer_id = importer_of(client_id)
     transport = remote.transport()
 
-    def types() -> Mapping[str, ColumnType]:
+    def column_types() -> Mapping[str, ColumnType]:
         """Return the types of the table's columns by the gateway's schema; empty without one."""
         registered = transport.schema(table) if table else None
         return registered.schema.types if registered else {}
 
-    file_records = records(file, id_column, types)
-    if table is None:
-        deltas = (_delta(record, number, importer_id, clock) for number, record in enumerate(file_records, 1))
-    else:
-        op = "UPDATE" if update else "INSERT"
-        rows = (_row_delta(record, number, table, id_column, op) for number, record in enumerate(file_records, 1))
-        deltas = (_delta(record, number, importer_id, clock) for number, record in enumerate(rows, 1))
+    def delta(record: Mapping[str, Any], number: int) -> RowDelta:
+        """Return the delta of a record, which is a row if `--table` was given; `number` is for messages."""
+        if table is not None:
+            record = _row_delta(record, number, table, id_column, "UPDATE" if update else "INSERT")
+        return _delta(record, number, importer_id, clock)
+
+    records = read_records(file, id_column, column_types)
     accepted, server_hlc, rejections = 0, 0, Rejections(client_id, as_json=as_json)
     try:
-        with closing(file_records), output.spinner("pushing"):
-            for batch in _batches(deltas):
-                accepted_in_batch, rejected, arrival = _push(transport, importer_id, batch)
-                accepted, server_hlc = accepted + accepted_in_batch, max(server_hlc, arrival)
-                rejections.report(batch, rejected)
+        with closing(records), output.spinner("pushing"):
+            for deltas in _requests(delta(record, number) for number, record in enumerate(records, 1)):
+                outcome = _push(transport, importer_id, deltas)
+                accepted, server_hlc = accepted + outcome.accepted, max(server_hlc, outcome.arrival)
+                rejections.report(deltas, outcome.rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
             output.note(f"{accepted:,} deltas were accepted before this error")
@@ -139,39 +121,47 @@ def push(
     finally:
         transport.close()
     rejections.report_summary()
-    output.fields({"accepted": accepted, "rejected": len(rejections), "serverHlc": str(server_hlc)}, as_json=as_json)
+    output.print_fields(
+        {"accepted": accepted, "rejected": len(rejections), "serverHlc": str(server_hlc)}, as_json=as_json
+    )
     if rejections:
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
 
 
-def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
-    """Divide deltas into requests that a gateway accepts."""
+def _requests(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
+    """Divide deltas among requests of a size that a gateway accepts."""
     from lakesync.wire.json import encode_delta
 
-    batch: list[RowDelta] = []
+    request: list[RowDelta] = []
     size = 0
     for delta in deltas:
-        length = len(encode_delta(delta)) + 1
-        if batch and (len(batch) == _MAX_DELTAS or size + length > _MAX_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(delta)
+        length = len(encode_delta(delta)) + 1  # with the comma that separates it from the next one
+        if request and (len(request) == _MAX_DELTAS or size + length > _MAX_BYTES):
+            yield request
+            request, size = [], 0
+        request.append(delta)
         size += length
-    if batch:
-        yield batch
+    if request:
+        yield request
 
 
-def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
-    """Push deltas; if the gateway rejects some by name, push the others.
+class _Outcome(NamedTuple):
+    """The gateway's response to a push, or to several."""
+
+    accepted: int
+    """Number of accepted deltas."""
+    arrival: int
+    """The timestamp of receipt that the gateway gave to the accepted deltas; 0 if it rejected all."""
+    rejected: tuple[Rejection, ...] = ()
+
+
+def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> _Outcome:
+    """Push deltas. If the gateway rejects the push because of some deltas, which it names, push the others.
 
     Args:
         transport: sends the push.
         importer: the client id of the deltas.
         deltas: the deltas of one request.
-
-    Returns:
-        The number of accepted deltas, the rejections, and the arrival: the timestamp of receipt that the gateway gave
-        to the push, 0 if it rejected all deltas.
 
     Raises:
         LakeSyncError: the gateway rejected the request as a whole, or did not answer.
@@ -181,17 +171,13 @@ def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tu
     try:
         result = transport.push(SyncPush(importer, tuple(deltas)))
     except RejectedError as error:
-        if not error.rejected:
-            raise
         rejected_ids = {each.delta_id for each in error.rejected}
         remaining = [delta for delta in deltas if delta.delta_id not in rejected_ids]
         if len(remaining) == len(deltas):
             raise
-        if not remaining:
-            return 0, error.rejected, 0
-        accepted, more_rejected, server_hlc = _push(transport, importer, remaining)
-        return accepted, (*error.rejected, *more_rejected), server_hlc
-    return result.accepted, (), result.server_hlc
+        outcome = _push(transport, importer, remaining) if remaining else _Outcome(0, 0)
+        return outcome._replace(rejected=(*error.rejected, *outcome.rejected))
+    return _Outcome(result.accepted, result.server_hlc)
 
 
 def _row_delta(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
@@ -301,134 +287,3 @@ class Rejections:
                 f"  try: the rules do not show these rows to client {self._client!r}. Push as a client that may see"
                 " them: --client ID, and --claim NAME=VALUE for claims that the rules read (`lakesync rules show`)"
             )
-
-
-def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]) -> Generator[Mapping[str, Any]]:
-    """Yield the records of a file, which stays open until all are read or the generator is closed.
-
-    Args:
-        file: the file; `-` is stdin. A name that ends in `.csv` means CSV.
-        id_column: the column with the row id, which stays a string in CSV.
-        types: returns the known schema types of the columns. Called for CSV only, which has no types.
-
-    Raises:
-        typer.BadParameter: the file cannot be read.
-        ValidationError: the content is invalid; the message names the line.
-    """
-    try:
-        with open_text(file) as lines:
-            yield from _objects(lines, file, id_column, types)
-    except UnicodeDecodeError as error:
-        raise ValidationError(f"{file} is not UTF-8 text: {error}") from error
-
-
-def _objects(
-    lines: Iterable[str], file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the records of an open file; `file` is its name, for the format and for messages.
-
-    Raises:
-        ValidationError: the content is invalid; the message names the line.
-    """
-    if file.suffix.lower() == ".csv":
-        yield from _csv_rows(lines, file, {**types(), id_column: "string"})
-        return
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    for number, line in numbered:
-        if line.lstrip().startswith("["):
-            remaining_lines = (remaining for _, remaining in numbered)
-            text = "".join((line, *remaining_lines))  # a list may have any number of lines
-            yield from (
-                _object(each, f"{file}, item {number}") for number, each in enumerate(_parsed(text, str(file)), 1)
-            )
-        else:
-            where = f"{file}, line {number}"
-            yield _object(_parsed(line, where), where)
-
-
-def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a CSV file with a header.
-
-    Args:
-        text: the lines of the file.
-        file: the file's name, for messages.
-        types: the known types of columns.
-
-    Raises:
-        ValidationError: the file is not CSV, or a row has more or fewer fields than the header.
-    """
-    csv.field_size_limit(_MAX_FIELD_CHARS)
-    lines = csv.reader(text, strict=True)
-    try:
-        header = next(lines, [])
-        duplicates = [name for name, count in Counter(header).items() if count > 1]
-        if duplicates:
-            raise ValidationError(f"{file}: the header has {duplicates[0]!r} twice; rename one of the columns")
-        for fields in filter(None, lines):
-            where = f"{file}, line {lines.line_num}"
-            if len(fields) > len(header):
-                raise ValidationError(f"{where}: more fields than the header; quote fields that contain commas")
-            if len(fields) < len(header):
-                raise ValidationError(
-                    f"{where}: fewer fields than the header; write an empty field for a missing value"
-                )
-            yield {
-                name: _value(field, types.get(name), f"{where}, {name}")
-                for name, field in zip(header, fields, strict=True)
-            }
-    except csv.Error as error:
-        raise ValidationError(f"{file}, line {lines.line_num}: not CSV: {error}") from error
-
-
-def _value(field: str, kind: ColumnType | None, where: str) -> Any:
-    """Return a CSV field as a JSON value; an empty field is null.
-
-    Args:
-        field: the field's text.
-        kind: the column's type; None if unknown: then JSON numbers and booleans are recognised, all else is a string.
-        where: the file, line and column, for messages.
-
-    Raises:
-        ValidationError: the column's type is `json`, and the field is not JSON.
-    """
-    if not field:
-        return None
-    if kind == "string":
-        return field
-    if kind == "boolean" and field.lower() in _TRUE | _FALSE:
-        return field.lower() in _TRUE
-    if kind == "json":
-        return _parsed(field, where)
-    try:
-        decoded = json.loads(field, parse_constant=_reject_constant, parse_float=_finite)
-    except ValueError:
-        return field
-    return decoded if isinstance(decoded, int | float | bool) else field
-
-
-def _parsed(text: str, where: str) -> Any:
-    """Parse JSON; raise ValidationError with `where` if it is not."""
-    try:
-        return json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
-    except ValueError as error:
-        raise ValidationError(f"{where}: not JSON: {error}") from error
-
-
-def _reject_constant(name: str) -> NoReturn:
-    """Reject NaN and Infinity, which Python's json accepts."""
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _finite(digits: str) -> float:
-    """Parse a JSON number with a fraction or an exponent; raise ValueError if it is too large for a double."""
-    number = float(digits)
-    if math.isinf(number):  # JSON has no infinity, so the encoder would send null
-        raise ValueError(f"{digits} is too large for a number; write it as a string")
-    return number
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    """Return a value; raise ValidationError with `where` if it is not a JSON object."""
-    if not isinstance(value, dict):
-        raise ValidationError(f"{where}: {str(value)[:60]!r} is not a JSON object")
-    return value

@@ -1,10 +1,14 @@
 """`lakesync explain`, `row history` and `trace`: commands about one row or one delta (a change of a row).
 
-`explain` shows why a client sees a row or does not. The gateway computes that from the sync rules, the client's claims
-(what its token says about the user), and what it has sent to the client. `row history` shows every delta of a row and
-the outcome of each value that it wrote, and `trace` follows a delta from its client to the tables and clients that have
-it. `lakesync.analysis.provenance` finds deltas in the lake and the gateway's log; the gateway knows the clients.
+- `explain` shows why a client sees a row or does not. The gateway computes that from the sync rules, the client's
+  claims (what its token says about the user), and what it has sent to the client.
+- `row history` shows every delta of a row, and what became of each value that it wrote.
+- `trace` follows a delta: from its commit in the gateway's log, by the flush into the lake, to its table, the newest
+  checkpoint (the snapshot of all rows from which new clients start), and the clients that have the row.
 
+`lakesync.analysis.provenance` finds deltas in the lake and in the log. The gateway knows the clients.
+
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 
@@ -12,20 +16,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.app import command_app, examples
+from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import (
+    ConnectionOptions,
     Data,
-    Gateway,
     Json,
     RowId,
     RowTable,
-    TokenFile,
-    Url,
     complete_gateways,
     load_settings,
     parse_claims,
@@ -34,11 +37,10 @@ from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.text import Text
 
     from lakesync.analysis.provenance import DeltaProvenance, TracedDelta
+    from lakesync.cli.connection import GatewayConnection
 
 explain_app, trace_app = command_app(), command_app()
 row_app = command_app(
@@ -47,7 +49,7 @@ row_app = command_app(
 )
 
 _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}
-"""Outcome of a value → its style in the terminal."""
+"""Outcome of a value that a delta wrote → its style in the terminal. `lakesync.analysis.provenance` defines them."""
 
 
 @explain_app.command(
@@ -69,11 +71,8 @@ def explain(
     client: Annotated[
         str | None, typer.Option("--client", "-c", help="The client; default: sub of --as.", show_default=False)
     ] = None,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Explain why a client sees a row or does not.
@@ -81,13 +80,11 @@ def explain(
     Shows each clause of the sync rules. The verdict is absent, deleted, hidden, waiting (the next pull returns the
     row) or delivered.
     """
-    from lakesync.cli.connection import connect
-
     parsed_claims = parse_claims(claims)
     client_id = client or (parsed_claims or {}).get("sub")
     if not isinstance(client_id, str):
         raise typer.BadParameter("no client is given; give --client ID, or a sub in --as")
-    explanation = connect(url, gateway, token_file, data).get(
+    explanation = options.connect().get(
         "/admin/explain/{gateway}",
         clientId=client_id,
         table=table,
@@ -95,7 +92,7 @@ def explain(
         claims=None if parsed_claims is None else json.dumps(parsed_claims),
     )
     if as_json:
-        output.record(explanation)
+        output.print_json(explanation)
         return
     print(f"{explanation['verdict']}: {explanation['reasons'][0] if explanation['reasons'] else ''}")
     for reason in explanation["reasons"][1:]:
@@ -108,14 +105,14 @@ def _print_details(explanation: dict[str, Any]) -> None:
     """Print a table of the rules' clauses, and one of the row's columns with the deltas that wrote them."""
     if explanation["buckets"]:
         print()
-    output.records(
+    output.print_rows(
         _clauses(explanation),
         as_json=False,
         columns=("bucket", "clause", "row", "compared=compared with", "result"),
-        none="the gateway has no sync rules, so every client sees every row",
+        if_empty="the gateway has no sync rules, so every client sees every row",
     )
     print()
-    output.records(
+    output.print_rows(
         (
             {
                 **each,
@@ -126,8 +123,9 @@ def _print_details(explanation: dict[str, Any]) -> None:
             for each in explanation["row"]["columns"]
         ),
         as_json=False,
+        # contested: a push with an older value lost to it
         columns=("column", "clientId=written by", "written", "touched=changed or contested", "delta"),
-        none="the row has no values",
+        if_empty="the row has no values",
     )
 
 
@@ -195,7 +193,7 @@ def history(
     deltas = row_history(load_settings(data), table, row_id, gateway)
     if as_json:
         for delta in deltas:
-            output.record(delta)
+            output.print_json(delta)
         return
     _print_deltas(deltas)
 
@@ -213,7 +211,7 @@ def _print_deltas(deltas: list[DeltaProvenance]) -> None:
             if delta.gateway == gateway:
                 arrived = delta.arrived if delta.flushed else f"{delta.arrived} (not flushed)"
                 rows.append((*map(Text, (arrived, delta.written, delta.client_id, delta.op)), _outcomes(delta)))
-        output.table(("arrived", "written", "client", "op", "outcome"), rows)
+        output.print_table(("arrived", "written", "client", "op", "outcome"), rows)
 
 
 def _outcomes(delta: DeltaProvenance) -> Text:
@@ -241,11 +239,8 @@ def trace(
         typer.Argument(metavar="DELTA", help="The delta's id, or at least its first 8 characters.", show_default=False),
     ],
     clients: Annotated[int, typer.Option(help="Clients to check at most.", min=0, max=1000)] = 50,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Trace a delta through commit, flush, lake and clients.
@@ -257,48 +252,48 @@ def trace(
 
     from lakesync.analysis.provenance import trace as traced
 
+    in_gateway, problem = None, ""
     with output.spinner("searching"):
-        traced_delta = traced(load_settings(data), delta, gateway)
-        holders, problem = _holders(traced_delta, clients, url, token_file, data) if clients else (None, None)
+        traced_delta = traced(load_settings(options.data), delta, options.gateway)
+        if clients:
+            try:
+                in_gateway = _in_gateway(
+                    replace(options, gateway=traced_delta.gateway).connect(), traced_delta, clients
+                )
+            except LakeSyncError as error:
+                problem = str(error)
     if as_json:
         unanswered = {"unanswered": problem} if problem else {}
-        output.record({**msgspec.to_builtins(traced_delta), "holders": holders, **unanswered})
+        output.print_json({**msgspec.to_builtins(traced_delta), "holders": in_gateway, **unanswered})
     else:
-        _print_trace(traced_delta, holders)
+        _print_trace(traced_delta, in_gateway)
     if problem:
         raise typer.Exit(exit_codes.report_unanswered(f"clients with the row: {problem}", as_json=as_json))
 
 
-def _holders(
-    delta: TracedDelta, clients: int, url: str | None, token_file: Path | None, data: Path | None
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Ask the gateway which columns still have the delta's values, and which clients have the row.
+def _in_gateway(remote: GatewayConnection, delta: TracedDelta, max_clients: int) -> dict[str, Any]:
+    """Ask the gateway which columns still have the delta's values, and which of its clients have the row.
 
     Args:
+        remote: the delta's gateway.
         delta: the traced delta.
-        clients: number of clients to check, at most.
-        url: the gateway's URL (`--url`); None for that of the settings.
-        token_file: the file with an admin's token (`--token-file`); None for LAKESYNC_TOKEN, or a new token.
-        data: the data folder (`--data`); None for that of the settings.
+        max_clients: number of clients to check, at most, besides the one that wrote the delta.
 
     Returns:
-        The object `holders` of the JSON output and None; or None and the reason why the gateway did not answer.
+        The object `holders` of the JSON output, which has every client that was checked, with its verdict.
+
+    Raises:
+        LakeSyncError: the gateway does not answer.
     """
-    from lakesync.cli.connection import connect
     from lakesync.model.validation import user_of
 
-    try:
-        remote = connect(url, delta.gateway, token_file, data)
-        metrics = remote.get("/admin/metrics/{gateway}", clients=clients)
-        row_query = {"table": delta.table, "rowId": delta.row_id}
-        explained = {
-            # `user_of`: an import writes under a client id of its own, for the client that it names
-            client: remote.get("/admin/explain/{gateway}", clientId=client, **row_query)
-            for client in dict.fromkeys([user_of(delta.client_id), *(each["clientId"] for each in metrics["clients"])])
-        }
-    except LakeSyncError as error:
-        return None, str(error)
-    row = next(iter(explained.values()))["row"]
+    metrics = remote.get("/admin/metrics/{gateway}", clients=max_clients)
+    writer = user_of(delta.client_id)  # of an import, whose deltas have a client id of their own, the client it is for
+    explained = {
+        client: remote.get("/admin/explain/{gateway}", clientId=client, table=delta.table, rowId=delta.row_id)
+        for client in dict.fromkeys([writer, *(each["clientId"] for each in metrics["clients"])])
+    }
+    row = explained[writer]["row"]
     owned = [each["column"] for each in row["columns"] if each["deltaId"] == delta.delta_id]
     checkpoint = metrics["checkpoint"]
     return {
@@ -309,24 +304,24 @@ def _holders(
             {"clientId": client, "verdict": each["verdict"], "why": each["reasons"][0] if each["reasons"] else ""}
             for client, each in explained.items()
         ],
-    }, None
+    }
 
 
-def _print_trace(delta: TracedDelta, holders: dict[str, Any] | None) -> None:
-    """Print the lines of the trace, and a table of the clients."""
-    output.fields(dict(_steps(delta, holders)), as_json=False)
-    if holders is not None:
+def _print_trace(delta: TracedDelta, in_gateway: dict[str, Any] | None) -> None:
+    """Print the lines of the trace, and a table of the clients; `in_gateway` is None if it is not known."""
+    output.print_fields(dict(_steps(delta, in_gateway)), as_json=False)
+    if in_gateway is not None:
         print()
-        output.records(
-            holders["clients"],
+        output.print_rows(
+            in_gateway["clients"],
             as_json=False,
             columns=("clientId=client", "verdict=row", "why"),
-            none="the gateway knows no clients",
+            if_empty="the gateway knows no clients",
         )
 
 
-def _steps(delta: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the trace, each as a heading and a text; `holders` is the first result of `_holders`."""
+def _steps(delta: TracedDelta, in_gateway: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the trace, each as a heading and a text; `in_gateway` is the result of `_in_gateway`."""
     from lakesync.staging.head import MAIN_SHARD
 
     columns = f"{delta.columns} column" + ("" if delta.columns == 1 else "s")
@@ -346,10 +341,8 @@ def _steps(delta: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple
         yield "table", f"merged: {'yes' if delta.state.contains_delta else 'not yet'} (up to {merged})"
     elif delta.batch_id is not None:
         yield "table", "there is no state table"
-    if holders is not None:
-        owned = ", ".join(holders["ownsColumns"])
+    if in_gateway is not None:
+        owned = ", ".join(in_gateway["ownsColumns"])
         yield "owns", owned or ("nothing: newer values or a tombstone replaced it" if delta.columns else "-")
-        yield (
-            "checkpoint",
-            {None: "none yet", True: "in the newest one"}.get(holders["inCheckpoint"], "not in the newest one"),
-        )
+        texts = {None: "none yet", True: "in the newest one", False: "not in the newest one"}
+        yield "checkpoint", texts[in_gateway["inCheckpoint"]]

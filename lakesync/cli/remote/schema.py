@@ -1,20 +1,21 @@
 """`lakesync schema`: registers, lists and retires table schemas at a gateway.
 
-A schema has the columns of a table and their types; the gateway rejects pushed values that do not fit. In the path of a
-request, `{gateway}` is the gateway's id.
+A schema has the columns of a table and their types. The gateway rejects pushed values that do not fit. A parameter
+`options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`. In the path
+of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.app import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
+from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.input_files import read_json
+from lakesync.cli.options import ConnectionOptions, Json
 from lakesync.model.errors import SchemaError, ValidationError
 
 schema_app = command_app(
@@ -29,15 +30,13 @@ def schema() -> None:
 
 
 @schema_app.command("list", epilog=examples(("lakesync schema list --json", "with all columns and types")))
-def list_(
-    url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
-) -> None:
+def list_(*, options: ConnectionOptions, as_json: Json = False) -> None:
     """List the registered schemas."""
-    from lakesync.cli.connection import connect
-
-    schemas = connect(url, gateway, token_file, data).get("/admin/schema/{gateway}")["schemas"]
-    rows = schemas if as_json else ({**each, "columns": _columns(each["schema"])} for each in schemas)
-    output.records(rows, as_json=as_json, columns=("table", "version", "columns"), none="no schema is registered")
+    schemas = options.connect().get("/admin/schema/{gateway}")["schemas"]
+    rows = schemas if as_json else ({**each, "columns": _column_list(each["schema"])} for each in schemas)
+    output.print_rows(
+        rows, as_json=as_json, columns=("table", "version", "columns"), if_empty="no schema is registered"
+    )
 
 
 @schema_app.command(epilog=examples(("lakesync schema apply schemas/todos.json", "repeating it changes nothing")))
@@ -45,11 +44,8 @@ def apply(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="JSON files with one schema each; `-` is stdin.")
     ],
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Register schemas, or columns that were added to them.
@@ -57,15 +53,13 @@ def apply(
     All files are validated before the first one is sent. The command stops at the first schema that the gateway
     rejects; earlier ones stay registered.
     """
-    from lakesync.cli.connection import connect
-
     contents = [read_json(path) for path in files]
     tables = [_table_of(path, content) for path, content in zip(files, contents, strict=True)]
-    remote = connect(url, gateway, token_file, data)
+    remote = options.connect()
     for table, content in zip(tables, contents, strict=True):
         response = remote.post("/admin/schema/{gateway}", content)
         if as_json:
-            output.record({"table": table, **response})
+            output.print_json({"table": table, **response})
         else:
             print(f"{table}: version {response['version']}")
 
@@ -73,11 +67,8 @@ def apply(
 @schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
 def retire(
     table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Retire a table's schema, so that pushes to the table are not validated.
@@ -85,11 +76,9 @@ def retire(
     Rows and the columns of the lake's table stay. A schema that is still in lakesync.toml stays retired when the
     gateway restarts; only `lakesync schema apply` registers it again.
     """
-    from lakesync.cli.connection import connect
-
-    response = connect(url, gateway, token_file, data).delete(f"/admin/schema/{{gateway}}/{quote(table, safe='')}")
+    response = options.connect().delete("/admin/schema/{gateway}", table)
     if as_json:
-        output.record({"table": table, **response})
+        output.print_json({"table": table, **response})
     else:
         print(f"{table}: retired, version {response['version']}")
 
@@ -104,6 +93,6 @@ def _table_of(file: Path, content: Any) -> str:
         raise ValidationError(f"{file}: {error}") from error
 
 
-def _columns(schema_json: dict[str, list[dict[str, str]]]) -> str:
+def _column_list(schema_json: dict[str, list[dict[str, str]]]) -> str:
     """Return the columns of a schema as text: `title string, done boolean`."""
     return ", ".join(f"{column['name']} {column['type']}" for column in schema_json["columns"])

@@ -1,8 +1,10 @@
 """`lakesync status` summarises the progress of gateway, clients, lake and pipeline; `lakesync clients` lists clients.
 
-The numbers come from the gateway's `/admin/metrics`, the lake's state tables and Dagster. A time named `…Ms` is in
-milliseconds since 1970. An arrival is the gateway's timestamp of receipt, of which `wall_of` returns such a time.
+The numbers come from the gateway's `/admin/metrics`, from the lake's state tables (the current rows of synced tables),
+and from Dagster, which runs the pipeline. A time named `…Ms` is in milliseconds since 1970. An arrival is the gateway's
+timestamp of a commit; `wall_of` converts it to such a time.
 
+A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.app import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.options import ConnectionOptions, Json
 from lakesync.cli.pipeline_health import lag_text, problems
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
@@ -30,7 +32,7 @@ status_app = command_app()
 clients_app = command_app()
 
 _CLIENT_COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pulled", "pushed")
-"""The columns of the table of clients, for `output.records`."""
+"""The columns of the table of clients, for `output.print_rows`."""
 
 
 @status_app.command(
@@ -41,11 +43,8 @@ _CLIENT_COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline sinc
 )
 def status(
     clients: Annotated[int, typer.Option(help="Clients to show at most.", min=0, max=1000)] = 10,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """Show the progress of gateway, clients, lake and pipeline.
@@ -53,10 +52,8 @@ def status(
     A client's lag is the age of the oldest change that it was not sent; `lakesync explain` says why. Exits with 6 if
     the gateway answers, but the configured lake or pipeline does not.
     """
-    from lakesync.cli.connection import connect
-
     with output.spinner("collecting"):
-        remote = connect(url, gateway, token_file, data)
+        remote = options.connect()
         metrics = remote.get("/admin/metrics/{gateway}", clients=clients, tables="true")
         ready = _ready(remote)
         unanswered: list[str] = []
@@ -71,7 +68,7 @@ def status(
             unanswered.append(str(error))
     summary = _summary(remote, metrics, ready, merged_arrivals, runs)
     if as_json:
-        output.record({**summary, "unanswered": unanswered})
+        output.print_json({**summary, "unanswered": unanswered})
     else:
         _print_summary(summary)
     for each in unanswered:
@@ -179,7 +176,7 @@ def _runs(config: Config) -> list[dict[str, Any]] | None:
 
 def _print_summary(summary: dict[str, Any]) -> None:
     """Print the summary as text: the fields, then tables of the last runs, the synced tables and the clients."""
-    output.fields(dict(_fields(summary)), as_json=False)
+    output.print_fields(dict(_fields(summary)), as_json=False)
     if summary["runs"]:
         print()
         rows = (
@@ -192,17 +189,17 @@ def _print_summary(summary: dict[str, Any]) -> None:
             }
             for each in summary["runs"]
         )
-        output.records(rows, as_json=False, columns=("job", "status=last run", "requested", "ended", "run"))
+        output.print_rows(rows, as_json=False, columns=("job", "status=last run", "requested", "ended", "run"))
     if summary["tables"]:
         print()
         rows = ({**each, "mergedMs": output.utc_time(each["mergedMs"])} for each in summary["tables"])
-        output.records(rows, as_json=False, columns=("table", "unflushedDeltas=unflushed", "mergedMs=merged up to"))
+        output.print_rows(rows, as_json=False, columns=("table", "unflushedDeltas=unflushed", "mergedMs=merged up to"))
     print()
-    output.records(
+    output.print_rows(
         map(_client_row, summary["clients"]),
         as_json=False,
         columns=_CLIENT_COLUMNS,
-        none="no client has called this gateway process since it started",
+        if_empty="no client has called this gateway process since it started",
     )
 
 
@@ -258,11 +255,8 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 )
 def clients(
     limit: Annotated[int, typer.Option(help="Clients to show at most.", min=1, max=1000)] = 100,
-    url: Url = None,
-    gateway: Gateway = None,
-    token_file: TokenFile = None,
-    data: Data = None,
     *,
+    options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
     """List the clients of a gateway, the largest lag first.
@@ -271,15 +265,13 @@ def clients(
     since its last request, or since its WebSocket ended. Only clients that called this gateway process since it
     started are listed.
     """
-    from lakesync.cli.connection import connect
-
-    metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=limit)
+    metrics = options.connect().get("/admin/metrics/{gateway}", clients=limit)
     rows = [_with_lag(each) for each in metrics["clients"]]
-    output.records(
+    output.print_rows(
         rows if as_json else map(_client_row, rows),
         as_json=as_json,
         columns=_CLIENT_COLUMNS,
-        none="no client has called this gateway process since it started",
+        if_empty="no client has called this gateway process since it started",
     )
 
 

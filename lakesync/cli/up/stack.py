@@ -21,7 +21,8 @@ from typing import Any
 import psutil
 from pydantic import SecretStr
 
-from lakesync.cli.connection import ensure_secrets, local_gateway_url, local_url
+from lakesync.cli.connection import local_gateway_url, local_url
+from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
 from lakesync.cli.up.process import check_port, free_ports
 from lakesync.cli.up.services import MARKER, services

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.cli.remote.push import records
+from lakesync.cli.remote.record_files import read_records
 from lakesync.model.errors import ValidationError
 
 TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}
@@ -13,7 +13,7 @@ TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}
 def read(tmp_path, name, text, types=TYPES):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(records(path, "id", lambda: types))
+    return list(read_records(path, "id", lambda: types))
 
 
 def test_csv_fields_have_the_types_of_the_schema(tmp_path):
@@ -45,7 +45,7 @@ def test_json_lines_end_only_at_newlines(tmp_path):
 def test_a_file_is_read_lazily(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("id,title\n" + "1,a\n" * 100_000 + "2\n")
-    found = records(path, "id", dict)
+    found = read_records(path, "id", dict)
     assert next(found) == {"id": "1", "title": "a"}
     path.write_text("")  # the rest of the file is lost
     assert 1 < len(list(found)) < 99_999

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lakesync.cli.remote.connectors import check
+from lakesync.cli.remote.connectors import probe_connector
 from lakesync.config import load
 from lakesync.connectors import Connectors
 from lakesync.connectors.base import Table, describe_clock_skew, probes_of
@@ -120,7 +120,7 @@ def test_the_command_reports_each_probe_and_an_exit_code(tmp_path, monkeypatch, 
         engine.gateway("shop").register_connector({"name": "desk", "type": "jira", "jira": settings, "ingest": {}})
         engine.close()
         app = typer.Typer()
-        app.command()(check)
+        app.command()(probe_connector)
         done = CliRunner().invoke(app, ["desk", "--gateway", "shop", "--data", str(tmp_path), "--json"])
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         assert done.exit_code == code, done.output

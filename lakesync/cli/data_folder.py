@@ -1,0 +1,77 @@
+"""The files that `lakesync up` writes into its data folder for other commands: `up.json` and `secrets.json`.
+
+`up.json` exists while `lakesync up` runs, and has the addresses of its services. `secrets.json` has the secrets that
+were generated because they are not configured. `lakesync up` creates it by `ensure_secrets`. Commands on the same
+machine read both, for example to sign a token for the running gateway.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.secrets import replace_private_file
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+
+_SECRET_NAMES = ("jwt_secret", "service_token", "secret_key", "spark_token")
+"""The generated secrets: for clients' tokens, internal routes, stored connector settings, and Spark Connect."""
+_SECRETS_FILE = "secrets.json"
+"""Name of the file with the generated secrets, in the data folder."""
+
+
+def running_service(config: Config, service: str) -> dict[str, Any]:
+    """Return what `up.json` says about a service of a running `lakesync up`.
+
+    Args:
+        config: the settings, which name the data folder.
+        service: `gateway` or `dagster`, whose entry has its `url`; or `spark`, with `remote`, `ui_url` and `token`.
+
+    Returns:
+        The entry; empty if no `lakesync up` runs on the data folder, or it does not start the service.
+    """
+    try:
+        content = json.loads((config.data_dir / "up.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    entry: dict[str, Any] = content.get(service) or {}
+    return entry
+
+
+def read_secrets(folder: Path) -> dict[str, str]:
+    """Return the secrets in a data folder by name; empty if none were generated.
+
+    Raises:
+        ConfigurationError: the file is damaged.
+    """
+    path = folder / _SECRETS_FILE
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{path} contains no secrets: {error}. Restore it from a backup: the stored settings of connectors cannot "
+            "be read without its secret_key"
+        ) from None
+
+
+def ensure_secrets(folder: Path) -> dict[str, str]:
+    """Return the secrets in a data folder by name, after generating those that are missing.
+
+    Raises:
+        ConfigurationError: the file is damaged.
+        OSError: it cannot be written.
+    """
+    known = read_secrets(folder)
+    missing = {name: secrets.token_hex(32) for name in _SECRET_NAMES if not known.get(name)}
+    if missing:
+        known |= missing
+        replace_private_file(folder / _SECRETS_FILE, msgspec.json.encode(known))
+    return known
