@@ -52,21 +52,13 @@ def _settings_or_none() -> Config | None:
     return None
 
 
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="The data folder; default: data_dir of the settings.", show_default=False),
-]
+Data = Annotated[Path | None, typer.Option("--data", help="The data folder; default: data_dir of the settings.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-RowTable = Annotated[
-    str,
-    typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=complete_tables),
-]
-RowId = Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)]
-Client = Annotated[
-    str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.", show_default=False)
-]
+RowTable = Annotated[str, typer.Argument(metavar="TABLE", help="The row's table.", autocompletion=complete_tables)]
+RowId = Annotated[str, typer.Argument(metavar="ROW", help="The row's id.")]
+Client = Annotated[str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.")]
 
 _CONNECTION = "Connection"
 """Heading of `--url`, `--gateway` and `--token-file` in the help."""
@@ -75,7 +67,6 @@ Url = Annotated[
     typer.Option(
         "--url",
         help="The gateway's URL; default: [remote] url, else that of a running `lakesync up`.",
-        show_default=False,
         rich_help_panel=_CONNECTION,
     ),
 ]
@@ -85,7 +76,6 @@ Gateway = Annotated[
         "--gateway",
         "-g",
         help="The gateway id; default: that of the token, else [remote] gateway.",
-        show_default=False,
         rich_help_panel=_CONNECTION,
         autocompletion=complete_gateways,
     ),
@@ -95,7 +85,6 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         help="File with the token; default: LAKESYNC_TOKEN, else a token signed with the data folder's secret.",
-        show_default=False,
         rich_help_panel=_CONNECTION,
     ),
 ]
@@ -127,8 +116,7 @@ class ConnectionOptions:
 
 
 Claim = Annotated[
-    list[str] | None,
-    typer.Option("--claim", help="NAME=VALUE in the token that is signed here; repeat for a list.", show_default=False),
+    list[str] | None, typer.Option("--claim", help="NAME=VALUE in the token that is signed here; repeat for a list.")
 ]
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import lakesync
 from lakesync import SyncPush, parse_rules, parse_schema
-from lakesync.cli.local.init import RULES
 from tests.e2e.up_support import COMMAND, Up
 from tests.old_data.place import FIXTURES, sole_user
 from tests.postgres_server import postgres_program, postgres_server
 
+RULES = Path(lakesync.__file__).parent / "cli" / "local" / "new_project" / "rules.json"
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "owner", "type": "string"}]}
 LEFT_OUT = {"logs", "dagster", "spark", "up.json", "up.lock", "secrets.json", "owner.lock", ".gitignore"}
 
@@ -90,7 +90,7 @@ def dump_postgres(staging: Path, target: Path) -> None:
     with lakesync.open_gateway("shop", staging=staging, background=False) as gateway:
         seen = {name: gateway.submit_peek({"sub": name}, None, 1000).result().deltas for name in ("alice", "bob")}
     with postgres_server() as server:
-        schema, rules = parse_schema(TODOS), parse_rules(RULES)
+        schema, rules = parse_schema(TODOS), parse_rules(json.loads(RULES.read_text()))
         with lakesync.open_gateway(
             "shop", staging=server.uri, schemas=[schema], rules=rules, background=False
         ) as gateway:

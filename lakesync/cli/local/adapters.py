@@ -50,9 +50,7 @@ def migrate(
         str, typer.Option("--from", help="URI of the source adapter, or a reference: env:NAME, file:PATH.")
     ],
     destination: Annotated[str, typer.Option("--to", help="URI of the target adapter, or a reference.")],
-    gateway: Annotated[
-        str | None, typer.Option(help="Copy only this gateway; default: all.", show_default=False)
-    ] = None,
+    gateway: Annotated[str | None, typer.Option(help="Copy only this gateway; default: all.")] = None,
     table: Annotated[list[str] | None, typer.Option(help="Copy only this table; may be repeated.")] = None,
     since: Annotated[
         datetime | None, typer.Option(formats=[_DAY], help="First day to copy (UTC, by hlc); default: all.")

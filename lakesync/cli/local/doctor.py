@@ -1,11 +1,10 @@
 """`lakesync doctor`: checks everything that LakeSync needs, and suggests a remedy for each problem.
 
-It runs the checks of `doctor_checks` and prints their results. Its exit code says whether there is a problem.
+It runs the checks of `doctor_checks` and prints their results. Its exit code says whether a check found a problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +19,7 @@ from lakesync.model.errors import ConfigurationError, LakeSyncError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from lakesync.cli.local.doctor_checks import Check
+    from lakesync.cli.local.doctor_checks import CheckResult
 
 doctor_app = command_app()
 
@@ -61,40 +60,42 @@ def doctor(
     if unknown:
         raise typer.BadParameter(f"--only {unknown.pop()!r} is not a check; known checks: {', '.join(CHECKS)}")
     with output.spinner("checking"):
-        results = list(_run(data, {name: CHECKS[name] for name in CHECKS if not only or name in only}))
-    results.sort(key=lambda result: result.state != "problem")  # problems first
+        results = _results(data, only or list(CHECKS))
+    problems_first = sorted(results.items(), key=lambda item: item[1].state != "problem")
     if as_json:
-        for result in results:
-            output.print_json({"name": result.name, **result._asdict()})
+        for name, result in problems_first:
+            output.print_json({"name": name, **result._asdict()})
     else:
-        rows = ([output.cell(result.name), *_state_and_finding(result)] for result in results)
+        rows = ([output.cell(name), *_state_and_finding(result)] for name, result in problems_first)
         output.print_table(("check", "state", "found"), rows)
-    if any(result.state == "problem" for result in results):
+    if any(result.state == "problem" for result in results.values()):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _run(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator[Check]:
-    """Run checks and yield their results; with an invalid configuration, yield one result about that."""
-    from lakesync.cli.local.doctor_checks import Check
+def _results(data: Path | None, names: list[str]) -> dict[str, CheckResult]:
+    """Run the checks with these names, and return their results; if a setting is invalid, one result about that."""
+    from lakesync.cli.local.doctor_checks import CHECKS, CheckResult
 
     try:
         config = load_settings(data)
     except ConfigurationError as error:
         remedy = "correct lakesync.toml or the variable; `lakesync init` writes a valid file"
-        yield Check("problem", str(error), remedy, name="config")
-        return
-    for name, check in checks.items():
-        try:
-            yield check(config)._replace(name=name)
-        except LakeSyncError as error:
-            yield Check("problem", str(error), name=name)
+        return {"config": CheckResult("problem", str(error), remedy)}
+    results = {}
+    for name, check in CHECKS.items():
+        if name in names:
+            try:
+                results[name] = check(config)
+            except LakeSyncError as error:
+                results[name] = CheckResult("problem", str(error))
+    return results
 
 
-def _state_and_finding(check: Check) -> tuple[Text, Text]:
+def _state_and_finding(result: CheckResult) -> tuple[Text, Text]:
     """Return two cells of a result's row: the state, and what was found with the remedy."""
     from rich.text import Text
 
-    found = Text(check.found)
-    if check.remedy and check.state != "ok":
-        found.append(f"\n→ {check.remedy}")
-    return Text(check.state, style=_STYLES[check.state]), found
+    found = Text(result.found)
+    if result.remedy and result.state != "ok":
+        found.append(f"\n→ {result.remedy}")
+    return Text(result.state, style=_STYLES[result.state]), found

@@ -63,13 +63,10 @@ _CHILD_ERRORS: tuple[type[LakeSyncError], ...] = (
     )
 )
 def query(
-    sql: Annotated[str, typer.Argument(help="The query; `-` reads stdin.", show_default=False)],
+    sql: Annotated[str, typer.Argument(help="The query; `-` reads stdin.")],
     as_of: Annotated[
         str | None,
-        typer.Option(
-            help="Query the past: a time (UTC by default), an arrival, or snapshot:ID; default: now.",
-            show_default=False,
-        ),
+        typer.Option(help="Query the past: a time (UTC by default), an arrival, or snapshot:ID; default: now."),
     ] = None,
     engine: Annotated[
         Literal["duckdb", "spark"], typer.Option(help="duckdb runs here; spark uses the Spark of `lakesync up`.")

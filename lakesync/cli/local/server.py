@@ -28,16 +28,12 @@ up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 )
 def up(
     data: Data = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address of the gateway; default: [gateway] host.", show_default=False)
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the gateway; default: [gateway] host.")] = None,
     port: Annotated[
-        int | None,
-        typer.Option(help="Port of the gateway; 0: any free port; default: [gateway] port.", show_default=False),
+        int | None, typer.Option(help="Port of the gateway; 0: any free port; default: [gateway] port.")
     ] = None,
     dagster_port: Annotated[
-        int | None,
-        typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.", show_default=False),
+        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.")
     ] = None,
     clock_offset_file: Annotated[
         Path | None, typer.Option(help="File with milliseconds that the gateway adds to its clock.")
@@ -73,20 +69,15 @@ def up(
 )
 def gateway(
     data: Data = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; default: [gateway] host.", show_default=False)
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: [gateway] host.")] = None,
     port: Annotated[
-        int | None,
-        typer.Option(help="Port to listen on; 0: any free port; default: [gateway] port.", show_default=False),
+        int | None, typer.Option(help="Port to listen on; 0: any free port; default: [gateway] port.")
     ] = None,
     staging: Annotated[
-        str | None,
-        typer.Option(help="Staging store: sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://", show_default=False),
+        str | None, typer.Option(help="Staging store: sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://")
     ] = None,
     flush_to: Annotated[
-        str | None,
-        typer.Option(help="Adapter URI that the gateway flushes to by itself: file:///FOLDER, …", show_default=False),
+        str | None, typer.Option(help="Adapter URI that the gateway flushes to by itself: file:///FOLDER, …")
     ] = None,
 ) -> None:
     """Run the gateway alone.
@@ -117,8 +108,7 @@ def gateway(
 def pipeline(
     data: Data = None,
     dagster_port: Annotated[
-        int | None,
-        typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.", show_default=False),
+        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.")
     ] = None,
     *,
     json_events: Annotated[

@@ -1,31 +1,28 @@
 """`lakesync staging` and `lakesync erase`: commands on the staging store, the database to which gateways commit pushes.
 
 `staging` inspects, upgrades and rebuilds it. `erase` erases a row or a client's data; the pipeline then erases it from
-the lake. If a gateway's process owns the store, `open_store` calls that gateway; `lakesync connectors test` uses it
-too. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose shard
-is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids of all
-accepted deltas.
+the lake. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
+shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
+of all accepted deltas (changes of rows).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, Yes, complete_tables, load_settings
-from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from lakesync.config import Config
     from lakesync.staging.migrations import Status
-    from lakesync.staging.shards import ShardMap
-    from lakesync.staging.store.pipeline import PipelineStore
 
 staging_app = command_app(
     "Inspect, upgrade and rebuild the staging store.",
@@ -38,15 +35,9 @@ staging_app = command_app(
 
 erase_app = command_app()
 
-_RETRY_SECONDS = 30.0
-"""Seconds for which requests to a gateway that does not answer are retried."""
 StagingUrl = Annotated[
     str | None,
-    typer.Option(
-        "--staging",
-        help="Store: sqlite:///ABSOLUTE/FOLDER or postgresql://…; default: [staging] url.",
-        show_default=False,
-    ),
+    typer.Option("--staging", help="Store: sqlite:///ABSOLUTE/FOLDER or postgresql://…; default: [staging] url."),
 ]
 
 
@@ -63,9 +54,11 @@ def status(staging: StagingUrl = None, data: Data = None, *, as_json: Json = Fal
     """
     from lakesync.staging import store_urls
 
-    statuses = {shard: store_urls.store_status(url) for shard, url in _urls(staging, load_settings(data)).items()}
+    statuses = {
+        shard: store_urls.store_status(url) for shard, url in urls_by_shard(load_settings(data), staging).items()
+    }
     if as_json:
-        print(msgspec.json.encode(statuses.get("", statuses)).decode())
+        output.print_json(statuses.get("", statuses))  # without shards: the only one
         return
     for store_status in statuses.values():
         _print_status(store_status)
@@ -85,9 +78,9 @@ def migrate(staging: StagingUrl = None, data: Data = None, *, as_json: Json = Fa
     """
     from lakesync.staging import store_urls
 
-    upgrades_by_shard = store_urls.upgrade_stores(_urls(staging, load_settings(data)))
+    upgrades_by_shard = store_urls.upgrade_stores(urls_by_shard(load_settings(data), staging))
     if as_json:
-        print(msgspec.json.encode(upgrades_by_shard.get("", upgrades_by_shard)).decode())
+        output.print_json(upgrades_by_shard.get("", upgrades_by_shard))
         return
     for shard, upgrades in upgrades_by_shard.items():
         for each in upgrades:
@@ -110,9 +103,7 @@ def rebuild(
     *,
     from_lake: Annotated[bool, typer.Option("--from-lake", help="Read the lake's Iceberg tables; required.")],
     replace: Annotated[bool, typer.Option("--replace", help="Move an existing store aside.")] = False,
-    shard: Annotated[
-        str | None, typer.Option("--shard", help="Rebuild only this shard's store.", show_default=False)
-    ] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="Rebuild only this shard's store.")] = None,
     margin_seconds: Annotated[
         float, typer.Option(help="Seconds above the clock at which new arrivals start.", min=0)
     ] = 60.0,
@@ -124,6 +115,9 @@ def rebuild(
     Acknowledged deltas that never reached the lake are lost; clients that still have them may push them again.
     Results of actions are not in the lake. With shards, all stores are rebuilt, or one with --shard.
     """
+    from lakesync.cli.local.lake_history import LakeHistory
+    from lakesync.engine.rebuild import rebuild as rebuild_stores
+    from lakesync.model.hlc import WallClock
     from lakesync.staging.shards import shard_map
 
     if not from_lake:
@@ -134,15 +128,30 @@ def rebuild(
         raise typer.BadParameter("--shard needs [shard_config] in the settings, which has none; leave out --shard")
     if staging and shards is not None:  # the lake's tables belong to several stores
         raise typer.BadParameter("--staging names one store, but the settings have [shard_config]; leave out --staging")
-    _rebuild(
-        config,
-        staging or config.staging.url,
-        shards=shards,
-        only=shard,
-        replace=replace,
-        margin_ms=round(margin_seconds * 1000),
-        as_json=as_json,
-    )
+    with _progress_bar() as advance, LakeHistory(config) as history:
+        rebuilt = rebuild_stores(
+            staging or config.staging.url,  # with shards: the default shard's store
+            WallClock(config.clock_offset_file).now_ms,
+            history,
+            replace=replace,
+            margin_ms=round(margin_seconds * 1000),
+            on_progress=advance,
+            shards=shards,
+            only=shard,
+        )
+    if as_json:
+        output.print_json(rebuilt)
+        return
+    for each in rebuilt:
+        restored = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
+        restored += f", {each.connectors} connectors" if each.connectors else ""
+        where = f" shard {each.shard}" if shards is not None else ""
+        print(
+            f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {restored}, "
+            f"epoch {each.epoch}"
+        )
+    if not rebuilt:
+        print("the lake has no gateways; the store is empty")
 
 
 @erase_app.command(
@@ -153,11 +162,9 @@ def rebuild(
 )
 def erase(
     gateway: Gateway = None,
-    table: Annotated[
-        str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=complete_tables)
-    ] = None,
-    row: Annotated[str | None, typer.Option(help="The row's id, with --table.", show_default=False)] = None,
-    client: Annotated[str | None, typer.Option(help="The client whose data is erased.", show_default=False)] = None,
+    table: Annotated[str | None, typer.Option(help="The row's table.", autocompletion=complete_tables)] = None,
+    row: Annotated[str | None, typer.Option(help="The row's id, with --table.")] = None,
+    client: Annotated[str | None, typer.Option(help="The client whose data is erased.")] = None,
     data: Data = None,
     *,
     yes: Yes = False,
@@ -169,6 +176,7 @@ def erase(
     Clients with an erased row receive a DELETE. If a gateway owns the store, the command calls that gateway.
     """
     from lakesync.cli.connection import choose_gateway
+    from lakesync.cli.store_access import open_store
 
     is_row = table is not None and row is not None and client is None
     is_client = client is not None and table is None and row is None
@@ -204,12 +212,12 @@ def _print_status(store_status: Status) -> None:
         )
 
 
-def _urls(staging: str | None, config: Config) -> dict[str, str]:
+def urls_by_shard(config: Config, staging: str | None = None) -> dict[str, str]:
     """Return shard → the URL of its store, the default shard first; without shards, the only shard is "".
 
     Args:
-        staging: the URL of one store (`--staging`); None for the stores of the settings.
         config: the settings.
+        staging: the URL of one store (`--staging`); None for the stores of the settings.
 
     Raises:
         ConfigurationError: the settings of the shards are invalid.
@@ -221,142 +229,19 @@ def _urls(staging: str | None, config: Config) -> dict[str, str]:
     return {"": url} if shards is None else shard_urls(shards, url)
 
 
-def _rebuild(
-    config: Config,
-    url: str,
-    *,
-    replace: bool,
-    margin_ms: int,
-    as_json: bool,
-    shards: ShardMap | None = None,
-    only: str | None = None,
-) -> None:
-    """Rebuild stores from the lake, with a progress bar, and print what was restored.
-
-    Args:
-        config: the settings, which name the lake.
-        url: the URL of the store; with shards, of the default shard's store.
-        replace: whether to move an existing store aside.
-        margin_ms: milliseconds ahead of the clock at which arrivals (the gateway's timestamps of pushes) continue.
-        as_json: whether to print JSON.
-        shards: the configured shards; None without shards.
-        only: rebuild only the store of this shard; None for all.
-    """
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str, int], None]]:
+    """Show a progress bar on stderr. Yields a function that sets the number of restored deltas of a gateway."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from lakesync.cli.local.lake_history import LakeHistory
-    from lakesync.engine.rebuild import rebuild
-    from lakesync.model.hlc import WallClock
-
-    wall = WallClock(config.clock_offset_file).now_ms
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} deltas"))
-    with (
-        Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress,
-        LakeHistory(config) as history,
-    ):
-        tasks: dict[str, int] = {}
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+        tasks: dict[str, TaskID] = {}
 
         def advance(gateway: str, deltas: int) -> None:
             if gateway not in tasks:
                 tasks[gateway] = progress.add_task(gateway, total=None)
-            progress.update(tasks[gateway], completed=deltas)  # type: ignore[arg-type]
+            progress.update(tasks[gateway], completed=deltas)
 
-        rebuilt = rebuild(
-            url,
-            wall,
-            history,
-            replace=replace,
-            margin_ms=margin_ms,
-            on_progress=advance,
-            shards=shards,
-            only=only,
-        )
-    if as_json:
-        print(msgspec.json.encode(rebuilt).decode())
-        return
-    for each in rebuilt:
-        restored = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
-        restored += f", {each.connectors} connectors" if each.connectors else ""
-        where = f" shard {each.shard}" if shards is not None else ""
-        print(
-            f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {restored}, "
-            f"epoch {each.epoch}"
-        )
-    if not rebuilt:
-        print("the lake has no gateways; the store is empty")
-
-
-@contextmanager
-def open_store(config: Config) -> Iterator[PipelineStore]:
-    """Yield the staging store of a configuration; a store that a gateway owns is reached through that gateway.
-
-    Raises:
-        StagingUnavailableError: neither the store nor its gateway can be reached.
-        ConfigurationError: there is no store, or a gateway owns it and there is no service token.
-    """
-    from lakesync.engine import Engine
-    from lakesync.model.hlc import WallClock
-    from lakesync.staging import configured_store, store_urls
-    from lakesync.staging.remote import RemoteStore
-
-    if config.staging.url.startswith("sqlite:"):
-        store_urls.store_status(config.staging.url)  # raises if there is no store; opening would create one
-    wall = WallClock(config.clock_offset_file).now_ms
-    with ExitStack() as closing_store:
-        engine = Engine(configured_store(config, wall), wall)
-        closing_store.callback(engine.close)  # also if it cannot be opened: it may have connections already
-        store: PipelineStore = engine.store
-        try:
-            engine.open()
-        except StagingUnavailableError as error:
-            if not config.gateway_owns_staging:
-                raise
-            url, token = _owner(config, error)
-            closing_store.close()
-            store = closing_store.enter_context(
-                closing(
-                    RemoteStore(url, token, timeout=config.limits.request_timeout_seconds, retry_seconds=_RETRY_SECONDS)
-                )
-            )
-            closing_store.enter_context(_report_first_retry(url))
-        yield store
-
-
-def _owner(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
-    """Return the URL and service token of the gateway that owns the store.
-
-    Args:
-        config: the settings.
-        error: why the store cannot be opened here, for the message.
-
-    Raises:
-        ConfigurationError: there is no service token.
-    """
-    from lakesync.cli.connection import local_gateway_url
-    from lakesync.cli.data_folder import read_secrets
-
-    configured = config.service_token.get_secret_value() if config.service_token else None
-    token = configured or read_secrets(config.data_dir).get("service_token")
-    if not token:
-        raise ConfigurationError(
-            f"{error}; or set LAKESYNC_SERVICE_TOKEN to the gateway's service token and LAKESYNC_GATEWAY_URL to its URL"
-        )
-    return local_gateway_url(config), token
-
-
-@contextmanager
-def _report_first_retry(url: str) -> Iterator[None]:
-    """Print one note at the first retry, instead of a log line of stamina (the library that retries) for each."""
-    from stamina.instrumentation import RetryDetails, set_on_retry_hooks
-
-    def hook(details: RetryDetails) -> None:
-        if details.retry_num == 1:
-            output.note(f"no gateway answers at {url}; retrying for {_RETRY_SECONDS:g} s")
-
-    set_on_retry_hooks((hook,))
-    try:
-        yield
-    finally:
-        set_on_retry_hooks(None)
+        yield advance

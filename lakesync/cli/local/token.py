@@ -9,7 +9,7 @@ carries a token in its fragment, the part after `#`, which browsers do not send 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import typer
@@ -30,14 +30,9 @@ token_app = command_app(
 )
 console_app = command_app()
 
-_ROLES = ("client", "admin")
+Role = Annotated[Literal["client", "admin"], typer.Option(help="The client's role.")]
 _MAX_PATH_CHARS = 255
 """Characters of an argument that are tried as a file's name. A token is longer, which the system would not accept."""
-
-
-def _complete_roles(incomplete: str) -> list[str]:
-    """Return the roles that begin with a text, for the shell's completion."""
-    return [name for name in _ROLES if name.startswith(incomplete)]
 
 
 @token_app.callback()
@@ -55,7 +50,7 @@ def token() -> None:
 def create(
     client: Annotated[str, typer.Option("--client", "-c", help="The client id.")],
     gateway: Gateway = None,
-    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_complete_roles)] = "client",
+    role: Role = "client",
     claim: Claim = None,
     hours: Annotated[float, typer.Option(help="Lifetime in hours.", min=0.001)] = 24.0,
     data: Data = None,
@@ -69,8 +64,6 @@ def create(
     from lakesync.cli.connection import choose_gateway, sign_token, signing_secret
     from lakesync.model.validation import check_gateway_id, check_id
 
-    if role not in _ROLES:
-        raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
     problem = (gateway and check_gateway_id(gateway)) or check_id("the client id", client)
     if problem:
         raise typer.BadParameter(problem)
@@ -121,7 +114,7 @@ def inspect(
         str, typer.Argument(metavar="[TOKEN]", help="The token, a file with it, or `-` for stdin.")
     ] = "-",
     gateway: Gateway = None,
-    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_complete_roles)] = "client",
+    role: Role = "client",
     data: Data = None,
     *,
     as_json: Json = False,
@@ -134,8 +127,6 @@ def inspect(
     from lakesync.auth import TokenRejectedError, TokenVerifier, configured_issuers
     from lakesync.cli.connection import verification_secrets
 
-    if role not in _ROLES:
-        raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
     is_token = source.count(".") == 2 and not Path(source[:_MAX_PATH_CHARS]).is_file()  # a JWT has three parts
     token_text = source if is_token else read_text(Path(source)).strip()
     config = load_settings(data)

@@ -86,9 +86,7 @@ def show(*, options: ConnectionOptions, as_json: Json = False) -> None:
     )
 )
 def fetch(
-    file: Annotated[
-        Path | None, typer.Argument(help="File for the frames; default: only count them.", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="File for the frames; default: only count them.")] = None,
     client: Client = None,
     *,
     options: ConnectionOptions,

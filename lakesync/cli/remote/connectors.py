@@ -84,7 +84,7 @@ def register(
 
 @connectors_app.command(epilog=examples(("lakesync connectors unregister jira --yes", "its rows stay")))
 def unregister(
-    name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The connector's name.")],
     *,
     options: ConnectionOptions,
     yes: Yes = False,
@@ -104,7 +104,7 @@ def unregister(
     ),
 )
 def probe_connector(
-    name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The connector's name.")],
     gateway: Gateway = None,
     data: Data = None,
     *,
@@ -118,7 +118,7 @@ def probe_connector(
     from contextlib import closing
 
     from lakesync.cli.connection import choose_gateway
-    from lakesync.cli.local.staging import open_store
+    from lakesync.cli.store_access import open_store
     from lakesync.connectors.base import probes_of
 
     config = load_settings(data)

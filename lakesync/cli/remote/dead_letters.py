@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DeadLetter = dict[str, Any]
 Method = Literal["retry", "drop"]
 
-KINDS = ("value", "work", "destination")
+Kind = Literal["value", "work", "destination"]
 """The kinds of a gateway's dead letters."""
 PAST_TENSES: dict[Method, str] = {"retry": "retried", "drop": "dropped"}
 _EDIT, _ACTION = "edit", "action"
@@ -49,12 +49,12 @@ _DESTINATION_ID = re.compile(r"(?P<destination>\w+)/(?P<adapter>\w+)!(?P<table>\
 
 
 def dead_letters_of_gateway(
-    kind: str | None, config: Config, gateway: str | None, connect: Callable[[], GatewayConnection]
+    kind: Kind | None, config: Config, gateway: str | None, connect: Callable[[], GatewayConnection]
 ) -> tuple[list[DeadLetter], list[LakeSyncError]]:
     """Read the dead letters in the lake, the declared destinations and the gateway.
 
     Args:
-        kind: one of KINDS; None for all.
+        kind: the kind to read; None for all.
         config: the settings, which name the lake and declare the destinations.
         gateway: only values of this gateway; None: of all gateways.
         connect: returns a connection to the gateway, as an admin; may raise LakeSyncError.

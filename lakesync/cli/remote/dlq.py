@@ -36,19 +36,8 @@ dlq_app = command_app(
 )
 
 
-def _complete_kinds(incomplete: str) -> list[str]:
-    """Return the kinds that begin with a text, for the shell's completion."""
-    return [name for name in dead_letters.KINDS if name.startswith(incomplete)]
-
-
-Id = Annotated[
-    str | None,
-    typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.", show_default=False),
-]
-App = Annotated[
-    Path | None,
-    typer.Option("--app", help="Database of an app, instead of a gateway.", show_default=False),
-]
+Id = Annotated[str | None, typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.")]
+App = Annotated[Path | None, typer.Option("--app", help="Database of an app, instead of a gateway.")]
 All = Annotated[bool, typer.Option("--all", help="Select all: of a gateway those of kind work, of an app every one.")]
 
 
@@ -68,12 +57,7 @@ def dlq() -> None:
     ),
 )
 def list_(
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="value, work or destination; default: all.", show_default=False, autocompletion=_complete_kinds
-        ),
-    ] = None,
+    kind: Annotated[dead_letters.Kind | None, typer.Option(help="List only this kind; default: all.")] = None,
     app_file: App = None,
     *,
     options: ConnectionOptions,
@@ -84,8 +68,6 @@ def list_(
     Pending work is not listed, even if it waits in staging because its queue cannot be reached. Destination tables are
     behind then. The gateway logs a warning, and its next flush moves the work to the queue.
     """
-    if kind not in (None, *dead_letters.KINDS):
-        raise typer.BadParameter(f"--kind is {kind!r}; it must be one of {', '.join(dead_letters.KINDS)}")
     letters, errors = _read_letters(kind, app_file, options)
     columns = ("id", "kind", "table", "what", "why")
     output.print_rows(letters, as_json=as_json, columns=columns, if_empty="" if errors else "no dead letters")
@@ -98,8 +80,7 @@ def list_(
 @dlq_app.command(epilog=examples(("lakesync dlq show todos/t1/done", "a value, and the type of its column")))
 def show(
     letter_id: Annotated[
-        str,
-        typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.", show_default=False),
+        str, typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.")
     ],
     app_file: App = None,
     *,
@@ -161,7 +142,7 @@ def drop(
 
 
 def _read_letters(
-    kind: str | None, app_file: Path | None, options: ConnectionOptions
+    kind: dead_letters.Kind | None, app_file: Path | None, options: ConnectionOptions
 ) -> tuple[list[dead_letters.DeadLetter], list[LakeSyncError]]:
     """Read the dead letters of an app or of a gateway.
 

@@ -116,17 +116,12 @@ def backfill(
     ] = None,
     last: Annotated[datetime | None, typer.Option("--to", formats=[_DAY], help="Last day; default: today.")] = None,
     partition: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this partition, table or gateway; may be repeated.", show_default=False),
+        list[str] | None, typer.Option(help="Run only this partition, table or gateway; may be repeated.")
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the end; 0: do not wait.", min=0)] = 0.0,
     dagster: Annotated[
         str | None,
-        typer.Option(
-            "--dagster-url",
-            help="URL of Dagster's web UI; default: that of a running `lakesync up`.",
-            show_default=False,
-        ),
+        typer.Option("--dagster-url", help="URL of Dagster's web UI; default: that of a running `lakesync up`."),
     ] = None,
     data: Data = None,
     *,

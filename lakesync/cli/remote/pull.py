@@ -53,9 +53,7 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", help="Show only this table; may be repeated.", autocompletion=complete_tables),
 ]
-Limit = Annotated[
-    int | None, typer.Option(help="Stop after this many deltas; default: no limit.", min=1, show_default=False)
-]
+Limit = Annotated[int | None, typer.Option(help="Stop after this many deltas; default: no limit.", min=1)]
 
 
 @pull_app.command(
@@ -83,8 +81,7 @@ def pull(
     as_app: Annotated[
         bool,
         typer.Option(
-            "--as-app",
-            help="Pull in place of the client's app. The gateway then counts these rows as sent to the app.",
+            "--as-app", help="Pull in place of the client's app. The gateway then counts these rows as sent to the app."
         ),
     ] = False,
     as_json: Json = False,
@@ -117,7 +114,7 @@ def tail(
     client: Client = None,
     limit: Limit = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Stop after this many seconds; default: no limit.", min=0, show_default=False)
+        float | None, typer.Option(help="Stop after this many seconds; default: no limit.", min=0)
     ] = None,
     table: Tables = None,
     claim: Claim = None,

@@ -59,18 +59,11 @@ def push(
     ],
     table: Annotated[
         str | None,
-        typer.Option(
-            "--table",
-            "-t",
-            help="Import FILE as rows of this table.",
-            show_default=False,
-            autocompletion=complete_tables,
-        ),
+        typer.Option("--table", "-t", help="Import FILE as rows of this table.", autocompletion=complete_tables),
     ] = None,
     id_column: Annotated[str, typer.Option("--id", help="Field with the row id.")] = "row_id",
     client: Annotated[
-        str | None,
-        typer.Option("--client", "-c", help="Import for this client; default: the token's sub.", show_default=False),
+        str | None, typer.Option("--client", "-c", help="Import for this client; default: the token's sub.")
     ] = None,
     claim: Claim = None,
     *,

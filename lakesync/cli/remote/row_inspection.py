@@ -63,14 +63,9 @@ def explain(
     table: RowTable,
     row: RowId,
     claims: Annotated[
-        str | None,
-        typer.Option(
-            "--as", metavar="CLAIMS", help="Claims: JSON, @FILE, or NAME=VALUE,NAME=VALUE.", show_default=False
-        ),
+        str | None, typer.Option("--as", metavar="CLAIMS", help="Claims: JSON, @FILE, or NAME=VALUE,NAME=VALUE.")
     ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", "-c", help="The client; default: sub of --as.", show_default=False)
-    ] = None,
+    client: Annotated[str | None, typer.Option("--client", "-c", help="The client; default: sub of --as.")] = None,
     *,
     options: ConnectionOptions,
     as_json: Json = False,
@@ -173,11 +168,7 @@ def history(
     gateway: Annotated[
         str | None,
         typer.Option(
-            "--gateway",
-            "-g",
-            help="Search only this gateway; default: all.",
-            show_default=False,
-            autocompletion=complete_gateways,
+            "--gateway", "-g", help="Search only this gateway; default: all.", autocompletion=complete_gateways
         ),
     ] = None,
     data: Data = None,
@@ -234,10 +225,7 @@ def _outcomes(delta: DeltaProvenance) -> Text:
     )
 )
 def trace(
-    delta: Annotated[
-        str,
-        typer.Argument(metavar="DELTA", help="The delta's id, or at least its first 8 characters.", show_default=False),
-    ],
+    delta: Annotated[str, typer.Argument(metavar="DELTA", help="The delta's id, or at least its first 8 characters.")],
     clients: Annotated[int, typer.Option(help="Clients to check at most.", min=0, max=1000)] = 50,
     *,
     options: ConnectionOptions,

@@ -45,11 +45,7 @@ Tables = Annotated[
 ]
 Rows = Annotated[
     Path | None,
-    typer.Option(
-        "--rows",
-        help="Use the rows of a file instead of the gateway's: JSON lines {table, rowId, values}.",
-        show_default=False,
-    ),
+    typer.Option("--rows", help="Use the rows of a file instead of the gateway's: JSON lines {table, rowId, values}."),
 ]
 WithIds = Annotated[bool, typer.Option("--list", help="Print the row ids too.")]
 
@@ -68,8 +64,7 @@ def rules() -> None:
 def validate(
     file: File,
     schemas: Annotated[
-        Path | None,
-        typer.Option(help="Schema file, or folder of schema files, that the rules must fit.", show_default=False),
+        Path | None, typer.Option(help="Schema file, or folder of schema files, that the rules must fit.")
     ] = None,
     *,
     as_json: Json = False,
@@ -110,10 +105,7 @@ def show(*, options: ConnectionOptions, as_json: Json = False) -> None:
 )
 def simulate(
     file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE", allow_dash=True, help="Sync rules; default: the active ones.", show_default=False
-        ),
+        Path | None, typer.Argument(metavar="FILE", allow_dash=True, help="Sync rules; default: the active ones.")
     ] = None,
     claims: As = None,
     table: Tables = None,
@@ -147,7 +139,7 @@ def simulate(
 def diff(
     file: File,
     before: Annotated[
-        Path | None, typer.Option("--from", help="Rules to compare with; default: the active ones.", show_default=False)
+        Path | None, typer.Option("--from", help="Rules to compare with; default: the active ones.")
     ] = None,
     claims: As = None,
     table: Tables = None,

@@ -66,7 +66,7 @@ def apply(
 
 @schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
 def retire(
-    table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
+    table: Annotated[str, typer.Argument(help="The table.")],
     *,
     options: ConnectionOptions,
     as_json: Json = False,

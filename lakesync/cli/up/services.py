@@ -134,10 +134,7 @@ def services(
             after=("code_server", "runs", "recovery", "gateway"),  # its sensors call the gateway
         ),
         Service(
-            name="recovery",
-            command=(sys.executable, "-m", "lakesync_dagster.recover"),
-            ready=lambda: True,
-            once=True,
+            name="recovery", command=(sys.executable, "-m", "lakesync_dagster.recover"), ready=lambda: True, once=True
         ),
     ]
     if with_gateway:

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
-from lakesync.cli.local.staging import _owner
 from lakesync.cli.options import load_settings
+from lakesync.cli.store_access import _owner
 from lakesync.client.errors import UnreachableError
 from lakesync.model import errors as exceptions
 from lakesync.model.errors import StagingUnavailableError
