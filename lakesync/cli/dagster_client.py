@@ -1,6 +1,10 @@
 """A client for Dagster's GraphQL API: assets, partitions, runs and backfills.
 
-`lakesync backfill`, `status`, `dlq retry` and `doctor` use it. An asset's key is written with slashes: `tables/todos`.
+`lakesync backfill`, `status` and `dlq retry` use it, and the demo. `doctor` uses `dagster_url`.
+
+In Dagster's words, an *asset* is something that the pipeline makes, such as a table. Its key is written with slashes:
+`tables/todos`. A *run* of a *job* makes assets, which is to *materialise* them. Most assets have a *partition* for each
+UTC day, which is materialised alone. A *backfill* materialises chosen partitions again.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
 
-# The queries and mutations. A field `…OrError` is a union, whose `__typename` tells a success from an error.
+# The queries and mutations. The type of a field `…OrError` (`__typename`) distinguishes a success from an error.
 _RUN = """
 fragment run on Run { runId jobName status creationTime startTime endTime tags { key value } }
 """

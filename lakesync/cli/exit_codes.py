@@ -1,7 +1,7 @@
 """The exit code of each error, and the report of an error on stderr.
 
-`LazyGroup` (`lakesync.cli.app`) runs every command, and calls `report_error` for an exception that a command
-raises. A few commands exit with one of the codes themselves.
+The group `lakesync` (`LazyGroup` in `lakesync.cli.app`) runs every command, and calls `report_error` for an exception
+that a command raises. Commands that find a problem, or print only a part, exit with one of the codes themselves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lakesync.model.errors import LakeSyncError
 
 T = TypeVar("T")
@@ -82,7 +80,7 @@ EXTRAS: dict[str, str] = {
 
 def code_of(kind: type[BaseException]) -> ExitCode | None:
     """Return the exit code of a class of exceptions; None for an unexpected exception."""
-    return next(_by_class(CODES, kind), None)
+    return _nearest(CODES, kind)
 
 
 def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
@@ -93,8 +91,8 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
         as_json: whether to report it as one line of JSON.
 
     Returns:
-        The exit code. None, without a report: for an unexpected exception, which should end with its traceback, and
-        for a closed pipe, which typer handles.
+        The exit code. None without a report, for an unexpected exception, which should end with its traceback, and for
+        a closed pipe, which typer handles.
     """
     missing_module = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     extra = EXTRAS.get(missing_module.partition(".")[0])
@@ -107,9 +105,8 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
         return _report(f"{where}{error.strerror}", "OS_ERROR", ExitCode.FAILED, as_json=as_json)
     if code is None:
         return None
-    remedy = next(_by_class(REMEDIES, type(error)), None)
     known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code
-    return _report(str(error), known.code, code, remedy, as_json=as_json)
+    return _report(str(error), known.code, code, _nearest(REMEDIES, type(error)), as_json=as_json)
 
 
 def report_unanswered(reason: str, *, as_json: bool) -> ExitCode:
@@ -141,6 +138,6 @@ def _report(
     return exit_code
 
 
-def _by_class(table: dict[str, T], kind: type[BaseException]) -> Iterator[T]:
-    """Yield the entries for a class and its bases, the nearest first."""
-    return (table[base.__name__] for base in kind.__mro__ if base.__name__ in table)
+def _nearest(table: dict[str, T], kind: type[BaseException]) -> T | None:
+    """Return the entry for a class, else for its nearest base class that has one; None without one."""
+    return next((table[base.__name__] for base in kind.__mro__ if base.__name__ in table), None)

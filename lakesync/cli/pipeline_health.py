@@ -1,9 +1,14 @@
 """Describes problems of the Dagster pipeline in sentences, for `lakesync status` and `lakesync doctor`.
 
-The pipeline's sensors post a report to the gateway, which is `pipeline` in `/admin/metrics`. It lists the parts of the
-pipeline (assets) that are `behind` the part upstream: kind (`part`) and `name`, the number of `deltas`, since when
-(`sinceMs`), how many runs were requested for it (`requests`), and when the next one is (`retryMs`). It also lists
-the runs that are `queued`. Times named `…Ms` are in milliseconds since 1970.
+The pipeline's sensors post a report to the gateway, which is `pipeline` in `/admin/metrics`. It has:
+
+- `behind`: the parts of the pipeline (assets) that lack deltas (changes of rows) of the part upstream. Each has a kind
+  (`part`) and a `name`, the number of missing `deltas`, since when they are missing (`sinceMs`), how many runs were
+  requested for it (`requests`), and when the next one is requested (`retryMs`).
+- `queued`: the runs that were requested and have not started.
+- `reportedMs`: when the sensors posted the report.
+
+Times named `…Ms` are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from lakesync.cli.output import duration
 
 _MAX_NAMED = 3
 """Parts or runs that a sentence names, at most."""
-SILENT_SECONDS = 60.0
+_SILENT_SECONDS = 60.0
 """Sensors report every ten seconds. After this long without a report they are considered stopped."""
 
 
@@ -31,8 +36,10 @@ def problems(report: Mapping[str, Any] | None, now_ms: float) -> list[str]:
 
 
 def failing_parts(report: Mapping[str, Any]) -> list[str]:
-    """Return at most one sentence, which names the parts that are still behind after several requested runs."""
-    # A run that succeeds brings a part up to date, so after that many requested runs something fails.
+    """Return at most one sentence, which names the parts that are still behind after `FAILING` requested runs.
+
+    A run that succeeds brings a part up to date, so these runs failed.
+    """
     failing = [part for part in report["behind"] if part["requests"] >= FAILING]
     if not failing:
         return []
@@ -55,7 +62,7 @@ def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
         waited = duration((now_ms - run["sinceMs"]) / 1000)
         sentences.append(f"a run of {run['job']} was requested {waited} ago and has not started ({run['runId']})")
     silent_seconds = (now_ms - report["reportedMs"]) / 1000
-    if silent_seconds > SILENT_SECONDS:
+    if silent_seconds > _SILENT_SECONDS:
         sentences.append(f"the pipeline last reported {duration(silent_seconds)} ago; its sensors are stopped")
     return sentences
 
@@ -70,7 +77,8 @@ def lag_text(part: Mapping[str, Any], now_ms: float) -> str:
     deltas = f" by {part['deltas']:,} deltas" if part["deltas"] else ""
     text = f"{part_name(part)}{deltas}, for {duration((now_ms - part['sinceMs']) / 1000)}"
     until_retry_ms = (part.get("retryMs") or 0) - now_ms
-    if part["requests"] < 2 or until_retry_ms <= 0:
+    had_no_effect = part["requests"] > 1  # the first run; the last one may be in progress
+    if not had_no_effect or until_retry_ms <= 0:
         return text
     return f"{text}, {part['requests']} runs, the next in {duration(until_retry_ms / 1000)}"
 

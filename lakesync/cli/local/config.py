@@ -28,7 +28,7 @@ _DERIVED = frozenset(
         "limits.max_backpressure_bytes",
     }
 )
-"""Settings whose default depends on the data folder."""
+"""Settings whose default depends on the data folder: its path, or the free space on its disk."""
 
 
 config_app = command_app(
@@ -40,7 +40,7 @@ config_app = command_app(
 def _complete_settings(incomplete: str) -> list[str]:
     """Return the sections and settings that begin with a text, for the shell's completion."""
     with suppress(ConfigurationError):
-        names = [each.name for each in _setting_sources(None)]
+        names = [each.name for each in _settings_in_effect(None)]
         candidates = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
         return [name for name in candidates if name.startswith(incomplete)]
     return []
@@ -77,7 +77,7 @@ def show(
     """
     selected = [
         setting
-        for setting in _setting_sources(data)
+        for setting in _settings_in_effect(data)
         if (name is None or setting.name == name or setting.name.startswith(f"{name}."))
         and not (changed and setting.source in ("default", "derived"))
     ]
@@ -98,18 +98,19 @@ def _as_toml(value: object) -> str | None:
     return json.dumps(value, ensure_ascii=False)
 
 
-class _SettingSource(NamedTuple):
-    """A setting with its value and source."""
+class _Setting(NamedTuple):
+    """A setting in effect."""
 
     name: str
     """`section.setting`, or `setting` outside of sections."""
     value: Any
     """The value as JSON can have it; "(set)" for a secret; a URI without its password."""
     source: str
-    """`--data`, the name of a variable, the path of a file, `derived` (from the data folder), or `default`."""
+    """`--data`, the name of a variable, the path of a file, `derived` (a default that depends on the data folder), or
+    `default`."""
 
 
-def _setting_sources(data: Path | None) -> list[_SettingSource]:
+def _settings_in_effect(data: Path | None) -> list[_Setting]:
     """Return every setting in effect.
 
     Args:
@@ -123,7 +124,7 @@ def _setting_sources(data: Path | None) -> list[_SettingSource]:
     settings = load_settings(data)
     files = [(path, read_file(path)) for path in (config_file(), user_file()) if path is not None]
     return [
-        _SettingSource(name, value, "--data" if name == "data_dir" and data is not None else _source(name, files))
+        _Setting(name, value, "--data" if name == "data_dir" and data is not None else _source(name, files))
         for name, value in _flat_settings(settings)
     ]
 
@@ -175,6 +176,7 @@ def _source(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
         files: paths and contents of the settings files; the first has precedence.
     """
     section, _, key = name.partition(".")
+    # `LAKESYNC_SECTION` has a setting outside of sections, or all settings of a section as JSON
     for variable in (f"LAKESYNC_{section}_{key}".upper().rstrip("_"), f"LAKESYNC_{section}".upper()):
         if variable in os.environ:
             return variable

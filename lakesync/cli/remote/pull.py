@@ -20,14 +20,7 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import (
-    Claim,
-    Client,
-    ConnectionOptions,
-    Json,
-    complete_tables,
-    parse_claim_options,
-)
+from lakesync.cli.options import Claim, Client, ConnectionOptions, Json, complete_tables, parse_claim_options
 from lakesync.model.errors import ResyncRequiredError, TransientError
 
 if TYPE_CHECKING:

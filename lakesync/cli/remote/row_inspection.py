@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 explain_app, trace_app = command_app(), command_app()
 row_app = command_app(
-    "Inspect one row of the lake.",
-    examples(("lakesync row history orders 4711", "every delta and its outcome")),
+    "Inspect one row of the lake.", examples(("lakesync row history orders 4711", "every delta and its outcome"))
 )
 
 _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}

@@ -177,12 +177,7 @@ def diff(
 
 
 @rules_app.command(epilog=examples(("lakesync rules diff rules.json && lakesync rules apply rules.json", "")))
-def apply(
-    file: File,
-    *,
-    options: ConnectionOptions,
-    as_json: Json = False,
-) -> None:
+def apply(file: File, *, options: ConnectionOptions, as_json: Json = False) -> None:
     """Activate sync rules.
 
     Clients gain and lose rows accordingly; preview the change with `lakesync rules diff`.

@@ -66,10 +66,7 @@ def apply(
 
 @schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
 def retire(
-    table: Annotated[str, typer.Argument(help="The table.")],
-    *,
-    options: ConnectionOptions,
-    as_json: Json = False,
+    table: Annotated[str, typer.Argument(help="The table.")], *, options: ConnectionOptions, as_json: Json = False
 ) -> None:
     """Retire a table's schema, so that pushes to the table are not validated.
 

@@ -1,9 +1,9 @@
 """Writes the files that Dagster reads: `dagster.yaml` in its home folder, and a workspace that names the code server.
 
-The code server is the process in which Dagster loads LakeSync's definitions. `stack` calls this module at each start. A
-`dagster.yaml` that `lakesync up` did not write belongs to the user, and is used unchanged. Unless the user chooses
-another run launcher, the *run host* starts Dagster's runs: a process that has imported everything, and forks itself for
-each run.
+The code server is the process in which Dagster loads LakeSync's definitions. `stack`, which runs `lakesync up`, calls
+`write` at each start. A `dagster.yaml` that `lakesync up` did not write belongs to the user, and is used unchanged.
+Unless the user chooses another run launcher, the *run host* starts Dagster's runs: a process that has imported
+everything, and forks itself for each run. `services`, which starts it, asks this module for its socket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,7 @@ concurrency:
     max_concurrent_runs: {runs}
     tag_concurrency_limits:
 {slots}
+      # maintenance, which is a part of upkeep: with one run at a time, a slot is free for erasures
       - key: lakesync/upkeep
         limit: 1
 run_monitoring:
@@ -77,7 +77,7 @@ _SLOT = """\
       - key: lakesync/slot
         value: {kind}
         limit: {limit}"""
-"""A limit of runs of one kind, in `dagster.yaml`."""
+"""A limit of concurrent runs of one kind, in `dagster.yaml`."""
 _MAX_MOVES = 8
 """Runs of kind `move` at the same time, each of about 60 MB. They copy deltas to and between databases and object
 stores: destinations, flows, tiers, migrations."""
@@ -142,10 +142,9 @@ def uses_run_host(config: Config) -> bool:
 
 
 def has_storage(config: Config) -> bool:
-    """Return whether Dagster's storage is known to exist, as SQLite files of an earlier start.
+    """Return whether Dagster's storage (its database) certainly exists, as SQLite files of an earlier start.
 
-    Storage elsewhere may exist too; False only says that it is not known. One of Dagster's processes then has to create
-    it before the others start.
+    Otherwise one of Dagster's processes must create it, if it is missing, before the others start.
     """
     return (
         config.dagster.storage_url is None and not has_user_file(config) and (config.dagster.home / "storage").exists()
@@ -204,19 +203,16 @@ def run_slots(config: Config) -> dict[str, int]:
     """Return how many runs of each kind may be in progress at the same time, by the tag `lakesync/slot`.
 
     The kinds are `flush`, `move` (destinations, flows, tiers, migrations), `poll` (of connectors), `upkeep`
-    (maintenance of the lake, and erasures) and `other`. Each destination, flow, pair of tiers and scheduled migration
-    has its own slot, up to `_MAX_MOVES`, so that one that hangs delays no other. Flushes have their own slots, so that
-    moves and polls, which wait for a flush, cannot block it.
+    (maintenance of the lake, and erasures) and `other`. Each adapter of a destination, flow, pair of tiers and
+    scheduled migration has its own slot, up to `_MAX_MOVES`, so that one that hangs delays no other. Flushes have their
+    own slots, so that moves and polls, which wait for a flush, cannot block it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
-    moves = len(config.flows) + len(config.tiers) + scheduled + sum(_adapter_counts(config))
+    adapters = sum(
+        len(write_targets(resolve_backend(config, each.to), each.tables)) for each in config.destinations.values()
+    )
+    moves = len(config.flows) + len(config.tiers) + scheduled + adapters
     return {"flush": 2, "move": min(max(2, moves), _MAX_MOVES), "poll": 2, "upkeep": 2, "other": 2}
-
-
-def _adapter_counts(config: Config) -> Iterator[int]:
-    """Yield the number of adapters of each destination."""
-    for declared in config.destinations.values():
-        yield len(write_targets(resolve_backend(config, declared.to), declared.tables))
 
 
 def run_socket(config: Config) -> Path:

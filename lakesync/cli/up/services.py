@@ -1,9 +1,15 @@
 """The services of `lakesync up` and `lakesync pipeline`: commands, order of start, checks of readiness, and variables.
 
-They are the gateway, Spark, and the processes of Dagster: the code server, which loads LakeSync's definitions, the
-webserver, the daemon, which runs sensors and schedules, and the run host, which starts runs. `recovery` runs once, to
-correct Dagster's records of runs after a crash. `stack` passes them to the `Supervisor`. The environment variables of
-each process contain only the secrets that it uses.
+They are the gateway, Spark, and the processes of Dagster:
+
+- `code_server` loads LakeSync's definitions,
+- `dagster` is the webserver,
+- `daemon` runs sensors and schedules,
+- `runs` is the run host, which starts runs, unless another run launcher is configured,
+- `recovery` runs once, to correct Dagster's records of runs after a crash.
+
+`stack` passes the services to the `Supervisor`, which runs them. The environment variables of each process contain only
+the secrets that it uses.
 """
 
 from __future__ import annotations
@@ -27,7 +33,8 @@ from lakesync.config import Config
 from lakesync.model.secrets import without_password
 
 MARKER = "LAKESYNC_SUPERVISED"
-"""Variable of every process below `lakesync up`; its value is the data folder."""
+"""Variable of every process that `lakesync up` started, and of their children. Its value is the data folder, by which
+`stack` finds processes that were left behind."""
 
 _FEW_ARENAS = {"MALLOC_ARENA_MAX": "1"}
 """Makes glibc share one memory arena between threads, which saves 45 MiB; the busy gateway is faster without it."""
@@ -104,7 +111,7 @@ def services(
     # Only one process creates Dagster's storage: concurrent migrations of its schema fail.
     storage_creator = () if dagster_home.has_storage(config) else ("recovery",)
     # Without the run host, runs get the variables of the process that launches them: the code server
-    # (DefaultRunLauncher) or the daemon (launchers of containers).
+    # (DefaultRunLauncher) or the daemon (launchers of containers). So these need the secrets of runs too.
     launched_roles = () if dagster_home.uses_run_host(config) else ("runs",)
     roles = {name: (name, *launched_roles) for name in ("code_server", "daemon")}
     result = [
@@ -219,10 +226,11 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
     """Return the changes to the variables that a service inherits; None removes a variable.
 
     A secret may be in a variable of any name, because a setting can refer to it by `env:NAME`. So every variable is
-    removed whose value contains a secret of other services.
+    removed whose value contains a secret that only other services use. Settings are passed as `LAKESYNC_*` variables,
+    without such secrets, to services that read the configuration.
 
     Args:
-        roles: the service's name, and the names of services whose work it also does.
+        roles: the service's name, and the names of services whose work it also does, as in `_SECRETS_OF`.
         config: the configuration, with all ports and secrets.
         inherited: the variables of this process, which its children inherit.
     """
@@ -235,7 +243,7 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
         own_secrets.add(storage.get_secret_value())
     others_secrets = {value for _, value in secrets if value} - own_secrets
     if not reads_settings:
-        others_secrets.update(_urls_with_credentials(config))
+        others_secrets.update(_urls_with_password(config))
     removed = {
         name
         for name, value in inherited.items()
@@ -268,8 +276,8 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
             yield "gateway.issuers", issuer.secret.get_secret_value()
 
 
-def _urls_with_credentials(config: Config) -> Iterator[str]:
-    """Yield the URLs of stores and backends that contain a password; every service that reads settings needs them."""
+def _urls_with_password(config: Config) -> Iterator[str]:
+    """Yield the URLs of stores and backends that contain a password. Every service that reads settings needs them."""
     shards = config.shard_config.stores.values() if config.shard_config is not None else ()
     urls = (config.staging.url, config.lake.catalog_uri, config.flush.to_uri, config.flush.queue)
     sources = (source.uri for source in config.sources.values())

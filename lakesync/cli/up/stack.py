@@ -1,7 +1,8 @@
 """Runs gateway, Spark and Dagster on one machine, for `lakesync up`; without the gateway for `lakesync pipeline`.
 
-It chooses ports, generates missing secrets, prepares the services' files, and gives the services to a `Supervisor`,
-which starts them and keeps them running. Commands find the running services by the file `up.json` in the data folder.
+`run` chooses ports, generates missing secrets, prepares the services' files, and gives the services (processes) to a
+`Supervisor`, which starts them and keeps them running. It keeps the file `up.json` in the data folder, by which other
+commands find the running services.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from lakesync.model.secrets import UMASK, make_private_folder, without_password
 
 _NEEDED_BYTES = 500_000_000
 """Free disk space without which nothing is started."""
+_GRACE_SECONDS = 5.0
+"""Seconds until a leftover process that ignores SIGTERM is killed."""
 _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -139,9 +142,9 @@ class _UpFile:
 def _stop_event() -> threading.Event:
     """Return an event that SIGINT and SIGTERM set.
 
-    A shell starts background jobs with SIGINT ignored, which child processes inherit; and Dagster uses the handling of
-    SIGINT for SIGTERM too, so its processes could not be stopped. A signal that has a handler here gets its default
-    handling in child processes instead.
+    The handlers have a second purpose. A shell starts background jobs with SIGINT ignored, and child processes inherit
+    that. Dagster's processes would then ignore SIGTERM too, and could not be stopped. A signal with a handler here has
+    the default effect in child processes.
     """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -203,7 +206,7 @@ def _check_staging(config: Config) -> None:
 def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config:
     """Return the settings with generated secrets in place of missing ones.
 
-    Secrets that a gateway must have too are generated only if this process starts the gateway.
+    Without the gateway, only the token of Spark is generated: a gateway elsewhere could not know the other secrets.
     """
     spark_token = config.spark.token
     if with_gateway:
@@ -260,10 +263,6 @@ def _with_addresses(
 def _plain(secret: SecretStr | None) -> str | None:
     """Return a secret in plain text; None for None."""
     return secret.get_secret_value() if secret else None
-
-
-_GRACE_SECONDS = 5.0
-"""Until a leftover process that ignores SIGTERM is killed."""
 
 
 def stop_leftovers(folder: Path) -> list[int]:
