@@ -1,10 +1,15 @@
 """`lakesync migrate` and `lakesync materialise`: commands that work on adapters, without a gateway or a pipeline.
 
-An adapter keeps deltas in a database or an object store, and tables with the current rows (destination tables) if it
-can. `migrate` copies deltas from one adapter to another and verifies the copy. It stores its progress in a file of the
-data folder, named by a hash of the source, the target and the selected deltas, so that the same command continues an
-interrupted copy. Without a pipeline, a gateway flushes deltas to an adapter by itself (`--flush-to`). With `[flush]
-queue` it leaves destination tables out, and puts jobs into that queue; `materialise` runs the jobs, which update them.
+An adapter keeps deltas (changes of rows) in a database or an object store. A database also has *destination tables*
+with the current rows.
+
+`migrate` copies deltas from one adapter to another and verifies the copy. It stores its progress in a file of the data
+folder, named by a hash of the source, the target and the selected deltas, so that the same command continues an
+interrupted copy.
+
+Without a pipeline, a gateway itself copies deltas from its log to an adapter (`lakesync gateway --flush-to`). This is a
+flush. With `[flush] queue` it does not update destination tables, but puts a job for each into that queue.
+`materialise` runs the jobs.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def flush(
         while True:
             remaining = max(0.0, deadline - time.monotonic())
             response = remote.post("/admin/flush/{gateway}", wait=round(min(remaining, _MAX_REQUEST_WAIT), 1) or None)
-            # without a pipeline there are no tables to merge into, and the response has no `merged`
+            # `flushed`: the history has all deltas. `merged`: so have tables and checkpoint; absent without a pipeline.
             done = bool(response.get("flushed")) and response.get("merged", True)
             if done or time.monotonic() >= deadline:
                 break

