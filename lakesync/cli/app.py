@@ -41,9 +41,7 @@ class LazyCommand(TyperCommand):
             name: the command's name on the command line.
             entry: the command's module and summary.
         """
-        super().__init__(
-            name=name, callback=None, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.panel
-        )
+        super().__init__(name=name, callback=None, help=entry.summary, short_help=entry.summary)
         self._entry = entry
 
     def load(self) -> Any:

@@ -1,8 +1,8 @@
-"""`command_app` creates the typer app to which the module of a command adds it, and `examples` the end of its help.
+"""`command_app` creates the typer app to which a module adds its commands, and `examples` the end of their help.
 
-All commands get the same plain-text help. A command that calls a gateway has a parameter `options: ConnectionOptions`,
-in place of which typer gets a parameter for each of its fields: the options `--url`, `--gateway`, `--token-file` and
-`--data`.
+All commands get the same plain-text help. A command that calls a gateway has a parameter `options: ConnectionOptions`.
+Typer gets a parameter for each field of `ConnectionOptions` in place of it: the options `--url`, `--gateway`,
+`--token-file` and `--data`.
 """
 
 from __future__ import annotations

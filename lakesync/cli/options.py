@@ -10,6 +10,7 @@ error, because its output goes into the user's command line.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def complete_gateways(incomplete: str) -> list[str]:
-    """Return the gateway ids of the settings, `[remote] gateway` included, that begin with a text, for completion."""
+    """Complete a gateway id: return those of the settings, `[remote] gateway` included, that begin with a text."""
     config = _settings_or_none()
     if config is None:
         return []
@@ -32,7 +33,7 @@ def complete_gateways(incomplete: str) -> list[str]:
 
 
 def complete_tables(incomplete: str) -> list[str]:
-    """Return the tables of the schema files in the settings that begin with a text, for completion."""
+    """Complete a table's name: return the tables of the settings' schema files that begin with a text."""
     config = _settings_or_none()
     names = set()
     for gateway in config.gateways.values() if config is not None else ():
@@ -60,14 +61,11 @@ RowTable = Annotated[str, typer.Argument(metavar="TABLE", help="The row's table.
 RowId = Annotated[str, typer.Argument(metavar="ROW", help="The row's id.")]
 Client = Annotated[str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.")]
 
-_CONNECTION = "Connection"
-"""Heading of `--url`, `--gateway` and `--token-file` in the help."""
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         help="The gateway's URL; default: [remote] url, else that of a running `lakesync up`.",
-        rich_help_panel=_CONNECTION,
     ),
 ]
 Gateway = Annotated[
@@ -76,7 +74,6 @@ Gateway = Annotated[
         "--gateway",
         "-g",
         help="The gateway id; default: that of the token, else [remote] gateway.",
-        rich_help_panel=_CONNECTION,
         autocompletion=complete_gateways,
     ),
 ]
@@ -85,7 +82,6 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         help="File with the token; default: LAKESYNC_TOKEN, else a token signed with the data folder's secret.",
-        rich_help_panel=_CONNECTION,
     ),
 ]
 
@@ -163,15 +159,7 @@ def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
         text = read_text(Path(text[1:])).strip()  # an editor ends the file with a newline
     if text.lstrip().startswith("{"):
         return _parse_json_claims(text)
-    claims: dict[str, str | list[str]] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not name.strip() or not equals:
-            raise typer.BadParameter(
-                f"{part!r} in the claims {text!r} is not NAME=VALUE; write JSON, @FILE or NAME=VALUE,NAME=VALUE"
-            )
-        _add_claim(claims, name, value)
-    return claims
+    return _parse_pairs(filter(None, text.split(",")), f"the claims {text!r}")
 
 
 def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]:
@@ -180,20 +168,24 @@ def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]
     Raises:
         typer.BadParameter: a value is not NAME=VALUE.
     """
+    return _parse_pairs(options or (), "--claim")
+
+
+def _parse_pairs(pairs: Iterable[str], where: str) -> dict[str, str | list[str]]:
+    """Parse claims of the form NAME=VALUE; a repeated name makes a list. Spaces around a name are removed.
+
+    Raises:
+        typer.BadParameter: a pair has another form; the message says `where` it is.
+    """
     claims: dict[str, str | list[str]] = {}
-    for option in options or []:
-        name, equals, value = option.partition("=")
-        if not name.strip() or not equals:
-            raise typer.BadParameter(f"--claim is {option!r}; it must be NAME=VALUE")
-        _add_claim(claims, name, value)
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip()
+        if not name or not equals:
+            raise typer.BadParameter(f"{pair!r} in {where} is not NAME=VALUE")
+        earlier = claims.get(name, [])
+        claims[name] = [*([earlier] if isinstance(earlier, str) else earlier), value] if name in claims else value
     return claims
-
-
-def _add_claim(claims: dict[str, str | list[str]], name: str, value: str) -> None:
-    """Add a claim, whose name may be between spaces; a repeated name makes a list."""
-    name = name.strip()
-    earlier = claims.get(name)
-    claims[name] = value if earlier is None else [*([earlier] if isinstance(earlier, str) else earlier), value]
 
 
 def _parse_json_claims(text: str) -> dict[str, str | list[str]]:
