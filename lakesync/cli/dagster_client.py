@@ -1,6 +1,6 @@
 """A client for Dagster's GraphQL API: assets, partitions, runs and backfills.
 
-`lakesync backfill`, `status` and `dlq retry` use it, and the demo. `doctor` uses `dagster_url`.
+`lakesync backfill`, `status`, `doctor` and `dlq retry` use it, and `lakesync up`, to see whether Dagster is ready.
 
 In Dagster's words, an *asset* is something that the pipeline makes, such as a table. Its key is written with slashes:
 `tables/todos`. A *run* of a *job* makes assets, which is to *materialise* them. Most assets have a *partition* for each
@@ -10,6 +10,7 @@ UTC day, which is materialised alone. A *backfill* materialises chosen partition
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import requests
@@ -23,97 +24,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
-
-# The queries and mutations. The type of a field `…OrError` (`__typename`) distinguishes a success from an error.
-_RUN = """
-fragment run on Run { runId jobName status creationTime startTime endTime tags { key value } }
-"""
-RUNS = f"""{_RUN}
-query Runs($limit: Int!) {{
-  runsOrError(limit: $limit) {{
-    __typename
-    ... on Runs {{ results {{ ...run }} }}
-    ... on PythonError {{ message }}
-  }}
-}}
-"""
-LAST_RUNS = f"""{_RUN}
-query LastRuns {{
-  repositoriesOrError {{
-    __typename
-    ... on RepositoryConnection {{ nodes {{ jobs {{ runs(limit: 1) {{ ...run }} }} }} }}
-    ... on PythonError {{ message }}
-  }}
-}}
-"""
-ASSETS = """
-query Assets {
-  assetNodes { assetKey { path } groupName isMaterializable isPartitioned repository { name location { name } } }
-}
-"""
-PARTITIONS = """
-query Partitions($key: AssetKeyInput!) {
-  assetNodeOrError(assetKey: $key) {
-    __typename
-    ... on AssetNode { opNames partitionKeys partitionDefinition { dimensionTypes { name type } } }
-  }
-}
-"""
-MATERIALISATIONS = """
-query Materialisations($key: AssetKeyInput!, $partitions: [String!]!) {
-  assetOrError(assetKey: $key) {
-    __typename
-    ... on Asset {
-      assetMaterializations(partitions: $partitions) {
-        partition
-        runId
-        metadataEntries {
-          label
-          ... on IntMetadataEntry { intRepr }
-          ... on FloatMetadataEntry { floatValue }
-          ... on BoolMetadataEntry { boolValue }
-          ... on TextMetadataEntry { text }
-        }
-      }
-    }
-  }
-}
-"""
-BACKFILL = """
-mutation Backfill($params: LaunchBackfillParams!) {
-  launchPartitionBackfill(backfillParams: $params) {
-    __typename
-    ... on LaunchBackfillSuccess { backfillId }
-    ... on PartitionKeysNotFoundError { message }
-    ... on PythonError { message }
-    ... on UnauthorizedError { message }
-    ... on InvalidSubsetError { message }
-  }
-}
-"""
-BACKFILL_STATUS = """
-query Status($id: String!) {
-  partitionBackfillOrError(backfillId: $id) {
-    __typename
-    ... on PartitionBackfill { status numPartitions runs { runId status } error { message } }
-    ... on BackfillNotFoundError { message }
-    ... on PythonError { message }
-  }
-}
-"""
-LAUNCH = """
-mutation Launch($params: ExecutionParams!) {
-  launchRun(executionParams: $params) {
-    __typename
-    ... on LaunchRunSuccess { run { runId } }
-    ... on PythonError { message }
-    ... on RunConfigValidationInvalid { errors { message } }
-    ... on InvalidSubsetError { message }
-    ... on UnauthorizedError { message }
-    ... on PipelineNotFoundError { message }
-  }
-}
-"""
+REQUESTS = files(__package__).joinpath("dagster.graphql").read_text("utf-8")
+"""The GraphQL document with all queries and mutations, which the client sends by their names."""
 FINISHED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
 """Statuses of a backfill that has ended."""
 SUCCEEDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
@@ -167,9 +79,15 @@ class DagsterClient:
     the request.
     """
 
-    def __init__(self, url: str) -> None:
-        """Prepare requests to the webserver at this URL; none is sent yet."""
+    def __init__(self, url: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
+        """Prepare requests; none is sent yet.
+
+        Args:
+            url: the webserver's URL.
+            timeout_seconds: how long to wait for a connection, and for each part of a response.
+        """
         self.url = url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
         self._session = requests.Session()
         self._session.trust_env = False  # an HTTP proxy cannot reach ports of this machine
 
@@ -195,7 +113,7 @@ class DagsterClient:
             "mode": "default",
             "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
         }
-        launched = self._request(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
+        launched = self._request("Launch", {"params": params}, "launchRun", "LaunchRunSuccess")
         return str(launched["run"]["runId"])
 
     def materialise(self, asset: str, job: str, requested_by: str) -> str:
@@ -240,18 +158,18 @@ class DagsterClient:
 
         Each has `runId`, `jobName`, `status`, `tags`, and `creationTime`, `startTime` and `endTime` in seconds.
         """
-        runs: list[dict[str, Any]] = self._request(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
+        runs: list[dict[str, Any]] = self._request("Runs", {"limit": limit}, "runsOrError", "Runs")["results"]
         return runs
 
     def last_runs(self) -> list[dict[str, Any]]:
         """Return the newest run of each job as `runs` does, the newest first."""
-        nodes = self._request(LAST_RUNS, {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
+        nodes = self._request("LastRuns", {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
         runs: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
         return sorted(runs, key=lambda run: -float(run["creationTime"]))
 
     def assets(self) -> dict[str, dict[str, Any]]:
         """Return the assets that can be materialised, by key: `groupName`, `isPartitioned`, `repository` of each."""
-        nodes = self._query(ASSETS, {})["assetNodes"]
+        nodes = self._query("Assets", {})["assetNodes"]
         return {"/".join(node["assetKey"]["path"]): node for node in nodes if node["isMaterializable"]}
 
     def partitions(self, asset: str) -> list[Partition]:
@@ -278,12 +196,12 @@ class DagsterClient:
         if rebuild:
             ops = [name for asset in assets for name in self._node(asset)["opNames"]]
             params["runConfigData"] = {"ops": {name: {"config": {"rebuild": True}} for name in ops}}
-        launched = self._request(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
+        launched = self._request("Backfill", {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
         return str(launched["backfillId"])
 
     def backfill_status(self, backfill_id: str) -> dict[str, Any]:
         """Return `status`, `numPartitions`, `runs` and `error` of a backfill."""
-        return self._request(BACKFILL_STATUS, {"id": backfill_id}, "partitionBackfillOrError", "PartitionBackfill")
+        return self._request("BackfillStatus", {"id": backfill_id}, "partitionBackfillOrError", "PartitionBackfill")
 
     def materialisations(
         self, asset: str, partitions: list[str], run_ids: Collection[str]
@@ -301,23 +219,37 @@ class DagsterClient:
         """
         variables = {"key": {"path": asset.split("/")}, "partitions": partitions}
         result: dict[str, dict[str, Any]] = {}  # Dagster returns a partition's newest materialisation first
-        for each in self._request(MATERIALISATIONS, variables, "assetOrError", "Asset")["assetMaterializations"]:
+        for each in self._request("Materialisations", variables, "assetOrError", "Asset")["assetMaterializations"]:
             if each["runId"] in run_ids:
                 values = {entry["label"]: _value(entry) for entry in each["metadataEntries"]}
                 plain = {label: value for label, value in values.items() if value is not None}
                 result.setdefault(each["partition"], {"run": each["runId"], **plain})
         return result
 
+    def is_location_loaded(self) -> bool:
+        """Return whether Dagster has loaded all its code locations, of which LakeSync has one, without an error."""
+        entries = self._request("Locations", {}, "workspaceOrError", "Workspace")["locationEntries"]
+        types = [
+            (entry["locationOrLoadError"] or {}).get("__typename") for entry in entries
+        ]  # None while it is loading
+        return bool(types) and all(each == "RepositoryLocation" for each in types)
+
+    def are_daemons_healthy(self) -> bool:
+        """Return whether all required daemons have sent a heartbeat recently."""
+        statuses = self._query("Daemons", {})["instance"]["daemonHealth"]["allDaemonStatuses"]
+        required = [status["healthy"] for status in statuses if status["required"]]
+        return bool(required) and all(required)
+
     def _node(self, asset: str) -> dict[str, Any]:
         """Return an asset's operations, partition keys and partition definition."""
-        return self._request(PARTITIONS, {"key": {"path": asset.split("/")}}, "assetNodeOrError", "AssetNode")
+        return self._request("Partitions", {"key": {"path": asset.split("/")}}, "assetNodeOrError", "AssetNode")
 
-    def _request(self, query: str, variables: dict[str, Any], field: str, success_type: str) -> dict[str, Any]:
-        """Run a query and return one field of its result.
+    def _request(self, operation: str, variables: dict[str, Any], field: str, success_type: str) -> dict[str, Any]:
+        """Send a query or mutation, and return one field of its result.
 
         Args:
-            query: GraphQL.
-            variables: values for the query's variables.
+            operation: its name in `REQUESTS`.
+            variables: values for its variables.
             field: the field to return, which is a union of a success and errors.
             success_type: the type name of a success.
 
@@ -325,19 +257,18 @@ class DagsterClient:
             NotFoundError, ValidationError: the field is an error.
             UnreachableError: Dagster does not answer.
         """
-        value: dict[str, Any] = self._query(query, variables)[field]
+        value: dict[str, Any] = self._query(operation, variables)[field]
         if value["__typename"] == success_type:
             return value
         message = value.get("message") or "; ".join(each["message"] for each in value.get("errors", ()))
         why = f"Dagster at {self.url} rejected the request: {message or value['__typename']}"
         raise NotFoundError(why) if "NotFound" in value["__typename"] else ValidationError(why)
 
-    def _query(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-        """Send a GraphQL query and return its data."""
+    def _query(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """Send a query or mutation of `REQUESTS`, and return its data."""
+        body = {"query": REQUESTS, "operationName": operation, "variables": variables}
         try:
-            response = self._session.post(
-                f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=_TIMEOUT_SECONDS
-            )
+            response = self._session.post(f"{self.url}/graphql", json=body, timeout=self._timeout_seconds)
             decoded = response.json()
         except (requests.RequestException, ValueError) as error:
             raise UnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error

@@ -25,11 +25,13 @@ from typing import Any
 import requests
 from pydantic import BaseModel, SecretStr
 
+from lakesync.cli.dagster_client import DagsterClient
 from lakesync.cli.up import dagster_home
 from lakesync.cli.up.dagster_home import STORAGE_VARIABLE
 from lakesync.cli.up.process import LOOPBACK, accepts
 from lakesync.cli.up.spark_server import SparkServer
 from lakesync.config import Config
+from lakesync.model.errors import LakeSyncError
 from lakesync.model.secrets import without_password
 
 MARKER = "LAKESYNC_SUPERVISED"
@@ -38,17 +40,8 @@ MARKER = "LAKESYNC_SUPERVISED"
 
 _FEW_ARENAS = {"MALLOC_ARENA_MAX": "1"}
 """Makes glibc share one memory arena between threads, which saves 45 MiB; the busy gateway is faster without it."""
-_LOCATIONS_QUERY = """{
-  workspaceOrError {
-    ... on Workspace {
-      locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
-    }
-  }
-}"""
-"""Dagster's code locations, to see whether LakeSync's definitions are loaded."""
-_DAEMONS_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
-"""Dagster's daemons, to see whether sensors and schedules run."""
-
+_READY_SECONDS = 5.0
+"""Seconds to wait for Dagster's response about its readiness."""
 _SECRETS_OF = {
     "gateway": frozenset(
         {
@@ -190,28 +183,19 @@ def services(
 
 
 def location_loaded(dagster_url: str) -> bool:
-    """Return whether Dagster's webserver answers and has loaded a code location without an error."""
-    entries = _query(dagster_url, _LOCATIONS_QUERY).get("workspaceOrError", {}).get("locationEntries", [])
-    return bool(entries) and all(
-        (entry.get("locationOrLoadError") or {}).get("__typename") == "RepositoryLocation" for entry in entries
-    )
+    """Return whether Dagster's webserver answers and has loaded LakeSync's definitions without an error."""
+    try:
+        return DagsterClient(dagster_url, _READY_SECONDS).is_location_loaded()
+    except LakeSyncError:
+        return False
 
 
 def _daemons_healthy(dagster_url: str) -> bool:
-    """Return whether all required daemons of Dagster have sent a heartbeat recently."""
-    health = _query(dagster_url, _DAEMONS_QUERY).get("instance", {}).get("daemonHealth", {})
-    required = [status for status in health.get("allDaemonStatuses", []) if status["required"]]
-    return bool(required) and all(status["healthy"] for status in required)
-
-
-def _query(dagster_url: str, query: str) -> dict[str, Any]:
-    """Return the data of a GraphQL query; empty if Dagster does not answer or returns an error."""
+    """Return whether Dagster's webserver answers, and all required daemons have sent a heartbeat recently."""
     try:
-        response = requests.post(f"{dagster_url}/graphql", json={"query": query}, timeout=5)
-        data: dict[str, Any] | None = response.json().get("data") if response.ok else None
-    except (requests.RequestException, ValueError):
-        return {}
-    return data or {}
+        return DagsterClient(dagster_url, _READY_SECONDS).are_daemons_healthy()
+    except LakeSyncError:
+        return False
 
 
 def _answers(url: str) -> bool:

@@ -15,11 +15,8 @@ def schema():
     return create_schema().graphql_schema
 
 
-@pytest.mark.parametrize(
-    "name", ["RUNS", "LAST_RUNS", "ASSETS", "PARTITIONS", "MATERIALISATIONS", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"]
-)
-def test_the_query_fits_the_installed_dagster(schema, name):
-    assert validate(schema, parse(getattr(dagster_client, name))) == []
+def test_the_queries_fit_the_installed_dagster(schema):
+    assert validate(schema, parse(dagster_client.REQUESTS)) == []
 
 
 def test_the_final_states_of_a_backfill_exist_in_dagster(schema):
