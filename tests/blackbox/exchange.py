@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
-from tests.blackbox.law import Delta, Key, Ledger, key_of, shows
+from tests.blackbox.law import Delta, Key, Ledger, erasing, key_of, shows
 from tests.blackbox.line import Line
 from tests.blackbox.server import Answer, Server, sign
 
@@ -93,6 +93,14 @@ class Exchange:
         for each in self.ledger.take(deltas):
             self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
         self._note_visible_rows()
+
+    def _erase(self, process: int, table: str, row_id: str) -> None:
+        """Erase all values that a row ever had, if there was one."""
+        if (table, row_id) not in self.ledger.keys:
+            return
+        erasure = self.server.staging("erase_row", process, gateway=self.gateway, table=table, row_id=row_id)
+        self.requests.append(f"erase {table} {row_id} -> up to {erasure['hlc']}")
+        self._acknowledged([erasing((table, row_id), erasure["hlc"])])
 
     def _check_page(self, client: Client, page: Page, *, now: bool) -> None:
         """Raise if a page has rows that its client may not see; `now`: it was made after the last step."""

@@ -46,7 +46,7 @@ _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
     "other token": 0.5, "device": 0.3, "start again": 0.2, "late pull": 0.1, "return": 0.3, "overwritten": 0.2,
-    "at once": 0.4, "crowd": 0.1, "late token": 0.3,
+    "at once": 0.4, "crowd": 0.1, "late token": 0.3, "erase": 0.2,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
@@ -79,6 +79,17 @@ PROFILES: list[dict[str, float]] = [
     {"edit": 6, "pull": 6, "push": 4, "return": 4, "claims": 1, "rules": 0.3},
     {"edit": 6, "pull": 6, "push": 4, "overwritten": 4, "claims": 0.5},
     {"edit": 4, "pull": 4, "push": 4, "claims": 1, "crowd": 1},
+    {
+        "edit": 10,
+        "pull": 8,
+        "push": 8,
+        "erase": 2,
+        "claims": 1,
+        "rules": 0.3,
+        "flush": 0.5,
+        "restore": 0.5,
+        "backup": 0.5,
+    },
     {"edit": 2, "pull": 2, "push": 2, "three scopes": 4},
     {"edit": 2, "pull": 2, "push": 2, "tokens in turns": 3},
     {**_EVEN, "tokens in turns": 3},

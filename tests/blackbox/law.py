@@ -37,6 +37,17 @@ def _id_number(delta_id: str) -> int:
     return int(digest[:16], 16)
 
 
+def erasing(key: Key, hlc: int) -> Delta:
+    """The DELETE that erases a row: no delta up to its hlc counts any more, whenever it comes.
+
+    Its client id sorts after those of clients; its id is made as the reference makes those of deltas.
+    """
+    table, row_id = key
+    delta = {"clientId": "~lakesync:erasure", "columns": [], "hlc": str(hlc), "rowId": row_id, "table": table}
+    digest = hashlib.sha256(json.dumps(delta, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return {"op": "DELETE", "deltaId": digest, **delta}
+
+
 def merge(deltas: Iterable[Delta]) -> Values | None:
     """The row that deltas of one row make (M1 to M3); None where it is not visible."""
     deltas = list(deltas)

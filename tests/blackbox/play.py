@@ -161,6 +161,8 @@ class Game(Exchange):
                 self._at_once(client, *detail)
             case "flush":
                 self._flush(client.process)
+            case "erase":
+                self._erase(client.process, *detail)
             case "connect":
                 self._connect(client)
             case "cut":

@@ -44,6 +44,8 @@ def single_steps(random: Random, kind: str, who: int, world: World) -> list[Step
             return [(kind, who, random.choice(world.devices))]
         case "claims":
             return [(kind, who, some_claims(random, world))]
+        case "erase":
+            return [(kind, who, *random.choice(world.keys))]
         case "other token":
             return [(kind, who, some_claims(random, world), random.choice(world.limits))]
         case "late token":
