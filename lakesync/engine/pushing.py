@@ -41,12 +41,12 @@ from lakesync.feed.client_state import (
     with_scope,
 )
 from lakesync.feed.positions import NEVER_PULLED, Access, is_complete_page, max_sent
-from lakesync.model.delta import id_identity
+from lakesync.model.delta import dedup_key
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.records import ClientRecord, Page, StoredRow
 from lakesync.staging.store.feed import FeedView
 from lakesync.staging.store.push import PushCommit
-from lakesync.wire.log import PackedDeltas, old_identity, pack
+from lakesync.wire.log import PackedDeltas, old_dedup_key, pack
 
 
 class PreparedDeltas(NamedTuple):
@@ -319,8 +319,8 @@ def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta
     """Return the deltas of a push that were not accepted before, each once.
 
     A push whose lowest hlc (the client's timestamp) is above all earlier ones of the client cannot contain a repeated
-    delta. Otherwise deltas are compared by hlc and identity: 8 bytes of a hash of the id. Old logs have another
-    identity, `old_identity`.
+    delta. Otherwise deltas are compared by hlc and dedup key: 8 bytes of a hash of the id. Logs of an earlier version
+    have another key, `old_dedup_key`.
     """
     deltas, client, prepared = request.push.deltas, request.push.client_id, request.prepared
     if not deltas:
@@ -331,8 +331,8 @@ def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta
     known = commit.known_ids(client, min(stamps), max(stamps))
     new = []
     for delta in deltas:
-        identity = (delta.hlc, id_identity(delta.delta_id))
-        if identity not in known and (delta.hlc, old_identity(delta.delta_id)) not in known:
+        identity = (delta.hlc, dedup_key(delta.delta_id))
+        if identity not in known and (delta.hlc, old_dedup_key(delta.delta_id)) not in known:
             known.add(identity)
             new.append(delta)
     return deltas if len(new) == len(deltas) else new

@@ -2,8 +2,9 @@
 
 A *delta* is a change of some columns of one row; an *action* is a client's command to an external system. Their ids are
 hashes of their content, so that a repeated delta or action is recognised: SHA-256 over the JSON Canonicalization Scheme
-(JCS, RFC 8785), with keys in UTF-16 order, numbers as ECMAScript prints them, and no spaces. Clients, connectors and
-the engine call this module.
+(JCS, RFC 8785), with keys in UTF-16 order, numbers as ECMAScript prints them, and no spaces. The gateway checks the ids
+of actions, but not those of deltas, so a client may choose these. Clients, polls of connectors, the engine and the
+staging store call this module.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ MAX_DEPTH = 100
 """The most levels of lists and objects in a value."""
 
 _TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
-_CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
-"""JSON texts that are canonical as they are, so that `jcs_raw` need not parse them. Integers have at most 15 digits,
-because doubles represent these exactly."""
+CANONICAL = r'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"'
+"""A regular expression for JSON texts that are canonical as they are, as most pushed values are. These need not be
+parsed. Integers have at most 15 digits, because doubles represent these exactly."""
+_IS_CANONICAL = re.compile(CANONICAL.encode()).fullmatch
 _HEX_CHARS = 64
 """The length of a SHA-256 in hex digits."""
 _HEX_ID = re.compile(r"[0-9a-f]{64}")
@@ -63,7 +65,7 @@ def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
     """
     text = bytes(raw)
     try:
-        if _CANONICAL.fullmatch(text):
+        if _IS_CANONICAL(text):
             return text.decode()
         value = _decode(text)
     except UnicodeDecodeError as error:
@@ -185,45 +187,41 @@ def extract_delta(
     return RowDelta(op, table, row_id, client_id, columns, hlc, identity)
 
 
-def id_digest(delta_id: str) -> bytes:
-    """Return 8 bytes of a delta id, which the staging store's ledger (number and sum of ids by day) sums up.
-
-    They are the id's first 16 hex digits or, for an id that is not 64 hex digits, the first 8 bytes of its SHA-256.
-    """
-    if _HEX_ID.fullmatch(delta_id):
-        return bytes.fromhex(delta_id[:16])
-    return hashlib.sha256(delta_id.encode()).digest()[:8]
-
-
-def id_identity(delta_id: str) -> bytes:
+def dedup_key(delta_id: str) -> bytes:
     """Return 8 bytes by which a repeated delta is recognised: the first of the SHA-256 of its id, whatever its form.
 
-    `id_digest` would not do, because a client chooses its ids, and could choose two with the same first digits.
+    `id_number` would not do, because a client could choose two ids with the same first digits.
     """
-    return id_identities((delta_id,))
+    return dedup_keys((delta_id,))
 
 
-def id_identities(delta_ids: Iterable[str]) -> bytes:
-    """Return the `id_identity`s of several delta ids, one after another."""
+def dedup_keys(delta_ids: Iterable[str]) -> bytes:
+    """Return the `dedup_key`s of several delta ids, one after another."""
     sha256 = hashlib.sha256
     return b"".join([sha256(delta_id.encode()).digest()[:8] for delta_id in delta_ids])
 
 
-def id_digests(delta_ids: Sequence[str]) -> bytes:
-    """Return the `id_digest`s of several delta ids, one after another."""
+def id_number(delta_id: str) -> int:
+    """Return a delta id as a number of 64 bits. The sums of these numbers show whether two sets of deltas are equal.
+
+    It is made of the id's first 16 hex digits or, for an id that is not 64 hex digits, of the first 8 bytes of its
+    SHA-256.
+    """
+    if _HEX_ID.fullmatch(delta_id):
+        return int(delta_id[:16], 16)
+    return int.from_bytes(hashlib.sha256(delta_id.encode()).digest()[:8], "big")
+
+
+def id_numbers(delta_ids: Sequence[str]) -> bytes:
+    """Return the `id_number`s of several delta ids, one after another, each as 8 bytes (big-endian)."""
     joined = "".join(delta_ids)
     hashes = b""
     if set(map(len, delta_ids)) == {_HEX_CHARS} and joined == joined.lower():
         with suppress(ValueError):
             hashes = bytes.fromhex(joined)
     if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # some id is not 64 hex digits (`fromhex` skips spaces)
-        return b"".join(map(id_digest, delta_ids))
+        return b"".join([id_number(delta_id).to_bytes(8, "big") for delta_id in delta_ids])
     return b"".join(struct.unpack("8s24x" * len(delta_ids), hashes))  # the first 8 of each 32 bytes
-
-
-def id_number(delta_id: str) -> int:
-    """Return `id_digest` as an unsigned integer, most significant byte first."""
-    return int.from_bytes(id_digest(delta_id), "big")
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[ColumnValue, ...]:

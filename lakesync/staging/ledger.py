@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from lakesync.model.hlc import start_of, wall_of
-from lakesync.wire.log import packed_digests
+from lakesync.wire.log import packed_id_numbers
 
 _MODULUS = 1 << 64
 """Sums of id numbers are modulo this."""
@@ -52,9 +52,9 @@ def tally_of(ids: bytes) -> Tally:
     Args:
         ids: the packed ids of one log row, as the store returns them.
     """
-    digests = packed_digests(ids)
-    count = len(digests) // 8  # a digest has 8 bytes
-    return Tally(count, sum(struct.unpack(f">{count}Q", digests)) % _MODULUS)
+    numbers = packed_id_numbers(ids)
+    count = len(numbers) // 8  # a number has 8 bytes
+    return Tally(count, sum(struct.unpack(f">{count}Q", numbers)) % _MODULUS)
 
 
 def signed(id_sum: int) -> int:

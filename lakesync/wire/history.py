@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakesync.model.delta import jcs_raw
+from lakesync.model.delta import CANONICAL, jcs_raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from lakesync.model.types import RowDelta
-
-
-_CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
-"""A regular expression for values that are canonical already, as most pushed values are."""
-
 
 DELTA_FIELDS = (
     ("table_name", pa.string()),
@@ -79,6 +74,6 @@ def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
     joined = pa.py_buffer(b"".join(values))
     # no copy of each value: the buffers are the null bitmap (no nulls), the offsets, and the texts
     texts = pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined])
-    not_canonical = pc.invert(pc.match_substring_regex(texts, _CANONICAL))
+    not_canonical = pc.invert(pc.match_substring_regex(texts, f"^(?:{CANONICAL})$"))
     canonical = [jcs_raw(text) for text in texts.filter(not_canonical).cast(pa.binary()).to_pylist()]
     return pc.replace_with_mask(texts, not_canonical, pa.array(canonical, pa.string())) if canonical else texts

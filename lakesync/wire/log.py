@@ -1,9 +1,10 @@
 """The encoding of a row of staging's log: a push's deltas as one compressed body, and their ids beside it.
 
 The *log* of the staging store has one row for each push (a client's request with *deltas*, changes of rows). Stores
-write and replay log rows; flush tasks read their bodies to copy them to the lake. The ids stay when a body is deleted
-after that, so that a repeated push is recognised. Each id is stored as two hashes of 8 bytes (see `model.delta`): the
-*identity*, by which the delta is recognised; and the *digest*, which the store's ledger of accepted deltas sums up.
+write log rows, and read them again after a crash; flush tasks read their bodies to copy them to the lake. The ids stay
+when a body is deleted after that, so that a repeated push is recognised. Each id is stored as two hashes of 8 bytes
+(see `model.delta`): the *dedup key*, by which the delta is recognised; and the *id number*, which the store's ledger of
+accepted deltas sums up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from lakesync.model.delta import id_digest, id_digests, id_identities
+from lakesync.model.delta import dedup_keys, id_numbers
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import RowDelta
 from lakesync.wire.json import decode_deltas
@@ -30,11 +31,12 @@ MAX_BODY_BYTES = 256 << 20
 _HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
 """The compression level of zstd: the fastest, because every push waits for it."""
-_HLC_BYTES = _DIGEST_BYTES = 8
+_HASH_BYTES = 8
+"""The size of an hlc, an id number or a dedup key in packed ids."""
 _IDS_VERSION = b"\x01"
-"""The last byte of packed ids. Ids from before version 1 have none."""
+"""The last byte of packed ids. Ids from before version 1 have neither this byte nor dedup keys."""
 _OLD = b"old"
-"""Starts the identity of a delta id that was packed before version 1."""
+"""Starts the dedup key of a delta id that was packed before version 1; the id number follows."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -117,61 +119,55 @@ def unpacked_size(body: bytes) -> int:
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
     """Pack the hlcs and ids of deltas.
 
-    The result has all hlcs (int64, little-endian), then all `id_digest`s, then all `id_identity`s, and a version byte.
-    Ids that an earlier version of LakeSync packed have no identities and no version byte.
+    The result has all hlcs (int64, little-endian), then all `id_numbers`, then all `dedup_keys`, and a version byte.
     """
     ids = [delta.delta_id for delta in deltas]
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
-    return b"".join((hlcs, id_digests(ids), id_identities(ids), _IDS_VERSION))
+    return b"".join((hlcs, id_numbers(ids), dedup_keys(ids), _IDS_VERSION))
 
 
-def packed_digests(ids: bytes) -> memoryview:
-    """Return the `id_digest`s in packed ids, one after another.
+def packed_id_numbers(ids: bytes) -> memoryview:
+    """Return the part of packed ids with the id numbers, 8 bytes each (big-endian).
 
     Raises:
         ValidationError: the length is invalid.
     """
     count, _ = _layout(ids)
-    return memoryview(ids)[count * _HLC_BYTES :][: count * _DIGEST_BYTES]
+    return memoryview(ids)[count * _HASH_BYTES :][: count * _HASH_BYTES]
 
 
 def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
     """Return what identifies each delta, in order.
 
     Returns:
-        Pairs of hlc and `id_identity`; for ids without a version byte, pairs of hlc and `old_identity`.
+        Pairs of hlc and `dedup_key`; for ids without a version byte, pairs of hlc and `old_dedup_key`.
 
     Raises:
         ValidationError: the length is invalid.
     """
-    count, has_identities = _layout(ids)
-    if has_identities:
-        start, prefix = count * (_HLC_BYTES + _DIGEST_BYTES), b""
-    else:  # the digests take the place of identities
-        start, prefix = count * _HLC_BYTES, _OLD
-    offsets = range(start, start + count * _DIGEST_BYTES, _DIGEST_BYTES)
-    identities = [prefix + ids[offset : offset + _DIGEST_BYTES] for offset in offsets]
-    return list(zip(struct.unpack_from(f"<{count}q", ids), identities, strict=True))
+    count, has_dedup_keys = _layout(ids)
+    # ids without dedup keys end with the id numbers, which take their place
+    start, prefix = (2 * count * _HASH_BYTES, b"") if has_dedup_keys else (count * _HASH_BYTES, _OLD)
+    offsets = range(start, start + count * _HASH_BYTES, _HASH_BYTES)
+    keys = [prefix + ids[offset : offset + _HASH_BYTES] for offset in offsets]
+    return list(zip(struct.unpack_from(f"<{count}q", ids), keys, strict=True))
 
 
-def old_identity(delta_id: str) -> bytes:
-    """Return what `unpack_ids` returns in place of the identity of a delta id that was packed before version 1.
-
-    Only the digest of such an id is stored.
-    """
-    return _OLD + id_digest(delta_id)
+def old_dedup_key(delta_id: str) -> bytes:
+    """Return what `unpack_ids` returns as the dedup key of a delta id that was packed before version 1."""
+    return _OLD + id_numbers((delta_id,))
 
 
 def _layout(ids: bytes) -> tuple[int, bool]:
-    """Return the number of deltas in packed ids, and whether the ids contain identities.
+    """Return the number of deltas in packed ids, and whether the ids contain dedup keys.
 
     Raises:
         ValidationError: the length is invalid.
     """
-    # all other parts have 8 bytes, so one byte more is the version, and only ids with a version have identities
-    has_identities = len(ids) % _DIGEST_BYTES == len(_IDS_VERSION)
-    width = _HLC_BYTES + (2 if has_identities else 1) * _DIGEST_BYTES
-    count, rest = divmod(len(ids) - has_identities * len(_IDS_VERSION), width)
-    if rest or (has_identities and ids[-1:] != _IDS_VERSION):
+    # all other parts have 8 bytes, so one byte more is the version, and only ids with a version have dedup keys
+    has_dedup_keys = len(ids) % _HASH_BYTES == len(_IDS_VERSION)
+    width = (3 if has_dedup_keys else 2) * _HASH_BYTES
+    count, rest = divmod(len(ids) - has_dedup_keys * len(_IDS_VERSION), width)
+    if rest or (has_dedup_keys and ids[-1:] != _IDS_VERSION):
         raise ValidationError(f"{len(ids)} bytes of ids are not a multiple of {width}")
-    return count, has_identities
+    return count, has_dedup_keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakesync.model.delta import delta_id, id_identity, id_number
+from lakesync.model.delta import dedup_key, delta_id, id_number
 from lakesync.model.merge import RowState
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.rules.model import SyncRules
@@ -41,7 +41,7 @@ class Book:
             client = deltas[0].client_id
             low, high = min(delta.hlc for delta in deltas), max(delta.hlc for delta in deltas)
             known = commit.known_ids(client, low, high) if low <= commit.highest_hlc(client) else set()
-            new = [delta for delta in deltas if (delta.hlc, id_identity(delta.delta_id)) not in known]
+            new = [delta for delta in deltas if (delta.hlc, dedup_key(delta.delta_id)) not in known]
             if not new:
                 return None
             arrival = commit.next_arrivals(len({delta.key for delta in new}))[-1]

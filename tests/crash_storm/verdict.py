@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lakesync.engine import Engine
-from lakesync.model.delta import id_identity
+from lakesync.model.delta import dedup_key
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, RowKey, SyncPull
 from lakesync.staging import open_store
@@ -83,7 +83,7 @@ class Verdict:
             by_client.setdefault(delta.client_id, []).append(delta)
 
         def unknown(client: str, deltas: list[RowDelta]) -> int:
-            wanted = {(delta.hlc, id_identity(delta.delta_id)) for delta in deltas}
+            wanted = {(delta.hlc, dedup_key(delta.delta_id)) for delta in deltas}
             known = engine.store.submit(
                 GATEWAY, lambda commit: commit.known_ids(client, 0, max(delta.hlc for delta in deltas))
             ).result()

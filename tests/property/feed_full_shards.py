@@ -9,7 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from lakesync.model.delta import id_identity
+from lakesync.model.delta import dedup_key
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.rules.model import SyncRules
 from lakesync.staging.sharded import ShardedStore
@@ -66,7 +66,7 @@ class FullShardsHistory(FullDiskHistory, ShardedHistory):
         assert isinstance(store, ShardedStore)
         sent = [delta for client in self.clients for push in client.pushed for delta in push.deltas]
         for delta in (*sent, *self.core.outbox):
-            place = (delta.hlc, id_identity(delta.delta_id))
+            place = (delta.hlc, dedup_key(delta.delta_id))
             if any(place in _known(each, delta.client_id) for each in store.stores.values()):
                 self.world.pushed((delta,))
         for erasure in store.erasures("g"):

@@ -11,7 +11,7 @@ from typing import Any, cast
 import hypothesis.strategies as st
 
 from lakesync.engine import Engine, SyncGateway
-from lakesync.model.delta import id_identity
+from lakesync.model.delta import dedup_key
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
@@ -153,7 +153,7 @@ class LostCommitsHistory(PostgresHistory):
         world = self.world
         sent = [delta for client in self.clients for push in client.pushed for delta in push.deltas]
         for delta in (*sent, *self.core.outbox):
-            if (delta.hlc, id_identity(delta.delta_id)) in self._known(delta.client_id):
+            if (delta.hlc, dedup_key(delta.delta_id)) in self._known(delta.client_id):
                 world.pushed((delta,))
         world.rules = world.gateway.config().rules or SyncRules(1, ())
         world.look()

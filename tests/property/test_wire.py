@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakesync.model.delta import id_identity, jcs_raw
+from lakesync.model.delta import dedup_key, jcs_raw
 from lakesync.model.errors import SchemaError, ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull, SyncPush, SyncResponse
@@ -36,7 +36,7 @@ def test_pushes_round_trip(push):
     assert protobuf.decode_push(protobuf.encode_push(push)) == push
     assert log.decode_body(log.encode_body(push.deltas)) == list(push.deltas)
     assert log.unpack_ids(log.pack_ids(push.deltas)) == [
-        (delta.hlc, id_identity(delta.delta_id)) for delta in push.deltas
+        (delta.hlc, dedup_key(delta.delta_id)) for delta in push.deltas
     ]
 
 
@@ -45,7 +45,7 @@ def test_packed_ids_of_earlier_versions_are_read(push):
     whole = log.pack_ids(push.deltas)
     count = len(push.deltas)
     old = whole[: 16 * count]
-    assert log.unpack_ids(old) == [(delta.hlc, log.old_identity(delta.delta_id)) for delta in push.deltas]
+    assert log.unpack_ids(old) == [(delta.hlc, log.old_dedup_key(delta.delta_id)) for delta in push.deltas]
     assert tally_of(old) == tally_of(whole)
 
 

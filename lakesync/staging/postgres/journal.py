@@ -205,7 +205,7 @@ class Journal:
         return (found[0], found[1]) if found else (-1, 0)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return the client's accepted deltas with `low <= hlc <= high`, as pairs of hlc and digest of the id.
+        """Return the client's accepted deltas with `low <= hlc <= high`, as pairs of hlc and dedup key.
 
         The hlcs of one push differ by at most `widest`, so this reads one bounded range of the index.
 

@@ -147,7 +147,7 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
         return super()._query(statement, *values)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return pairs of hlc and identity of the client's accepted deltas with `low <= hlc <= high`."""
+        """Return pairs of hlc and dedup key of the client's accepted deltas with `low <= hlc <= high`."""
         return self._journal.known_ids(self.gateway, client_id, low, high)
 
     def highest_hlc(self, client_id: str) -> int:

@@ -382,7 +382,7 @@ class Journal(JournalFile):
             high: the highest hlc.
 
         Returns:
-            Pairs of hlc and identity (`model.delta.id_identity`).
+            Pairs of hlc and dedup key (`model.delta.dedup_key`).
         """
         _, widest = self.writer(gateway, client_id)
         packed = self.stored_ids(gateway, client_id, low, high, widest)

@@ -132,7 +132,7 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
             high: the highest hlc.
 
         Returns:
-            Pairs of hlc and identity (`model.delta.id_identity`, 8 bytes), also of deltas that are only in the lake.
+            Pairs of hlc and dedup key (`model.delta.dedup_key`, 8 bytes), also of deltas that are only in the lake.
         """
 
     def highest_hlc(self, client_id: str) -> int:

@@ -1,7 +1,7 @@
 import pytest
 import zstandard
 
-from lakesync.model.delta import id_digest, id_identity
+from lakesync.model.delta import dedup_key, id_numbers
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.wire import log
@@ -22,9 +22,9 @@ def test_an_encoded_push_is_decoded_unchanged():
 def test_ids_have_the_documented_layout():
     ids = log.pack_ids(DELTAS)
     assert ids[:16] == (2**63 - 1).to_bytes(8, "little") + bytes(8)
-    identities = [id_identity(delta.delta_id) for delta in DELTAS]
-    assert ids[16:] == b"\xaa" * 8 + id_digest("not a hash") + b"".join(identities) + b"\x01"
-    assert log.unpack_ids(ids) == [(2**63 - 1, identities[0]), (0, identities[1])]
+    keys = [dedup_key(delta.delta_id) for delta in DELTAS]
+    assert ids[16:] == b"\xaa" * 8 + id_numbers(["not a hash"]) + b"".join(keys) + b"\x01"
+    assert log.unpack_ids(ids) == [(2**63 - 1, keys[0]), (0, keys[1])]
     assert log.unpack_ids(b"") == []
     with pytest.raises(ValidationError):
         log.unpack_ids(ids[:-2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakesync.model.delta import id_identity
+from lakesync.model.delta import dedup_key
 from lakesync.wire.log import pack
 from tests.conformance.book import make_delta
 from tests.conformance.calls import flush, many, push
@@ -43,7 +43,7 @@ def test_ids_in_a_range_equal_those_of_a_naive_model(store, data):
     assert isinstance(raised, KeptError)
     before, after = raised.args
     assert before == (set(), -1)
-    wanted = {(delta.hlc, id_identity(delta.delta_id)) for delta in sent if low <= delta.hlc <= high}
+    wanted = {(delta.hlc, dedup_key(delta.delta_id)) for delta in sent if low <= delta.hlc <= high}
     assert after == (wanted, max((delta.hlc for delta in sent), default=-1))
 
 
