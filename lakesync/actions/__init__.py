@@ -1,4 +1,4 @@
-"""Imperative actions: requests of clients to an external system, each of which a connector executes exactly once."""
+"""Imperative actions: requests of clients to do something in an external system, which connectors execute once."""
 
 from lakesync.actions.action_services import ActionLimits, ActionServices
 from lakesync.actions.dispatcher import BUSY, PENDING, Dispatcher

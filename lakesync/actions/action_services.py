@@ -18,8 +18,8 @@ from lakesync.connectors.base import ConnectorType
 from lakesync.connectors.registry import Connectors
 from lakesync.model.action_handlers import ActionDescriptor, ActionDiscovery, ActionHandler
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.json_schema import JsonSchema
 from lakesync.model.types import Action, ActionFailure, StoredConnector
-from lakesync.model.validation import JsonSchema
 from lakesync.staging.store import TransactionStore
 
 _DAY_MS = 86_400_000

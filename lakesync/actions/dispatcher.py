@@ -1,9 +1,11 @@
-"""`Dispatcher`: executes the actions of one gateway exactly once, across repeated requests, restarts and processes.
+"""`Dispatcher`: executes the actions of one gateway, across repeated requests, restarts and processes.
 
 An action is a request of a client to do something in an external system; the handler of a connector does it. The
-gateway's engine calls `Dispatcher.submit`. A claim in the staging store, which is not a claim of a token, decides which
-process executes an action. It expires if the process does not renew it (a lease). The stored outcome is returned to
-repeated requests. `lakesync.actions.runner` has the functions for claims and outcomes.
+gateway's engine calls `Dispatcher.submit`. A claim in the staging store (`lakesync.actions.claims`, not a claim of a
+token) decides which process executes an action. The stored outcome is returned to repeated requests.
+
+So an action is executed once. It is attempted again only if its process died, or could not store the outcome, or if the
+handler failed with an error that may be retried. The handler then recognises by the action's id what it has done.
 """
 
 from __future__ import annotations
@@ -26,33 +28,24 @@ from lakesync.actions.action_services import (
     failure,
     unknown_connector,
 )
-from lakesync.actions.runner import (
-    ActionRunner,
-    Outcome,
-    claim,
-    decode,
-    is_done_or_claimed,
-    record_outcome,
-    renew,
-    run_attempt,
-)
-from lakesync.model import hlc
+from lakesync.actions.claims import claim, decode, kept_outcome, record_outcome, renew
+from lakesync.actions.runner import ActionRunner, run_attempt
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.crash_points import crash_point
 from lakesync.model.delta import action_id
 from lakesync.model.errors import ClockDriftError, ForbiddenError, StagingUnavailableError, ValidationError
-from lakesync.model.hlc import HLC
-from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, Claims
+from lakesync.model.hlc import HLC, MAX_DRIFT_MS, wall_of
+from lakesync.model.types import Action, ActionFailure, ActionOutcome, ActionPush, ActionResponse, Claims
 from lakesync.model.validation import check_hlc, check_id
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.store import TransactionStore
-from lakesync.staging.store.operations import ActionCommit, ActionView
+from lakesync.staging.store.operations import ActionCommit
 
 T = TypeVar("T")
 
 PENDING = "ACTION_PENDING"
-"""Error code of an action without an outcome yet: it is running, or was not started in the request's time. Repeat the
-request to get the outcome."""
+"""Error code of an action without an outcome at the request's deadline: it is running, or waits for others of the
+request. Repeat the request to get the outcome."""
 BUSY = "ACTION_BUSY"
 """Error code of an action that was not started, because too many are waiting."""
 
@@ -66,7 +59,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """Executes the actions of one gateway. Only `submit` may be called outside of the runner's event loop."""
+    """Executes the actions of one gateway on the event loop of an `ActionRunner`. Any thread may call `submit`."""
 
     def __init__(
         self,
@@ -95,9 +88,9 @@ class Dispatcher:
         self._limits = limits
         self._clock = HLC(wall)
         self._slots = asyncio.Semaphore(limits.max_running)
-        self._running: dict[tuple[str, str], asyncio.Task[Outcome]] = {}
-        """Every task, by client id and action id."""
-        self._running_by_key: dict[tuple[str, str], asyncio.Task[Outcome]] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[ActionOutcome]] = {}
+        """Every running action's task, by client id and action id."""
+        self._running_by_key: dict[tuple[str, str], asyncio.Task[ActionOutcome]] = {}
         """The tasks whose actions have an idempotency key, by client id and key."""
 
     def submit(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
@@ -121,13 +114,13 @@ class Dispatcher:
         results = [await self._outcome(action, claims, deadline) for action in push.actions]
         return ActionResponse(tuple(results), self._clock.now())
 
-    async def _outcome(self, action: Action, claims: Claims, deadline: float) -> Outcome:
+    async def _outcome(self, action: Action, claims: Claims, deadline: float) -> ActionOutcome:
         """Return an action's outcome; a retryable failure if it has none at the deadline.
 
         The deadline is a time of `time.monotonic`. An action with the idempotency key of a running one waits for that
         one, and has the same outcome.
         """
-        problem = _validate_action_id(action)
+        problem = _id_problem(action)
         if problem is not None:
             return self._log_rejection(action, failure(action, INVALID_PARAMS, problem))
         identity = (action.client_id, action.action_id)
@@ -146,7 +139,7 @@ class Dispatcher:
             task = self._start(action, claims)
         return await self._wait(task, action, deadline)
 
-    async def _wait(self, task: asyncio.Task[Outcome], action: Action, deadline: float) -> Outcome:
+    async def _wait(self, task: asyncio.Task[ActionOutcome], action: Action, deadline: float) -> ActionOutcome:
         """Return a task's outcome under the action's id; a retryable failure if it is still running at the deadline."""
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic()))
         if not done:
@@ -155,7 +148,7 @@ class Dispatcher:
             raise StagingUnavailableError("the gateway is stopping; send the actions again", retry_after=1)
         return msgspec.structs.replace(task.result(), action_id=action.action_id)
 
-    def _start(self, action: Action, claims: Claims) -> asyncio.Task[Outcome]:
+    def _start(self, action: Action, claims: Claims) -> asyncio.Task[ActionOutcome]:
         """Start an action, and remember its task until it ends."""
         task = self._runner.start(self._look_up_or_execute(action, claims))
         entries = [(self._running, (action.client_id, action.action_id))]
@@ -164,7 +157,7 @@ class Dispatcher:
         for tasks, key in entries:
             tasks[key] = task
 
-        def forget(_: asyncio.Task[Outcome]) -> None:
+        def forget(_: asyncio.Task[ActionOutcome]) -> None:
             for tasks, key in entries:
                 if tasks.get(key) is task:  # not the task of a later action with the same idempotency key
                     del tasks[key]
@@ -172,23 +165,17 @@ class Dispatcher:
         task.add_done_callback(forget)
         return task
 
-    # -- one action ------------------------------------------------------------------------------------------------
-
-    async def _look_up_or_execute(self, action: Action, claims: Claims) -> Outcome:
+    async def _look_up_or_execute(self, action: Action, claims: Claims) -> ActionOutcome:
         """Return the stored outcome of an action; otherwise claim and execute it, or wait for its claim's holder."""
         service = await self._services.find(action.connector)
         rejection = unknown_connector(action) if service is None else service.actions.reject(action)
         if service is None or rejection is not None:
             # an outcome from before the connector was deleted or changed is still returned
-            stored = await self._read(
-                lambda view: view.action(action.client_id, action.action_id, action.idempotency_key)
-            )
-            if (
-                stored is not None
-                and stored.outcome is not None
-                and is_done_or_claimed(stored, self._wall(), self._limits)  # the outcome is recent
-            ):
-                return decode(stored.outcome, action.action_id)
+            key = (action.client_id, action.action_id, action.idempotency_key)
+            stored = await asyncio.wrap_future(self._store.read(self._gateway, lambda view: view.action(*key)))
+            kept = kept_outcome(stored, self._wall(), self._limits)
+            if kept is not None:
+                return decode(kept, action.action_id)
             return self._log_rejection(action, rejection or unknown_connector(action))
         attempt_id = uuid.uuid4().hex
         deadline = time.monotonic() + self._limits.timeout
@@ -212,7 +199,7 @@ class Dispatcher:
 
     async def _execute_under_lease(
         self, service: ActionService, action: Action, claims: Claims, record: ActionRecord
-    ) -> Outcome | None:
+    ) -> ActionOutcome | None:
         """Execute a claimed action, store its outcome, and log it.
 
         The lease is renewed until the outcome is stored, so that no other process executes the action again.
@@ -241,7 +228,7 @@ class Dispatcher:
 
     async def _execute_and_store(
         self, service: ActionService, action: Action, claims: Claims, record: ActionRecord
-    ) -> Outcome | None:
+    ) -> ActionOutcome | None:
         """Let the handler execute an action, store its outcome, and log it.
 
         Returns:
@@ -287,7 +274,7 @@ class Dispatcher:
             except Exception:
                 _log.warning("lease not renewed", gateway=self._gateway, action_id=record.action_id, exc_info=True)
 
-    async def _store_outcome(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> bool:
+    async def _store_outcome(self, record: ActionRecord, outcome: ActionOutcome, entry: ActionEntry) -> bool:
         """Store an outcome, with retries. If all fail, the client still gets it, but a repeated action runs again.
 
         Returns:
@@ -316,10 +303,6 @@ class Dispatcher:
             code=rejection.code,
         )
         return rejection
-
-    async def _read(self, function: Callable[[ActionView], T]) -> T:
-        """Return the result of a function over a snapshot of the store."""
-        return await asyncio.wrap_future(self._store.read(self._gateway, function))
 
     async def _commit(self, function: Callable[[ActionCommit], T]) -> T:
         """Return the result of a function that runs in a transaction of the store, after its commit."""
@@ -356,19 +339,19 @@ def _validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Act
                 f"{field} is {client_id!r} but the token's sub is {sender!r}: use a token of that client"
             )
     for index, action in enumerate(push.actions):
-        problem = _problem(action, limits)
+        problem = _form_problem(action, limits)
         if problem is not None:
             raise ValidationError(f"actions[{index}].{problem}")
-        ahead_ms = hlc.decode(action.hlc)[0] - now_ms
-        if ahead_ms > hlc.MAX_DRIFT_MS:
+        ahead_ms = wall_of(action.hlc) - now_ms
+        if ahead_ms > MAX_DRIFT_MS:
             raise ClockDriftError(
                 f"actions[{index}].hlc {action.hlc} is {ahead_ms} ms ahead of the server, the maximum is "
-                f"{hlc.MAX_DRIFT_MS}: correct the client's clock"
+                f"{MAX_DRIFT_MS}: correct the client's clock"
             )
 
 
-def _validate_action_id(action: Action) -> str | None:
-    """Check that an action's id is the hash of its content. Returns the error message, or None."""
+def _id_problem(action: Action) -> str | None:
+    """Return what is wrong with an action's id; None if it is the hash of the action's content."""
     try:
         expected = action_id(
             client_id=action.client_id,
@@ -390,7 +373,7 @@ def _client_ids(push: ActionPush) -> list[tuple[str, str]]:
     return [("clientId", push.client_id), *of_actions]
 
 
-def _problem(action: Action, limits: ActionLimits) -> str | None:
+def _form_problem(action: Action, limits: ActionLimits) -> str | None:
     """Return what is wrong with an action's fields, starting with the field's name; None if they are valid."""
     size = len(bytes(action.params))
     if size > limits.max_params_bytes:

@@ -55,7 +55,7 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeltaProperties:
-    """The base class of `RowDelta` and `wire.encoded.PageDelta`: the properties that are computed from their fields."""
+    """The base class of `RowDelta` and `wire.pages.PageDelta`: the properties that are computed from their fields."""
 
     __slots__ = ()
     table: str
@@ -169,7 +169,7 @@ class ActionPush(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The outcome of an action that was executed."""
+    """The outcome of an action that succeeded."""
 
     action_id: str
     data: msgspec.Raw
@@ -193,10 +193,14 @@ class ActionFailure(msgspec.Struct, frozen=True, rename="camel"):
     """Whether the action may be sent again, with the same id, and may succeed then."""
 
 
+ActionOutcome = ActionResult | ActionFailure
+"""An action's result or failure; a retryable failure may also mean that it is still running."""
+
+
 class ActionResponse(msgspec.Struct, frozen=True, rename="camel"):
     """The response to an action request: one outcome for each action, in their order."""
 
-    results: tuple[ActionResult | ActionFailure, ...]
+    results: tuple[ActionOutcome, ...]
     server_hlc: int
     """The gateway's clock when the response was made. It is no cursor."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ValidationError
-from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
+from lakesync.model.types import Action, ActionFailure, ActionOutcome, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire.malformed import check_range, hlc_problem
 from lakesync.wire.protobuf import parse
@@ -133,7 +133,7 @@ def decode_response(data: bytes) -> ActionResponse:
     """
     message = parse(pb.ActionResponse(), data)
     check_range("serverHlc", message.server_hlc)
-    results: list[ActionResult | ActionFailure] = []
+    results: list[ActionOutcome] = []
     for index, item in enumerate(message.results):
         kind = item.WhichOneof("outcome")
         if kind == "result":
@@ -149,7 +149,7 @@ def decode_response(data: bytes) -> ActionResponse:
     return ActionResponse(tuple(results), message.server_hlc)
 
 
-def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
+def _outcome(result: ActionOutcome) -> pb.ActionOutcome:
     """Return an action's outcome as a protobuf message."""
     if isinstance(result, ActionResult):
         return pb.ActionOutcome(

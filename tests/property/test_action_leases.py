@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from lakesync.actions.action_services import ActionLimits
-from lakesync.actions.runner import claim, decode, record_outcome, renew
+from lakesync.actions.claims import claim, decode, record_outcome, renew
 from lakesync.engine import Engine
 from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging import open_store

@@ -1,0 +1,110 @@
+"""Pages as a client decodes them: the columns of their deltas stay JSON until they are read.
+
+A *delta* is a change of some columns of one row; a *page* is the response to a pull, with the deltas that the client
+lacks. A page may have thousands of deltas, and decoding their columns takes most of the time. So `decode_page` leaves
+the columns as JSON, and `cells_of` decodes those of many deltas together. The client's HTTP transport, its prefetch of
+pages, and its writes to the app's database call this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import msgspec
+
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, DeltaProperties, Op, RowDelta, SyncResponse
+from lakesync.wire.malformed import DECODE_ERRORS, check_range
+
+Cells = tuple[ColumnValue, ...]
+"""The columns of one delta, each with its value."""
+
+_DELTAS_AT_ONCE = 100
+"""How many deltas' columns are decoded together: few enough to stay in the processor's cache."""
+_SAMPLE_INTERVAL = 20
+"""`about_bytes` measures one of so many deltas."""
+
+
+class PageDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A `RowDelta` whose columns are decoded when they are read; see there for the other fields."""
+
+    op: Op
+    table: str
+    row_id: str
+    client_id: str
+    cells: msgspec.Raw = msgspec.field(name="columns")
+    """The JSON text of the columns, from which `columns` and `cells_of` decode `Cells`."""
+    hlc: int
+    delta_id: str
+
+    @property
+    def columns(self) -> Cells:
+        """The columns, decoded on each access.
+
+        Raises:
+            ValidationError: they have another form.
+        """
+        try:
+            return _decode_cells(self.cells)
+        except DECODE_ERRORS as error:
+            raise ValidationError(f"columns of row {self.row_id!r}: {error}") from None
+
+
+class _Page(msgspec.Struct, rename="camel", gc=False):
+    """A `SyncResponse` whose deltas are `PageDelta`s."""
+
+    deltas: tuple[PageDelta, ...]
+    server_hlc: int
+    has_more: bool = False
+
+
+_decode_page = msgspec.json.Decoder(_Page, strict=False).decode
+_decode_cells = msgspec.json.Decoder(Cells).decode
+_decode_many = msgspec.json.Decoder(list[Cells]).decode
+
+
+def decode_page(body: bytes) -> SyncResponse:
+    """Decode the response to a pull. Its deltas are `PageDelta`s; their columns and values are not checked.
+
+    Raises:
+        ValidationError: the body is not a page.
+    """
+    try:
+        page = _decode_page(body)
+    except DECODE_ERRORS as error:
+        raise ValidationError(f"page: {error}") from None
+    check_range("serverHlc", page.server_hlc)
+    return SyncResponse(cast("tuple[RowDelta, ...]", page.deltas), page.server_hlc, page.has_more)
+
+
+def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
+    """Yield the decoded columns of deltas, in chunks. A chunk has one item (`Cells`) for each of its deltas, in order.
+
+    Args:
+        deltas: deltas of a page; either all or none of them are `PageDelta`s.
+
+    Raises:
+        ValidationError: they have another form.
+    """
+    mixed = cast("Sequence[RowDelta | PageDelta]", deltas)
+    texts = [delta.cells for delta in mixed if isinstance(delta, PageDelta)]
+    if not texts:
+        yield [delta.columns for delta in deltas]
+        return
+    for start in range(0, len(texts), _DELTAS_AT_ONCE):
+        chunk = texts[start : start + _DELTAS_AT_ONCE]
+        try:
+            decoded = _decode_many(b"[" + b",".join(chunk) + b"]")
+        except DECODE_ERRORS as error:
+            raise ValidationError(f"columns of a page: {error}") from None
+        yield decoded
+
+
+def about_bytes(deltas: Sequence[RowDelta]) -> int:
+    """Estimate the JSON size of the deltas' columns from one delta in twenty."""
+    sample = cast("Sequence[RowDelta | PageDelta]", deltas[::_SAMPLE_INTERVAL])
+    return _SAMPLE_INTERVAL * sum(
+        len(delta.cells) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
+        for delta in sample
+    )
