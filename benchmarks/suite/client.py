@@ -34,7 +34,7 @@ from lakesync.model.errors import NotFoundError
 from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
-from lakesync.wire.encoded import decode_page
+from lakesync.wire.pages import decode_page
 
 _START = 1_780_000_000_000 << 16
 """The lowest hlc of the deltas."""

@@ -21,9 +21,9 @@ from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.secrets import Secrets
 from lakesync.model.action_handlers import ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.json_schema import JsonSchema
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import StoredConnector
-from lakesync.model.validation import JsonSchema
 
 if TYPE_CHECKING:
     from lakesync.config import Config

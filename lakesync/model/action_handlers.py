@@ -2,7 +2,8 @@
 
 An *action* is a client's command to an external system, for example "create an issue". A *connector* is such a system,
 as configured; a *handler* executes its actions. `lakesync.actions` calls handlers, and `lakesync.connectors` contains
-those of the built-in connector types.
+those of the built-in connector types. The gateway's routes that list actions and types of connectors return the
+descriptors.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
 """The JSON Schema keyword that marks a setting as secret: it is never returned or logged, and encrypted when stored."""
 
 SERVER_FILE = "server-file"
-"""The JSON Schema `format` of a setting that names a file on the server. A client could read any file with it, so it is
-accepted only for files that the server also allows as references `file:PATH`."""
+"""The JSON Schema `format` of a setting that names a file on the server. Whoever sets it could read any file, so it is
+accepted only for files that the server's operator also allows as references `file:PATH`, in place of secrets."""
 
 
 class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,20 +66,22 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def secrets(self) -> frozenset[str]:
         """The settings that are secret."""
-        fields: dict[str, Any] = self.config_schema.get("properties", {})
-        return frozenset(name for name, schema in fields.items() if schema.get(SECRET))
+        return self._settings_with(SECRET, True)
 
     @property
     def urls(self) -> frozenset[str]:
         """The settings that are HTTP URLs. The server accepts only those whose hosts its configuration allows."""
-        fields: dict[str, Any] = self.config_schema.get("properties", {})
-        return frozenset(name for name, schema in fields.items() if schema.get("format") == "uri")
+        return self._settings_with("format", "uri")
 
     @property
     def files(self) -> frozenset[str]:
         """The settings that name a file on the server."""
-        fields: dict[str, Any] = self.config_schema.get("properties", {})
-        return frozenset(name for name, schema in fields.items() if schema.get("format") == SERVER_FILE)
+        return self._settings_with("format", SERVER_FILE)
+
+    def _settings_with(self, keyword: str, value: object) -> frozenset[str]:
+        """Return the settings whose JSON Schema has a keyword with this value."""
+        settings: dict[str, Any] = self.config_schema.get("properties", {})
+        return frozenset(name for name, schema in settings.items() if schema.get(keyword) == value)
 
 
 class ActionContext(NamedTuple):

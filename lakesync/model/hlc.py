@@ -3,7 +3,9 @@
 The algorithm is that of Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014). Both parts are packed into one
 integer, so that an overflow of the counter carries into the wall part. Clients stamp their deltas (changes of rows)
 with it; the engine checks these stamps, and gives each commit a timestamp of its own in the same format, the *arrival*.
-`WallClock` is the server's wall clock, which tests can shift.
+
+Two functions return wall time in milliseconds: `wall_clock` is this machine's clock, which clients and adapters use;
+`WallClock.now_ms` is that of gateways and the pipeline, which tests can shift while their processes run.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def encode(wall_ms: int, counter: int) -> int:
 
 def decode(hlc: int) -> tuple[int, int]:
     """Return the wall time, in milliseconds since 1970, and the counter of an hlc."""
-    return hlc >> COUNTER_BITS, hlc & MAX_COUNTER
+    return wall_of(hlc), hlc & MAX_COUNTER
 
 
 def wall_of(hlc: int) -> int:
@@ -81,7 +83,7 @@ class HLC:
 
     def now(self) -> int:
         """Return a new hlc, above all earlier ones."""
-        self._last = max(self._wall() << COUNTER_BITS, self._last + 1)
+        self._last = max(start_of(self._wall()), self._last + 1)
         return self._last
 
     def receive(self, remote: int) -> int:
@@ -94,24 +96,23 @@ class HLC:
             ClockDriftError: `remote` is more than MAX_DRIFT_MS ahead of the wall clock; the clock is unchanged.
         """
         wall = self._wall()
-        ahead = (remote >> COUNTER_BITS) - wall
+        ahead = wall_of(remote) - wall
         if ahead > MAX_DRIFT_MS:
             raise ClockDriftError(
                 f"hlc {remote} is {ahead} ms ahead of this clock, {MAX_DRIFT_MS} are allowed: set the sender's clock"
             )
-        self._last = max(wall << COUNTER_BITS, self._last + 1, remote + 1)
+        self._last = max(start_of(wall), self._last + 1, remote + 1)
         return self._last
 
 
 _RECHECK_SECONDS = 0.02
-"""Seconds between two checks of the offset file."""
+"""Seconds between two checks of the offset file, at least: it is not read for every request."""
 
 
 class WallClock:
     """The system's clock plus an offset from a file, so that tests can shift the clock of a running server.
 
-    The file contains milliseconds. It is checked at most every 20 ms, and read if it has changed. While it is missing
-    or incomplete, the last offset stays.
+    The file contains milliseconds. While it is missing or incomplete, the last offset stays.
     """
 
     def __init__(self, offset_file: Path | None = None) -> None:
@@ -125,13 +126,13 @@ class WallClock:
         self._version: tuple[int, int] | None = None
         """Modification time and inode of the file when it was last read; None before that."""
         self._checked = float("-inf")
-        """The monotonic time of the last check."""
+        """The time of the last check, by `time.monotonic`."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970-01-01 UTC, with the offset."""
         if self._file is not None:
             self._refresh(self._file)
-        return time.time_ns() // 1_000_000 + self._offset
+        return wall_clock() + self._offset
 
     def _refresh(self, file: Path) -> None:
         """Read the offset if the file has changed, at most every `_RECHECK_SECONDS`."""

@@ -1,4 +1,4 @@
-"""The merge of deltas into rows: per column, the value with the greatest stamp wins (last writer wins).
+"""The merge of deltas into the state of a row: per column, the value with the greatest stamp wins (last writer wins).
 
 A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. Its *stamp* is (hlc, client id): the writer's
 timestamp (a hybrid logical clock) and id. A row's state maps each live column to a *cell*: its value and its *origin*,
@@ -8,8 +8,8 @@ DELETE: it deletes every column whose stamp is smaller or equal.
 
 A column's value and the tombstone are maxima, so the state depends only on the set of deltas, not on their order or
 repetition. It is a map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs"
-(2011). `docs/spec.md` has this law as M1 to M5. Server and client merge rows with this code; the lake's Arrow kernel
-follows the same law.
+(2011). `docs/spec.md` has this law as M1 to M5. The gateway, clients and adapters merge rows with this code; the lake's
+merges of whole tables (`lakehouse.tables`, `analysis.query`) follow the same law.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from msgspec import Raw
 from lakesync.model.delta import jcs_raw
 from lakesync.model.types import ColumnValue, RowDelta, Stamp
 
-_LAYOUTS_KEPT = 4096
+_MAX_INTERNED = 4096
 """The most tuples of column names that `intern_names` caches."""
 
 
 class LiveDelta(msgspec.Struct, array_like=True, gc=False):
-    """A delta that wrote current columns of a row (it *owns* them), with those columns only.
+    """A delta that wrote the current values of some columns of a row: it *owns* these, and has no others.
 
     Rows are stored and sent in this form.
     """
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The effect of one merge."""
 
     won: tuple[str, ...]
-    """Columns that the delta owns now and did not own before."""
+    """Columns of the delta that got its values."""
     lost: tuple[str, ...]
     """Columns of the delta that another delta owns, or that are deleted."""
     changed: bool
@@ -108,15 +108,15 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
     @staticmethod
     def of(
-        parts: Iterable[LiveDelta],
+        live: Iterable[LiveDelta],
         tombstone: Stamp | None = None,
         inserted: Stamp | None = None,
         touched: Mapping[str, int] | None = None,
     ) -> RowState:
-        """Build a state from its parts, as a store has them.
+        """Build a state from the parts in which a store keeps it.
 
         Args:
-            parts: the value of `RowState.live`: the deltas that own columns. No two own the same column.
+            live: the value of `RowState.live`: the deltas that own columns. No two own the same column.
             tombstone: the greatest stamp of a DELETE.
             inserted: the greatest stamp of an INSERT, if it is above the tombstone.
             touched: the value of `RowState.touched`: `Cell.at` by column; None if it is not tracked.
@@ -124,11 +124,11 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         cells: dict[str, Cell] = {}
         at_of = (touched or {}).get
         newest = max([stamp[0] for stamp in (tombstone, inserted) if stamp is not None], default=-1)
-        for part in parts:
-            newest = max(newest, part.hlc)
-            names = tuple(part.columns)
-            origin = Origin(part.hlc, part.client_id, part.delta_id, part.width, _layouts.get(names) or _share(names))
-            for name, value in part.columns.items():
+        for delta in live:
+            newest = max(newest, delta.hlc)
+            names = intern_names(tuple(delta.columns))
+            origin = Origin(delta.hlc, delta.client_id, delta.delta_id, delta.width, names)
+            for name, value in delta.columns.items():
                 cells[name] = Cell(origin, value, at_of(name, 0))
         return RowState(cells, tombstone, inserted, newest)
 
@@ -177,24 +177,23 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         The columns of a whole delta are in its own order, so that it has its original id. Those of another delta are in
         the order of their names, so that the result does not depend on the order of merges.
         """
-        parts: list[LiveDelta] = []
+        found: list[LiveDelta] = []
         cells = self.cells
         for origin in self.origins:
             owned = {
                 name: cells[name].value for name in origin.columns if name in cells and cells[name].origin is origin
             }
-            if parts and _identity(parts[-1]) == _identity(origin):
+            is_whole = len(owned) == origin.width
+            if found and _identity(found[-1]) == _identity(origin):
                 # A faulty client used one id for two deltas. Stored, they would be equal, so they become one.
-                owned = parts.pop().columns | owned
-            elif len(owned) == origin.width:
-                parts.append(_part(origin, owned))
-                continue
-            parts.append(_part(origin, dict(sorted(owned.items()))))
-        return parts
+                owned, is_whole = found.pop().columns | owned, False
+            columns = owned if is_whole else dict(sorted(owned.items()))
+            found.append(LiveDelta(origin.hlc, origin.client_id, origin.delta_id, columns, origin.width))
+        return found
 
     @property
     def touched(self) -> dict[str, int]:
-        """`Cell.at` by column, where it is tracked."""
+        """`Cell.at` by column, without those that are 0."""
         return {name: cell.at for name, cell in self.cells.items() if cell.at}
 
     def value(self, column: str) -> Raw | None:
@@ -258,13 +257,13 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
     def overwrite(self, origin: Origin, columns: Sequence[ColumnValue], at: int, newer: Collection[str]) -> None:
-        """Merge the columns of an INSERT or UPDATE, in place, without comparisons. The caller knows which it wins.
+        """Merge the columns of an INSERT or UPDATE, in place, without comparisons. Stores call it for postponed deltas.
 
         The delta's hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`.
-        It wins all of its other columns, as it would in `merge`. `inserted` stays as it is.
+        So it wins all of its other columns, as it would in `merge`. The caller sets `inserted`.
 
         Args:
-            origin: the delta; its `columns` are interned.
+            origin: the delta; its `columns` are as `intern_names` returns them.
             columns: its column values, in the order of `origin.columns`.
             at: its arrival.
             newer: the columns that later deltas have overwritten; their cells stay as they are.
@@ -348,7 +347,7 @@ def decode_state(data: bytes) -> RowState:
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(StoredState).decode
-_layouts: dict[tuple[str, ...], tuple[str, ...]] = {}
+_interned: dict[tuple[str, ...], tuple[str, ...]] = {}
 """The cache of `intern_names`: each tuple is the key and the value."""
 
 
@@ -357,22 +356,20 @@ def intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
     Rows keep such a tuple for each of their origins, so this saves memory; and equal names are found by identity.
     """
-    return _layouts.get(names) or _share(names)
-
-
-def _share(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Add a tuple of column names to the cache of `intern_names`, and return the cached object."""
-    if len(_layouts) >= _LAYOUTS_KEPT:
-        _layouts.clear()
-    return _layouts.setdefault(names, tuple([intern(name) for name in names]))
+    cached = _interned.get(names)
+    if cached is None:
+        if len(_interned) >= _MAX_INTERNED:
+            _interned.clear()
+        cached = _interned.setdefault(names, tuple([intern(name) for name in names]))
+    return cached
 
 
 def _order(origin: Origin, value: Raw, cell: Cell) -> int:
     """Compare a new value of a column with the one that it has.
 
-    Of values with equal stamps, the one with the greater canonical JSON text (JCS) wins, in code point order (M3 of the
-    law). If these texts are equal too, the value is the same. Then delta id, width and original text decide which delta
-    owns the column, so that all replicas agree on that.
+    Of values with equal stamps, the one with the greater canonical JSON text (JCS) wins, in code point order. If these
+    texts are equal too, the value is the same. Then delta id, width and original text decide which delta owns the
+    column, so that all replicas agree on that.
 
     Args:
         origin: the delta of the new value.
@@ -388,11 +385,6 @@ def _order(origin: Origin, value: Raw, cell: Cell) -> int:
     new = (jcs_raw(new_text), origin.delta_id, origin.width, new_text)
     old = (jcs_raw(old_text), cell.origin.delta_id, cell.origin.width, old_text)
     return (new > old) - (new < old)
-
-
-def _part(origin: Origin, columns: dict[str, Raw]) -> LiveDelta:
-    """Return a delta with the values of the columns that it owns."""
-    return LiveDelta(origin.hlc, origin.client_id, origin.delta_id, columns, origin.width)
 
 
 def _identity(each: Origin | LiveDelta) -> tuple[int, str, str, int]:

@@ -14,6 +14,7 @@ _PATTERN = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 """Form of a gateway's own namespace. SQL engines differ in how they treat case, and Dagster assets join the parts of
 their names by `__`, so neither upper case nor `__` is allowed."""
 _MAX_CHARS = 64
+"""The most characters of a namespace, as of the names of tables and columns."""
 _RESERVED = frozenset({"default", "information_schema", "main", "pg_catalog", "public", "sys", "system", "temp"})
 """Names that no gateway may declare, because SQL engines that read the lake give them another meaning."""
 

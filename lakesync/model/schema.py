@@ -1,7 +1,8 @@
 """Table schemas: their parser, their evolution, and the check of pushed values against them.
 
-A schema names the columns of a synced table and their types. Gateways parse a schema when it is registered, and check
-each push against it; clients and connectors use the same code.
+A schema names the columns of a synced table and their types. Gateways parse a schema when it is registered
+(`parse_schema`, `evolve`), and check each push against it (`check_delta`); clients, connectors and the lake use the
+same classes.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ _SQLITE_PREFIX = "sqlite_"
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 """The form of table and column names."""
-_FITTING: dict[str, frozenset[int]] = {
+_FIRST_BYTES: dict[str, frozenset[int]] = {
     "string": frozenset(b'"n'),
     "number": frozenset(b"-0123456789n"),
     "boolean": frozenset(b"tfn"),
     "null": frozenset(b"n"),
 }
-"""The first bytes of JSON values that fit each type; `n` begins null, which fits every type."""
+"""Column type → the first bytes of JSON values that fit it; `n` begins null, which fits every type."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,11 +61,10 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """`table.column` that its values point to, for lineage and joins; not enforced."""
 
 
-class Reference(msgspec.Struct, frozen=True):
-    """The column that another column points to, as an object.
+class _Reference(msgspec.Struct, frozen=True):
+    """The column that another column points to, as clients of the TypeScript system give it.
 
-    The TypeScript system whose wire protocol LakeSync implements has this form. `parse_schema` converts it to
-    `table.column`, the form of `Column.references`.
+    `parse_schema` converts it to `table.column`, the form of `Column.references`.
     """
 
     table: str
@@ -168,12 +168,9 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
 def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
     """Return what is wrong with a delta by its table's schema, as an error message; None if it fits.
 
-    null fits every type, and json accepts any value. A value's type is read from its first byte, so it must be valid
-    JSON.
-
     Args:
         schema: the schema of the delta's table.
-        delta: the delta.
+        delta: the delta. Its values must be valid JSON, because their types are read from their first bytes.
     """
     if delta.op == "DELETE":
         return None
@@ -187,7 +184,7 @@ def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
         if expected == "json":
             continue
         first = memoryview(cell.value)[0]
-        if first not in _FITTING[expected]:
+        if first not in _FIRST_BYTES[expected]:
             return (
                 f"column {cell.column!r} of table {schema.table!r} is {expected}, the value is {_kind(first)}: "
                 "send a value of that type or null"
@@ -207,18 +204,14 @@ def _reference_as_text(column: Any) -> Any:
     """Return a column with its reference as `table.column`, if it is given as an object; raises SchemaError."""
     if not isinstance(column, dict) or not isinstance(column.get("references"), dict):
         return column
+    what = f"references of column {column.get('name')!r}"
     try:
-        reference = msgspec.convert(column["references"], Reference)
+        reference = msgspec.convert(column["references"], _Reference)
     except msgspec.ValidationError as error:
-        raise SchemaError(
-            f"references of column {column.get('name')!r} is no 'table.column' and no object of both: {error}"
-        ) from None
+        raise SchemaError(f"{what} is no 'table.column' and no object of both: {error}") from None
     for name in (reference.table, reference.column):
         if not is_identifier(name):
-            raise SchemaError(
-                f"references of column {column.get('name')!r} name {name!r}, which is no identifier: "
-                f"use {_IDENTIFIER.pattern}"
-            )
+            raise SchemaError(f"{what} name {name!r}, which is no identifier: use {_IDENTIFIER.pattern}")
     return column | {"references": f"{reference.table}.{reference.column}"}
 
 
@@ -238,17 +231,15 @@ def _check_names(schema: TableSchema) -> None:
     seen: dict[str, str] = {}
     for column in schema.columns:
         name = column.name
+        what = f"column {name!r} of table {schema.table!r}"
         if not is_identifier(name):
-            raise SchemaError(f"column {name!r} of table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
+            raise SchemaError(f"{what} is no identifier: use {_IDENTIFIER.pattern}")
         if name.lower() == "row_id":
-            raise SchemaError(
-                f"column {name!r} of table {schema.table!r} is reserved: every row has its id in row_id, leave the "
-                "column out"
-            )
+            raise SchemaError(f"{what} is reserved: every row has its id in row_id, leave the column out")
         if name.lower().startswith(_LAKESYNC_PREFIX):
-            raise SchemaError(f"column {name!r} of table {schema.table!r} has a name of LakeSync's own: choose another")
+            raise SchemaError(f"{what} has a name of LakeSync's own: choose another")
         if name.lower() in RESERVED_COLUMNS:
-            raise SchemaError(f"column {name!r} of table {schema.table!r} is the lake's own name: choose another")
+            raise SchemaError(f"{what} is the lake's own name: choose another")
         other = seen.get(name.lower())
         if other is not None:
             raise SchemaError(
@@ -262,13 +253,14 @@ def _check_names(schema: TableSchema) -> None:
 def _check_keys(schema: TableSchema) -> None:
     """Check that a schema's keys are among its columns; raises SchemaError."""
     names = {column.name for column in schema.columns}
+    what = f"primaryKey of table {schema.table!r}"
     if not schema.primary_key:
-        raise SchemaError(f"primaryKey of table {schema.table!r} is empty: leave it out for row_id")
+        raise SchemaError(f"{what} is empty: leave it out for row_id")
     if len(set(schema.primary_key)) != len(schema.primary_key):
-        raise SchemaError(f"primaryKey of table {schema.table!r} names a column twice: {list(schema.primary_key)!r}")
+        raise SchemaError(f"{what} names a column twice: {list(schema.primary_key)!r}")
     for name in schema.primary_key:
         if name != "row_id" and name not in names:
-            raise SchemaError(f"primaryKey of table {schema.table!r} names {name!r}, which is no column of it")
+            raise SchemaError(f"{what} names {name!r}, which is no column of it")
     external = schema.external_id_column
     if external is not None and external not in names:
         raise SchemaError(f"externalIdColumn of table {schema.table!r} is {external!r}, which is no column of it")
@@ -276,9 +268,8 @@ def _check_keys(schema: TableSchema) -> None:
 
 def _kind(first: int) -> str:
     """Return what kind of JSON value begins with this byte, for an error message."""
-    if first in _FITTING["number"] and first != ord("n"):
-        return "a number"
-    return {ord('"'): "a string", ord("t"): "a boolean", ord("f"): "a boolean", ord("n"): "null"}.get(first, "json")
+    kinds = {'"': "a string", "t": "a boolean", "f": "a boolean", "n": "null", "{": "json", "[": "json"}
+    return kinds.get(chr(first), "a number")
 
 
 @lru_cache(maxsize=1024)

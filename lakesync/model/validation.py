@@ -1,7 +1,7 @@
-"""Checks the form of values: ids, addresses and deltas, before anything else is checked, and JSON against JSON Schemas.
+"""Checks the form of ids, addresses and deltas (changes of rows), and the client ids of imports.
 
-Gateway, client and settings check ids and deltas (changes of rows); actions check their params by `JsonSchema`, and
-connectors their settings.
+Gateway, client and settings call these checks before all others. Except for `check_erasure_target`, a check returns
+what is wrong, as a message or a rejection, or None; the caller raises the error that fits.
 
 An app's client id is the `sub` of its token. A client is never sent its own changes. So data that is imported for a
 user under the user's own client id would never reach the user's app. An import has a client id of its own instead, made
@@ -11,23 +11,16 @@ from that `sub` (`importer_of`).
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from lakesync.model.errors import ConfigurationError, Rejection, ValidationError
+from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import RowDelta
 
-if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError as SchemaViolation
-
 _IMPORT = "import:"
 """The beginning of the client ids of imports."""
-_MAX_SHOWN_CHARS = 200
-"""The most characters of a list of allowed values or field names in a message."""
 
 
 def importer_of(sub: str) -> str:
@@ -49,13 +42,13 @@ GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
 """Form of a gateway's id, as a regular expression."""
 _GATEWAY_ID = re.compile(GATEWAY_ID)
 MAX_ID_CHARS = 512
-"""The most characters of a row, client or delta id."""
+"""The most characters of a row, client, delta or action id."""
 MAX_HLC = (1 << 63) - 1
 """The highest hlc (timestamp of a hybrid logical clock): the lake stores it as a signed 64-bit integer."""
 
 
 def check_erasure_target(subject: str, table: str | None, row_id: str | None, client_id: str | None) -> None:
-    """Check that an erasure names one row or one client; otherwise it would cover a whole gateway or table, or nothing.
+    """Check that an erasure names one row or one client, and not a whole table or nothing.
 
     Args:
         subject: what has these fields, for the message.
@@ -175,7 +168,7 @@ def check_shape(delta: RowDelta) -> Rejection | None:
 
 
 def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
-    """Return whether `check_shape` accepts all deltas. It is faster than that, because equal parts are checked once."""
+    """Return whether `check_shape` accepts all deltas. This is faster, because equal parts are checked once."""
     if not deltas:
         return True
     ids = [delta.delta_id for delta in deltas]
@@ -230,83 +223,3 @@ def _shape_problem(delta: RowDelta) -> str | None:
     if len(names) < len(delta.columns):
         return "a column is given twice: send its last value alone"
     return None
-
-
-class JsonSchema:
-    """A compiled JSON Schema (2020-12, unless its `$schema` names another version) that checks values."""
-
-    def __init__(self, schema: dict[str, Any], what: str) -> None:
-        """Check and compile the schema.
-
-        Args:
-            schema: the JSON Schema.
-            what: what the schema belongs to, for the message, for example an action's name.
-
-        Raises:
-            ConfigurationError: the schema is invalid.
-        """
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError, best_match
-        from jsonschema.validators import validator_for
-        from referencing import Registry
-
-        validator = validator_for(schema, default=Draft202012Validator)
-        try:
-            validator.check_schema(schema)
-        except SchemaError as error:
-            raise ConfigurationError(
-                f"the JSON Schema of {what} is wrong at {error.json_path}: {error.message}"
-            ) from None
-        # An empty registry: schemas can refer only to themselves, and nothing is fetched.
-        registry: Registry[Any] = Registry()
-        self._violations = validator(schema, registry=registry).iter_errors
-        self._best_match = best_match
-
-    def violation(self, value: Any, name: str) -> str | None:
-        """Return what is wrong with a decoded JSON value, as a sentence; None if it fits the schema.
-
-        Args:
-            value: the value.
-            name: the name of the value, with which the message begins.
-
-        Raises:
-            referencing.exceptions.Unresolvable: a `$ref` in the schema names anything outside of the schema.
-        """
-        error = self._best_match(self._violations(value))
-        return None if error is None else _describe(error, name + error.json_path.removeprefix("$"))
-
-
-def _describe(error: SchemaViolation, place: str) -> str:
-    """Return a violation of a JSON Schema as a sentence.
-
-    Args:
-        error: the violation.
-        place: the name of the invalid value, for example `params.issue`.
-    """
-    rule, value = error.validator, error.instance
-    allowed: Any = error.validator_value
-    if rule == "required" and isinstance(value, Mapping):
-        missing = [name for name in allowed if name not in value]
-        return f"{place} lacks {', '.join(map(repr, missing))}"
-    if rule == "additionalProperties" and isinstance(value, Mapping) and isinstance(error.schema, Mapping):
-        known = error.schema.get("properties", {})
-        unknown = [name for name in value if name not in known]
-        return f"{place} has no field {', '.join(map(repr, unknown))}; its fields are {', '.join(known)}"[
-            :_MAX_SHOWN_CHARS
-        ]
-    if rule == "type":
-        names = [allowed] if isinstance(allowed, str) else allowed
-        return f"{place} must be of type {' or '.join(names)}"
-    if rule == "enum":
-        return f"{place} must be one of {_json(allowed)}"
-    if rule == "const":
-        return f"{place} must be {_json(allowed)}"
-    if rule == "minLength" and allowed == 1:
-        return f"{place} must not be empty"
-    return f"{place} must satisfy {rule} {_json(allowed)}"
-
-
-def _json(value: Any) -> str:
-    """Return a value as JSON for a message, shortened to `_MAX_SHOWN_CHARS`."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"

@@ -1,41 +1,25 @@
-"""Deltas and pages whose JSON stays encoded: from the store to the response, and in the client until it is read.
+"""Rows and pages that stay encoded as JSON on their way from the staging store to the response.
 
 A *delta* is a change of some columns of one row. A client that lacks a row is sent it as an INSERT and, if columns were
-written at different times, UPDATEs. Stores keep rows in this encoded form, the feed joins them to pages, and the
-gateway sends them without decoding.
-
-A *page* is the response to a pull: the deltas that the client lacks. The gateway creates it as a `SyncPage`, whose
-deltas may be encoded; the client decodes it to a `SyncResponse`. It may have thousands of deltas, and decoding their
-columns takes most of the time. So `decode_page` leaves the columns as JSON, and `cells_of` decodes those of many deltas
-together. The client's prefetch and its writes to the app's database call them.
+written at different times, UPDATEs (`row_deltas`). Stores keep rows in this encoded form (`encode_row`). The feed joins
+them to a *page*, the response to a pull: a `SyncPage` whose deltas are `EncodedDeltas`. The gateway sends it without
+decoding (`encode_page`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from typing import NamedTuple, cast, overload
+from typing import NamedTuple, overload
 
-import msgspec
 from msgspec import Raw
 
 from lakesync.model.delta import delta_id
-from lakesync.model.errors import ValidationError
 from lakesync.model.merge import LiveDelta, RowState
-from lakesync.model.types import ColumnValue, DeltaProperties, Op, RowDelta, Stamp, SyncPage, SyncResponse
-from lakesync.model.validation import check_hlc
+from lakesync.model.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
-from lakesync.wire.malformed import DECODE_ERRORS
 
 NO_STAMP: Stamp = (0, "")
 """A stamp that is less than every stamp of a delta."""
-Cells = tuple[ColumnValue, ...]
-"""The columns of one delta, each with its value."""
-
-_DELTAS_AT_ONCE = 100
-"""How many deltas' columns are decoded together: few enough to stay in the processor's cache."""
-_SAMPLE_INTERVAL = 20
-"""`about_bytes` measures one of so many deltas."""
 
 
 class EncodedDeltas(Sequence[RowDelta]):
@@ -100,7 +84,7 @@ def encode_array(deltas: Sequence[RowDelta]) -> bytes:
 
 
 def encoded_size(deltas: Sequence[RowDelta]) -> int:
-    """Return about how many bytes deltas add to a page."""
+    """Return about how many bytes deltas add to a page in JSON."""
     return deltas.size if isinstance(deltas, EncodedDeltas) else len(encode_array(deltas))
 
 
@@ -120,13 +104,12 @@ def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:
         live: the value of `RowState.live`: the deltas that wrote the current values, in the order of their stamps.
     """
     groups: list[Group] = []
-    for part in live:
-        stamp = (part.hlc, part.client_id)
-        if groups and groups[-1].stamp == stamp:
-            groups[-1] = Group(stamp, {**groups[-1].columns, **part.columns}, None)
+    for delta in live:
+        if groups and groups[-1].stamp == delta.stamp:
+            groups[-1] = Group(delta.stamp, {**groups[-1].columns, **delta.columns}, None)
         else:
             # `whole`: every value that the delta wrote is current, so the group is that delta
-            groups.append(Group(stamp, part.columns, part.delta_id if part.whole else None))
+            groups.append(Group(delta.stamp, delta.columns, delta.delta_id if delta.whole else None))
     return groups
 
 
@@ -174,94 +157,3 @@ def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
     """
     deltas = row_deltas(table, row_id, state, live)
     return encode_deltas(deltas)[1:-1], len(deltas)
-
-
-class PageDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A `RowDelta` whose columns are decoded when they are read; see there for the other fields."""
-
-    op: Op
-    table: str
-    row_id: str
-    client_id: str
-    cells: msgspec.Raw = msgspec.field(name="columns")
-    """The JSON text of the columns, from which `columns` and `cells_of` decode `Cells`."""
-    hlc: int
-    delta_id: str
-
-    @property
-    def columns(self) -> Cells:
-        """The columns, decoded on each access.
-
-        Raises:
-            ValidationError: they have another form.
-        """
-        try:
-            return _decode_cells(self.cells)
-        except DECODE_ERRORS as error:
-            raise ValidationError(f"columns of row {self.row_id!r}: {error}") from None
-
-
-class _Page(msgspec.Struct, rename="camel", gc=False):
-    """A `SyncResponse` whose deltas are `PageDelta`s."""
-
-    deltas: tuple[PageDelta, ...]
-    server_hlc: int
-    has_more: bool = False
-
-
-_decode_page = msgspec.json.Decoder(_Page, strict=False).decode
-_decode_cells = msgspec.json.Decoder(Cells).decode
-_decode_many = msgspec.json.Decoder(list[Cells]).decode
-
-
-def decode_page(body: bytes) -> SyncResponse:
-    """Decode the response to a pull. Its deltas are `PageDelta`s; their columns and values are not checked.
-
-    Raises:
-        ValidationError: the body is not a page.
-    """
-    try:
-        page = _decode_page(body)
-    except DECODE_ERRORS as error:
-        raise ValidationError(f"page: {error}") from None
-    message = check_hlc("serverHlc", page.server_hlc)
-    if message is not None:
-        raise ValidationError(message)
-    return SyncResponse(cast("tuple[RowDelta, ...]", page.deltas), page.server_hlc, page.has_more)
-
-
-def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
-    """Yield the decoded columns of deltas, in chunks. A chunk has one item (`Cells`) for each of its deltas, in order.
-
-    Args:
-        deltas: deltas of a page; either all or none of them are `PageDelta`s.
-
-    Raises:
-        ValidationError: they have another form.
-    """
-    mixed = cast("Sequence[RowDelta | PageDelta]", deltas)
-    texts = [delta.cells for delta in mixed if isinstance(delta, PageDelta)]
-    if not texts:
-        yield [delta.columns for delta in deltas]
-        return
-    for start in range(0, len(texts), _DELTAS_AT_ONCE):
-        chunk = texts[start : start + _DELTAS_AT_ONCE]
-        try:
-            decoded = _decode_many(b"[" + b",".join(chunk) + b"]")
-        except DECODE_ERRORS as error:
-            raise ValidationError(f"columns of a page: {error}") from None
-        yield decoded
-
-
-def about_bytes(deltas: Sequence[RowDelta]) -> int:
-    """Estimate the JSON size of the deltas' columns from one delta in twenty."""
-    sample = cast("Sequence[RowDelta | PageDelta]", deltas[::_SAMPLE_INTERVAL])
-    return _SAMPLE_INTERVAL * sum(
-        len(delta.cells) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
-        for delta in sample
-    )
-
-
-def flat(cells: Sequence[Cells]) -> list[ColumnValue]:
-    """Return the columns of several deltas in one list."""
-    return list(chain.from_iterable(cells))

@@ -1,9 +1,10 @@
 """The JSON encoding of pushes, pulls and their responses. Gateway, client and stores call it.
 
-A *push* sends deltas (changes of rows), a *pull* requests those that the client lacks; `lakesync.model.types` describes
-their fields. An *hlc* (timestamp of a hybrid logical clock, or cursor) has 64 bits, which a JSON number in JavaScript
-would round. So it is encoded as a decimal string; it is decoded from that or from an integer. Column values keep the
-text in which they were sent.
+A *push* sends deltas (changes of rows), a *pull* requests those that the client lacks, and a *page* is the response to
+it. `lakesync.model.types` describes their fields. An *hlc* (timestamp of a hybrid logical clock) and a *cursor* (the
+hlc up to which a client has everything) have 64 bits, which a JSON number in JavaScript would round. So they are
+encoded as decimal strings; they are decoded from these or from integers. Column values keep the text in which they were
+sent.
 """
 
 from __future__ import annotations
@@ -47,24 +48,6 @@ class _Delta(msgspec.Struct, rename="camel", gc=False):
     delta_id: str
 
 
-class _Response(msgspec.Struct, rename="camel", gc=False):
-    deltas: list[_Delta]
-    server_hlc: str
-    has_more: bool
-
-
-class _PushResult(msgspec.Struct, rename="camel", gc=False):
-    server_hlc: str
-    accepted: int
-    deltas: list[_Delta]
-
-
-class _PushRequest(msgspec.Struct, rename="camel", gc=False):
-    client_id: str
-    deltas: list[_Delta]
-    last_seen_hlc: str
-
-
 class _PullRequest(msgspec.Struct, rename="camel"):
     """A pull as it is sent: `since` and `limit` are other names of `sinceHlc` and `maxDeltas`."""
 
@@ -78,7 +61,7 @@ class _PullRequest(msgspec.Struct, rename="camel"):
 
 
 _encode = msgspec.json.Encoder().encode
-# Lax decoders also read integers from text. For fields declared as str, they accept the same as strict ones.
+# Lax decoders (`strict=False`) read integers from text too, which hlcs need. Fields of type str accept texts only.
 _decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
 _decode_pull = msgspec.json.Decoder(_PullRequest).decode
 _decode_response = msgspec.json.Decoder(SyncResponse, strict=False).decode
@@ -107,7 +90,8 @@ def decode_push(body: bytes) -> SyncPush:
 
 def encode_push(push: SyncPush) -> bytes:
     """Encode a push request, as a client sends it."""
-    return _encode(_PushRequest(push.client_id, _all_to_wire(push.deltas), str(push.last_seen_hlc)))
+    deltas = _all_to_wire(push.deltas)
+    return _encode({"clientId": push.client_id, "deltas": deltas, "lastSeenHlc": str(push.last_seen_hlc)})
 
 
 def decode_pull(body: bytes) -> SyncPull:
@@ -137,12 +121,10 @@ def encode_pull(pull: SyncPull) -> bytes:
         "clientId": pull.client_id,
         "sinceHlc": str(pull.since_hlc),
         "maxDeltas": pull.max_deltas,
+        "source": pull.source,
+        "ownHlc": None if pull.own_hlc is None else str(pull.own_hlc),
     }
-    if pull.source is not None:
-        fields["source"] = pull.source
-    if pull.own_hlc is not None:
-        fields["ownHlc"] = str(pull.own_hlc)
-    return _encode(fields)
+    return _encode({name: value for name, value in fields.items() if value is not None})
 
 
 def decode_response(body: bytes) -> SyncResponse:
@@ -159,7 +141,8 @@ def decode_response(body: bytes) -> SyncResponse:
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:
     """Encode the response to a pull. A `SyncPage` is one whose deltas may still be encoded; they are decoded here."""
-    return _encode(_Response(_all_to_wire(response.deltas), str(response.server_hlc), response.has_more))
+    deltas = _all_to_wire(response.deltas)
+    return _encode({"deltas": deltas, "serverHlc": str(response.server_hlc), "hasMore": response.has_more})
 
 
 def decode_push_result(body: bytes) -> PushResult:
@@ -176,7 +159,8 @@ def decode_push_result(body: bytes) -> PushResult:
 
 def encode_push_result(result: PushResult) -> bytes:
     """Encode the response to a push."""
-    return _encode(_PushResult(str(result.server_hlc), result.accepted, _all_to_wire(result.deltas)))
+    deltas = _all_to_wire(result.deltas)
+    return _encode({"serverHlc": str(result.server_hlc), "accepted": result.accepted, "deltas": deltas})
 
 
 def encode_delta(delta: RowDelta) -> bytes:
@@ -199,7 +183,7 @@ def decode_deltas(body: bytes) -> list[RowDelta]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode any value: every integer under a key that is `hlc`, or ends in `Hlc`, becomes a decimal string."""
+    """Encode any value as the gateway's other responses: integers under `hlc` and `…Hlc` become decimal strings."""
     return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
 
 
@@ -207,14 +191,12 @@ def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
     """Decode a body; a ValidationError begins with `what`, the name of the message."""
     try:
         return decode(body)
-    except msgspec.ValidationError as error:
-        raise ValidationError(f"{what}: {error}") from None
     except DECODE_ERRORS as error:
         raise _unreadable(what, error) from None
 
 
 def _unreadable(what: str, error: Exception) -> ValidationError:
-    """Return the error for a body that is not JSON, or is nested too deeply."""
+    """Return the error for a body that is not the JSON of a message, or is nested too deeply."""
     if isinstance(error, RecursionError):
         return ValidationError(f"{what}: the JSON is nested too deeply: flatten it")
     return ValidationError(f"{what}: {error}")
@@ -222,7 +204,9 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
 
 def _pull(request: _PullRequest) -> SyncPull:
     """Check a decoded pull request, of which some fields have two names; raises ValidationError."""
-    since = _cursor(request.since if request.since_hlc is msgspec.UNSET else request.since_hlc)
+    given = request.since if request.since_hlc is msgspec.UNSET else request.since_hlc
+    remedy = "send the serverHlc of the last response, 0 at first"
+    since = 0 if given is msgspec.UNSET else _hlc("sinceHlc", given, remedy)
     own = None if request.own_hlc is None else _hlc("ownHlc", request.own_hlc, "send an hlc of the client's own")
     limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
     limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole("maxDeltas", limit)
@@ -244,13 +228,6 @@ def _whole(name: str, given: float) -> int:
     if not math.isfinite(given) or given != int(given):
         raise ValidationError(f"{name} is {given}: send a whole number")
     return int(given)
-
-
-def _cursor(given: float | str | msgspec.UnsetType) -> int:
-    """Return the cursor of a pull; 0 if the request has none."""
-    if given is msgspec.UNSET:
-        return 0
-    return _hlc("sinceHlc", given, "send the serverHlc of the last response, 0 at first")
 
 
 def _hlc(name: str, given: float | str, remedy: str) -> int:

@@ -1,9 +1,10 @@
 """Checks that msgspec's decoders do not make: malformed deltas of a push, texts of hlcs, values without canonical form.
 
-A *delta* is a change of some columns of one row. A decoder stops at the first malformed one, but a client must get the
-rejection of each, so that it can set these aside. An *hlc* is a client's timestamp, of 64 bits: a JSON number would
-lose some of them. A value needs a *canonical form* (JCS), from which its delta's id is computed. The decoders in
-`wire.json` and `wire.protobuf` call this module.
+A *push* is a client's request with *deltas*, changes of rows. A decoder stops at the first malformed delta, but a
+client must get the rejection of each, so that it can set these aside. An *hlc* is a client's timestamp, an integer of
+64 bits, which JSON has as a number or as a decimal text; msgspec rounds texts in other notations, so these are
+rejected. A value needs a *canonical form* (JCS), from which its delta's id is computed. The decoders in `wire` call
+this module; so do clients before they push, and `lakesync push` for the deltas in a file.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.model.validation import check_hlc
 
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors that decoders raise for text that is not JSON, or is nested too deeply."""
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The errors that decoders raise for text that is not the JSON of a message, or is nested too deeply."""
 
 
 class _Envelope(msgspec.Struct, rename="camel"):
@@ -50,20 +51,20 @@ _decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
 _DECIMAL = re.compile("0|[1-9][0-9]*")
 """The text of an hlc."""
 _LARGE = 1 << 56
-"""From here on, all doubles are multiples of `_DOUBLE_STEP`. So a larger hlc that is no such multiple was not rounded
-to a double: it was written as a decimal."""
+"""All doubles above are multiples of `_DOUBLE_STEP`. So an hlc above that is no such multiple was not rounded: it was
+written as an integer or a plain decimal. All hlcs of clocks that are set to a time after 2004 are above."""
 _DOUBLE_STEP = 16
-"""The least difference of two doubles above `_LARGE`."""
+"""The difference between neighbouring doubles from `_LARGE` on; it is greater for greater doubles."""
 
 
 def hlc_problem(name: str, given: object) -> str | None:
-    """Return what is wrong with the text of an hlc; None if it is valid or absent.
+    """Return what is wrong with an hlc that is given as text; None if it is a plain decimal, or no text.
 
-    msgspec's lax decoders accept more texts than plain decimals, such as "1e3", which are rounded.
+    msgspec's lax decoders accept more texts, such as "1e3", and round them. They read integers exactly.
 
     Args:
         name: the field's name, for the message.
-        given: the value as an untyped decoder reads it. Only texts are checked here, not numbers.
+        given: the value as an untyped decoder reads it.
     """
     if not isinstance(given, str) or _DECIMAL.fullmatch(given):
         return None
@@ -71,14 +72,11 @@ def hlc_problem(name: str, given: object) -> str | None:
 
 
 def check_range(name: str, value: int) -> None:
-    """Check that an hlc is in range.
+    """Raise ValidationError if an hlc is out of range.
 
     Args:
         name: the field's name, for the message.
         value: the hlc.
-
-    Raises:
-        ValidationError: it is out of range.
     """
     problem = check_hlc(name, value)
     if problem is not None:
@@ -86,19 +84,19 @@ def check_range(name: str, value: int) -> None:
 
 
 def check_hlc_texts(body: bytes, push: SyncPush) -> None:
-    """Check that every hlc of a decoded push is a plain decimal.
+    """Check that every hlc of a decoded push was written as a number or a plain decimal.
 
     Args:
         body: the push as JSON.
         push: the same, decoded.
 
     Raises:
-        ValidationError: an hlc is not; its attribute `rejected` lists every such delta.
+        ValidationError: an hlc was not; its attribute `rejected` lists every such delta.
     """
-    if _has_plain_hlcs(body, push):
+    if _has_certainly_plain_hlcs(body, push):
         return
-    error = push_error(body, "")
-    if str(error):
+    error = push_error(body, default_message="")
+    if str(error):  # empty: no problem was found
         raise error
 
 
@@ -109,7 +107,7 @@ def push_error(body: bytes, default_message: str) -> ValidationError:
         body: the push as JSON.
         default_message: the message if no problem is found.
     """
-    rejected = malformed_deltas(body)
+    rejected = _malformed_deltas(body)
     problem = rejected[0].message if rejected else _cursor_problem(body)
     return ValidationError(problem or default_message, rejected)
 
@@ -118,35 +116,37 @@ def _cursor_problem(body: bytes) -> str | None:
     """Return what is wrong with the cursor `lastSeenHlc` of a push; None if it is valid or cannot be read."""
     try:
         return hlc_problem("lastSeenHlc", _decode_hlcs(body).last_seen_hlc)
-    except (msgspec.MsgspecError, *DECODE_ERRORS):
+    except DECODE_ERRORS:
         return None
 
 
-def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
-    """Return whether the hlcs of a push are certainly plain decimals, by a quick search in its text.
+def _has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
+    """Return True if the hlcs of a push are certainly plain decimals, by a quick search in its text.
 
-    An hlc that may have been rounded is searched for in the form in which clients write it. False means only that the
-    texts have to be decoded to decide.
+    Each hlc that may have been rounded is searched for in the form in which clients write it. False means that the
+    texts must be decoded to decide.
 
     Args:
         body: the push as JSON.
         push: the same, decoded.
     """
     cursor, hlcs = push.last_seen_hlc, [delta.hlc for delta in push.deltas]
-    if min(hlcs, default=0) < 0 or cursor < 0:
+    lowest = min(hlcs, default=_LARGE)
+    if lowest < 0 or cursor < 0:
         return False
-    if body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0 and (cursor or b'"lastSeenHlc"' in body):
+    has_default_cursor = cursor == 0 and b'"lastSeenHlc"' not in body
+    if not has_default_cursor and body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0:
         return False
-    has_small = min(hlcs, default=_LARGE) < _LARGE  # then any of them may have been rounded
+    may_be_rounded = hlcs if lowest < _LARGE else [hlc for hlc in hlcs if hlc % _DOUBLE_STEP == 0]
     position = 0
-    for hlc in hlcs if has_small else [hlc for hlc in hlcs if not hlc % _DOUBLE_STEP]:
+    for hlc in may_be_rounded:  # in the order of the text, which is therefore searched only once
         position = body.find(b'"hlc":"%d"' % hlc, position)
         if position < 0:
             return False
     return True
 
 
-def malformed_deltas(body: bytes) -> list[Rejection]:
+def _malformed_deltas(body: bytes) -> list[Rejection]:
     """Return a rejection for every malformed delta of a push; an empty list if the problem is elsewhere.
 
     Args:
@@ -154,7 +154,7 @@ def malformed_deltas(body: bytes) -> list[Rejection]:
     """
     try:
         deltas = _decode_envelope(body).deltas
-    except (msgspec.MsgspecError, *DECODE_ERRORS):
+    except DECODE_ERRORS:
         return []
     rejected = []
     for index, raw in enumerate(deltas):
@@ -170,7 +170,7 @@ def _problem(raw: msgspec.Raw) -> str | None:
         problem = hlc_problem("hlc", _decode_hlcs(raw).hlc)
         if problem is None:
             _decode_delta(raw)
-    except (msgspec.MsgspecError, *DECODE_ERRORS) as error:
+    except DECODE_ERRORS as error:
         return str(error)
     return problem
 
@@ -179,14 +179,14 @@ def _delta_id(raw: msgspec.Raw) -> str:
     """Return the id in the JSON of a malformed delta; empty if it cannot be read."""
     try:
         return _decode_id(raw).delta_id
-    except (msgspec.MsgspecError, *DECODE_ERRORS):
+    except DECODE_ERRORS:
         return ""
 
 
 _SCALARS = frozenset({str, bool, int, float, type(None)})
 """The types of decoded values that are neither lists nor objects."""
 _SAFELY_FINITE = 1e300
-"""Numbers up to here certainly fit a double."""
+"""Numbers up to here certainly fit a double, whose limit is near 1.8e308."""
 _decode_any = msgspec.json.Decoder().decode
 
 
@@ -213,13 +213,13 @@ def check_values(deltas: Sequence[RowDelta]) -> None:
 
 
 def _all_plain(texts: Sequence[msgspec.Raw]) -> bool:
-    """Return whether all values are scalars that are certainly valid; otherwise each is checked."""
+    """Return True if all values are scalars that certainly have a canonical form; False if each must be checked."""
     joined = b",".join(texts)
-    if b"\\u" in joined:
+    if b"\\u" in joined:  # an escape, perhaps of a lone surrogate
         return False
     try:
         values = _decode_any(b"[" + joined + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return False
     kinds = set(map(type, values))
     if len(values) != len(texts) or not kinds <= _SCALARS:

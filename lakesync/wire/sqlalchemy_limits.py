@@ -1,8 +1,8 @@
 """Limits in database URLs for SQLAlchemy, so that a connection fails if Postgres sends nothing for too long.
 
-`wire.compat_pyiceberg` calls `with_limits`. pyiceberg opens a catalogue in a database by a URL only. So the limits are
-parts of the URL: connection settings, and a plugin of SQLAlchemy by which the engine opens its connections as
-`lakesync.wire.postgres.BoundedConnection`.
+pyiceberg opens an Iceberg catalogue in a database by a URL only. So the limits are parts of the URL (`with_limits`):
+connection settings, and a plugin of SQLAlchemy by which the engine opens its connections as
+`lakesync.wire.postgres.BoundedConnection`. `wire.compat_pyiceberg` and `analysis.catalogue` call this module.
 """
 
 from __future__ import annotations

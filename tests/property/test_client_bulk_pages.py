@@ -14,8 +14,8 @@ from lakesync.client.core import ClientCore, ClientStore, LocalChange, MemorySto
 from lakesync.client.core.rows import visible_row
 from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.model.types import Op, RowDelta, SyncResponse
-from lakesync.wire.encoded import decode_page
 from lakesync.wire.json import encode_response
+from lakesync.wire.pages import decode_page
 from tests.property.test_client_store import SCHEMA
 from tests.unit.client.core_support import delta, error_answer
 

@@ -18,7 +18,8 @@ from lakesync.client.sync.checkpoint_load import load_checkpoint
 from lakesync.client.transports.base import Checkpoint, LocalTransport
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, Op, RowDelta, SyncResponse
-from lakesync.wire.protobuf import decode_by_field, decode_response, encode_response, split_deltas
+from lakesync.wire.delta_fields import decode_by_field, split_deltas
+from lakesync.wire.protobuf import decode_response, encode_response
 
 OPS: dict[int, Op] = {1: "INSERT", 2: "UPDATE", 3: "DELETE"}
 SCHEMA = {"table": "t", "columns": [{"name": name, "type": "json"} for name in "abc"]}

@@ -71,7 +71,7 @@ READERS = [
     protobuf.decode_push,
     protobuf.decode_pull,
     protobuf.decode_response,
-    protobuf.decode_delta,
+    lambda data: protobuf.decode_deltas([data]),
     frames.decode_frame,
     actions.decode_push,
     actions.decode_push_json,

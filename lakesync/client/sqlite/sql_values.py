@@ -31,7 +31,7 @@ from lakesync.model.errors import ValidationError
 from lakesync.model.schema import ColumnType
 from lakesync.model.types import RowDelta
 from lakesync.model.validation import MAX_ID_CHARS
-from lakesync.wire.encoded import PageDelta, cells_of, flat
+from lakesync.wire.pages import PageDelta, cells_of
 
 DECLARED: dict[ColumnType, str] = {
     "string": "TEXT",
@@ -330,7 +330,7 @@ def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
     widths: list[int] = []
     try:
         for chunk in cells_of(deltas):
-            cells = flat(chunk)
+            cells = list(chain.from_iterable(chunk))
             names += map(_column_of, cells)
             values += map(_value_of, cells)
             widths += map(len, chunk)

@@ -32,8 +32,8 @@ from lakesync.client.transports.base import Checkpoint
 from lakesync.model.types import ColumnValue, RowDelta, RowKey, SyncResponse
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire import protobuf
+from lakesync.wire.delta_fields import DeltaFields, decode_by_field, split_deltas
 from lakesync.wire.json import decode_deltas, encode_deltas
-from lakesync.wire.protobuf import DeltaFields, decode_by_field, split_deltas
 
 STAGED_TOGETHER = 20_000
 """Number of deltas that one transaction writes to the staging file; a few more, so that no row is split."""

@@ -34,7 +34,7 @@ from lakesync.client.transports.base import (
 )
 from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError, RejectedError, TransientError
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
-from lakesync.wire.encoded import about_bytes
+from lakesync.wire.pages import about_bytes
 
 _REPEATED_PAGES = 6
 """How often in a row a named source (an adapter from which clients pull, beside the gateway's own changes) may send the

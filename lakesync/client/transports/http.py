@@ -32,9 +32,9 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import actions as wire_actions
 from lakesync.wire import json as wire_json
-from lakesync.wire.encoded import decode_page
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.http_sessions import BearerAuth
+from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
 

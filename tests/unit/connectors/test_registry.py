@@ -10,7 +10,7 @@ import pytest
 from lakesync.connectors import ConnectorDescriptor, Connectors, ConnectorType, Secrets
 from lakesync.connectors.built_in import BUILT_IN
 from lakesync.model.errors import ConfigurationError, ValidationError
-from lakesync.model.validation import JsonSchema
+from lakesync.model.json_schema import JsonSchema
 
 KEY = "k" * 32
 DESCRIPTORS = [each.descriptor for each in BUILT_IN]
