@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync.analysis.marks import StateTable
+from lakesync.analysis.lags import StateTable
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings
 from lakesync.model.errors import ConfigurationError

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import dagster as dg
 import msgspec
 
-from lakesync.analysis.marks import Lag
+from lakesync.analysis.lags import Lag
 from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 
 Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]

@@ -15,7 +15,7 @@ import dagster as dg
 from assets.partitions import ms_of_days
 from lakehouse.marks import CopiedDays, failing_tables, first_missing_day, last_poll_ms, move_mark
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
-from lakesync.analysis.marks import Lag, Part, Timed
+from lakesync.analysis.lags import Lag, Part, Timed
 from lakesync.config import Config
 from sensors.backoff import pause_after
 

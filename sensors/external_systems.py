@@ -32,7 +32,7 @@ from assets.names import (
 from assets.partitions import nearest_day, range_tags
 from lakehouse.marks import CopiedDays, days_to_copy
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import Lag
+from lakesync.analysis.lags import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore

@@ -17,18 +17,17 @@ import msgspec
 
 from assets.names import SLOT, UPKEEP_SLOT
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
+from lakesync.analysis.lags import FollowerPosition, Lag
+from lakesync.analysis.lags import lags as compute_lags
 from lakesync.analysis.marks import (
     QUEUED_SECONDS,
     REPORT,
     DeadLetters,
     FollowerMark,
-    FollowerPosition,
-    Lag,
     QueuedRun,
     Report,
     report_in,
 )
-from lakesync.analysis.marks import lags as compute_lags
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.records import Backlog

@@ -19,7 +19,7 @@ import dagster as dg
 from assets.names import ERASURE_JOB, FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY
 from assets.partitions import nearest_day, range_tags
 from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flush
-from lakesync.analysis.marks import Lag
+from lakesync.analysis.lags import Lag
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock

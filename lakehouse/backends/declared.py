@@ -16,7 +16,8 @@ import msgspec
 from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import SingleBackend, WriteTarget, resolve_backend, single_backends, write_targets
-from lakesync.analysis.marks import FollowerMark, FollowerPosition
+from lakesync.analysis.lags import FollowerPosition
+from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import LAKE, DeclaredDestination
 from lakesync.model import hlc
 from lakesync.model.hlc import wall_clock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from lakesync.analysis.marks import Lag, lags
+from lakesync.analysis.lags import Lag, lags
 from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.hlc import wall_of
 

@@ -1,7 +1,7 @@
 """Reads the marks of the lake's tables by pyiceberg, and returns which parts of the pipeline are behind.
 
 A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas: the arrival (the
-gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.marks` compares the marks. Staging is
+gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.lags` compares the marks. Staging is
 upstream of the history, the lake's table `deltas`; all other parts follow the history. Sensors, freshness checks and
 `lakesync status` call this module.
 """
@@ -17,7 +17,7 @@ from pyiceberg.exceptions import NoSuchTableError, RESTError
 from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, column_bounds, may_have_catalogue, merge_marks
-from lakesync.analysis.marks import HistoryFile, LakeMarks, lags, lowest_mark, positions
+from lakesync.analysis.lags import HistoryFile, LakeMarks, collect_progress, lags, lowest_mark
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import wall_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-    from lakesync.analysis.marks import FollowerPosition, Lag, StateTable, Timed
+    from lakesync.analysis.lags import FollowerPosition, Lag, StateTable, Timed
     from lakesync.config import Config
     from lakesync.staging.records import Backlog
 
@@ -83,7 +83,7 @@ class MarkReader:
                 states = {name: lake.state_table(name) for name in lake.state_tables}
                 marks = {name: merge_marks(table) for name, table in states.items() if table is not None}
                 lake_marks = LakeMarks(marks, misplaced=frozenset(_misplaced_gateways(lake, backlog)))
-                progress = positions(backlog, lake_marks, tables, followers, config.namespaces, self._shards)
+                progress = collect_progress(backlog, lake_marks, tables, followers, config.namespaces, self._shards)
                 files = self._files(lake.deltas, lowest_mark(progress))
                 self._count_rejected(lake)
         except _UNREADABLE as error:

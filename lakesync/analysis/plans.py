@@ -56,7 +56,7 @@ class SnapshotRows(NamedTuple):
 
 
 class StateParts(NamedTuple):
-    """What a state table is made of: rows of snapshots, and deltas that are merged onto them."""
+    """What the rows of a state table are made of: rows of snapshots, and deltas that are merged onto them."""
 
     bases: tuple[SnapshotRows, ...]
     """The rows to start from."""

@@ -1,18 +1,12 @@
 """`query`: runs a SQL query over the lake and the unflushed deltas on DuckDB. `lakesync query` calls it.
 
-A delta is a change of one row by a client. The tables of a query are created in a DuckDB database in memory, by the
-plans of `lakesync.analysis.plans`: the history of all deltas as `deltas`, and state tables, each of which has the
-current rows of one synced table.
+A delta is a change of one row by a client; unflushed ones are in the staging store and not yet in the lake. The tables
+of a query are created in a DuckDB database in memory, by the plans of `lakesync.analysis.plans`: the *history* of all
+deltas as `deltas`, and *state tables*, each of which has the current rows of one synced table.
 
-These rows are merged from fragments, the rows of a table with the columns of `FRAGMENTS`. A fragment is a delta of the
-history, or a part of a row of a state table: one of its live cells (a column's value with its stamp), or the stamps of
-its newest DELETE (tombstone) and INSERT. A stamp is an hlc, the client's timestamp, and the client's id. An arrival is
-the gateway's timestamp of the push that brought a fragment. Any order, grouping and repetition of fragments gives the
-same rows.
-
-This is a second implementation of `lakesync.model.merge`, for a query that needs no Spark;
-`docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with
-`lakesync.model.merge`, `tests/integration/test_query.py` with Spark.
+A state table is stored with some of the deltas merged. Its other rows are merged here, from *fragments*: the newer
+deltas, and the cells of the rows that they change; see `lakesync.analysis.merge_sql`. An *arrival* is the gateway's
+timestamp of a push, by which plans say which deltas are newer.
 """
 
 from __future__ import annotations
@@ -22,9 +16,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import duckdb
-from pyiceberg import expressions as ice
 
 from lakesync.analysis.catalogue import LakeReader
+from lakesync.analysis.merge_sql import (
+    DELTA_FRAGMENTS,
+    FRAGMENTS,
+    STATE_FRAGMENTS,
+    quoted,
+    typed_value,
+    visible_rows,
+)
 from lakesync.analysis.plans import INFERRED_TYPE, KEYS, Planner, cell_names, explain_unknown_column
 from lakesync.analysis.scans import all_of, any_of, condition, scan_condition, scan_into
 from lakesync.analysis.statement import parse_statement
@@ -42,77 +43,8 @@ if TYPE_CHECKING:
     from lakesync.analysis.statement import Statement, TableReference
     from lakesync.config import Config
 
-FRAGMENTS = (
-    "_gateway VARCHAR, _row VARCHAR, _arrival BIGINT, hlc BIGINT, client_id VARCHAR, delta_id VARCHAR, "
-    "columns MAP(VARCHAR, VARCHAR), tombstone STRUCT(hlc BIGINT, client_id VARCHAR), "
-    "inserted STRUCT(hlc BIGINT, client_id VARCHAR)"
-)
-"""The columns of the table `fragments`, as DDL."""
-
-DELTA_FRAGMENTS = """
-SELECT gateway, row_id, arrival, hlc, client_id, delta_id,
-    CASE WHEN op <> 'DELETE' THEN columns END,
-    CASE WHEN op = 'DELETE' THEN {'hlc': hlc, 'client_id': client_id} END,
-    CASE WHEN op = 'INSERT' THEN {'hlc': hlc, 'client_id': client_id} END
-"""
-"""The SELECT clause that turns rows of the history into fragments."""
-
-STATE_FRAGMENTS = """
-SELECT _gateway, _row, _arrival, NULL, NULL, NULL, NULL, _tombstone, _inserted FROM state_rows
-UNION ALL
-SELECT _gateway, _row, _arrival, cell.value.hlc, cell.value.client_id, cell.value.delta_id,
-    MAP {cell.key: cell.value.value}, NULL, NULL
-FROM (SELECT _gateway, _row, _arrival, unnest(map_entries(_cells)) AS cell FROM state_rows)
-"""
-"""The query that turns rows of a state table, in the table `state_rows`, into fragments."""
-
-_ROWS = """
-WITH heads AS (
-    SELECT _gateway, _row, max(_arrival) AS _arrival, max(tombstone) AS tombstone, max(inserted) AS inserted
-    FROM fragments GROUP BY ALL
-), cells AS (
-    SELECT _gateway, _row, cell.key AS name, cell.value AS value, hlc, client_id, delta_id
-    FROM (SELECT *, unnest(map_entries(columns)) AS cell FROM fragments)
-), best AS (
-    SELECT _gateway, _row, name,
-        max({'hlc': hlc, 'client_id': client_id, 'value': value, 'delta_id': delta_id}) AS cell
-    FROM cells GROUP BY ALL
-), alive AS (
-    SELECT best.* FROM best JOIN heads USING (_gateway, _row)
-    WHERE tombstone IS NULL OR {'hlc': cell.hlc, 'client_id': cell.client_id} > tombstone
-), gathered AS (
-    SELECT _gateway, _row, map_from_entries(list({'k': name, 'v': cell.value})) AS texts FROM alive GROUP BY ALL
-)
-SELECT _gateway, _row, _arrival%s
-FROM heads LEFT JOIN gathered USING (_gateway, _row)
-WHERE texts IS NOT NULL OR (inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))
-"""
-"""The query for the visible rows. Its steps: a row's greatest arrival, tombstone and INSERT stamp (`heads`); all cells;
-the cell with the greatest stamp of each column, and of equal stamps the greater value (`best`); those above the
-tombstone (`alive`); and these as a map."""
-
-_TYPED = {
-    "string": """CASE WHEN {0} LIKE '"%' THEN CAST({0} AS JSON) ->> '$' END""",
-    "number": "CASE WHEN {0} >= '-' AND {0} < ':' THEN TRY_CAST({0} AS DOUBLE) END",
-    "boolean": "CASE {0} WHEN 'true' THEN true WHEN 'false' THEN false END",
-    "json": "CASE WHEN {0} <> 'null' THEN {0} END",
-    "null": "CAST(NULL AS VARCHAR)",
-}
-"""Schema type → SQL that converts a value's JSON text to that of the typed column, as `lakehouse.tables.typed_columns`.
-
-A second implementation, because it takes less than half of the processor time of passing numbers, booleans and JSON
-through Arrow and back. `tests/property/test_typed_columns.py` compares both.
-"""
-
-
 _UNKNOWN_COLUMN = re.compile(r"(?:Referenced column|does not have a column named|column) \"([^\"]+)\"")
 """DuckDB's messages about a column that does not exist."""
-
-
-def quoted(identifier: str) -> str:
-    """Return an identifier quoted for SQL."""
-    return '"' + identifier.replace('"', '""') + '"'
-
 
 _INTERNAL = quoted("lakesync.own")
 """The database with the tables that a statement cannot name, because names of synced tables contain no dot."""
@@ -126,16 +58,18 @@ _STATE_COLUMNS = (*KEYS, "_cells", "_tombstone", "_inserted")
 _POSITION = ("gateway", "shard", "epoch", "seq", "ordinal")
 """The columns that identify a delta's position in staging's log."""
 _POSITION_DDL = "gateway VARCHAR, shard VARCHAR, epoch BIGINT, seq BIGINT, ordinal INTEGER"
-_SAME_POSITION = " AND ".join(f"unflushed.{name} = flushed.{name}" for name in _POSITION)
+_IS_SAME_POSITION = " AND ".join(f"unflushed.{name} = flushed.{name}" for name in _POSITION)
+_IS_TOUCHED = "EXISTS (FROM touched WHERE touched._gateway = scanned._gateway AND touched._row = scanned._row)"
+"""The condition for a scanned row that is in the table `touched`: onto it, newer deltas are merged."""
 _MAX_ROW_IDS = 500
 """Rows that a scan selects by a list of their ids; for more, the whole table is scanned."""
 
-# The columns of `deltas`, as the statement sees them.
 _HISTORY_DDL = (
     "gateway VARCHAR, shard VARCHAR, epoch BIGINT, batch_id VARCHAR, seq BIGINT, ordinal INTEGER, arrival BIGINT, "
     "day DATE, table_name VARCHAR, row_id VARCHAR, op VARCHAR, client_id VARCHAR, hlc BIGINT, delta_id VARCHAR, "
     "width INTEGER, columns MAP(VARCHAR, VARCHAR)"
 )
+"""The columns of `deltas`, as the statement sees them."""
 
 
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
@@ -189,8 +123,10 @@ class _DuckDbTables:
         self.columns: dict[str, list[str]] = {}
         """Table as the statement names it → its columns, for each table that was created."""
         self._planner = planner
-        self._visible = quoted(catalogue)  # the database that the statement sees
-        self._table_count = 0  # for names of tables
+        self._visible = quoted(catalogue)
+        """The database that the statement sees."""
+        self._table_count = 0
+        """How many names `_new_name` has returned."""
         self.database.execute(
             f"ATTACH ':memory:' AS {self._visible}; ATTACH ':memory:' AS {_INTERNAL}; USE {_INTERNAL}; DETACH memory; "
             "SET TimeZone = 'UTC'; SET python_enable_replacements = false"
@@ -227,7 +163,7 @@ class _DuckDbTables:
         self.columns[reference.qualified] = names
         self.database.execute(f"CREATE TABLE {target} ({_HISTORY_DDL})")
         columns = [name for name in names if statement.reads(name)] or ["seq"]
-        bound = condition("arrival", "<=", plan.upto) if plan.upto is not None else ice.AlwaysTrue()
+        bound = condition("arrival", "<=", plan.upto) if plan.upto is not None else all_of()
         if plan.table is not None and plan.snapshot is not None:
             row_filter = all_of(scan_condition(reference.predicates, plan.table.schema()), bound)
             scan_into(self.database, f"{target} BY NAME", plan.table, columns, row_filter, snapshot=plan.snapshot)
@@ -262,7 +198,8 @@ class _DuckDbTables:
         # The rows onto which deltas are merged. Others are taken from the snapshot as they are.
         self.database.execute("CREATE OR REPLACE TABLE touched AS SELECT DISTINCT _gateway, _row FROM fragments")
         for base in plan.parts.bases:
-            self._load_base(plan, base, target, columns, () if untyped_read else reference.predicates)
+            self._load_untouched_rows(plan, base, target, columns, () if untyped_read else reference.predicates)
+            self._load_touched_rows(plan, base)
         query, parameters = visible_rows(columns)
         self.database.execute(f"INSERT INTO {target} BY NAME {query}", parameters)
         return self._with_inferred_types(target, untyped_read) if untyped_read else target
@@ -323,7 +260,7 @@ class _DuckDbTables:
             f"INSERT INTO fragments {DELTA_FRAGMENTS} FROM unflushed WHERE {' AND '.join(where)}", values
         )
 
-    def _load_base(
+    def _load_untouched_rows(
         self,
         plan: StatePlan,
         base: SnapshotRows,
@@ -331,18 +268,22 @@ class _DuckDbTables:
         columns: Mapping[str, str | None],
         predicates: tuple[Predicate, ...],
     ) -> None:
-        """Load a snapshot's rows: rows without newer deltas into `target`, the others into `fragments`.
+        """Load a snapshot's rows without newer deltas into `target`, as they are.
 
-        A column that has no typed values in the snapshot is read from the rows' cells. `columns` has the schema type of
-        each column of `target`; None for an untyped one, which is loaded as JSON text.
+        A column that has no typed values in the snapshot is read from the rows' cells.
+
+        Args:
+            plan: how to read the state table.
+            base: the snapshot, of which all rows or those of one gateway are read.
+            target: the DuckDB table.
+            columns: column of `target` → its schema type; None for an untyped one, which is loaded as JSON text.
+            predicates: conditions on the rows.
         """
-        state = plan.table
-        assert state is not None
+        assert plan.table is not None
         filled = plan.fields_of(base.snapshot)
-        own = condition("_gateway", "=", base.gateway) if base.gateway is not None else ice.AlwaysTrue()
         stored_names = {name.lower() for name in {*filled, *KEYS}}
         on_stored = [each for each in predicates if each.column.lower() in stored_names]
-        row_filter = all_of(own, condition("_gone", "=", False), scan_condition(on_stored, state.schema()))
+        is_alive, meets_predicates = condition("_gone", "=", False), scan_condition(on_stored, plan.table.schema())
         stored = [name for name in columns if name in filled]
         from_cells = {f"column{index}": name for index, name in enumerate(columns) if name not in filled}
         texts = {name: f"_cells[${parameter}].value" for parameter, name in from_cells.items()}
@@ -350,34 +291,39 @@ class _DuckDbTables:
             f", {typed_value(kind, texts[name]) if (kind := columns[name]) else texts[name]} AS {quoted(name)}"
             for name in from_cells.values()
         )
+        # SQL for a column of type null does not name its parameter, and DuckDB rejects a value for it
         values = {parameter: name for parameter, name in from_cells.items() if columns[name] != "null"}
-        is_touched = "FROM touched WHERE touched._gateway = scanned._gateway AND touched._row = scanned._row"
         scan_into(
             self.database,
             f"{target} BY NAME",
-            state,
+            plan.table,
             [*KEYS, *stored, *(["_cells"] if from_cells else [])],
-            row_filter,
+            all_of(_rows_of(base), is_alive, meets_predicates),
             snapshot=base.snapshot,
             select=f"SELECT {', '.join(map(quoted, [*KEYS, *stored]))}{select_cells}",
-            where=f"NOT EXISTS ({is_touched})",
+            where=f"NOT {_IS_TOUCHED}",
             values=values,
         )
+
+    def _load_touched_rows(self, plan: StatePlan, base: SnapshotRows) -> None:
+        """Load a snapshot's rows with newer deltas into `fragments`."""
         touched = [row for (row,) in self.database.execute("SELECT DISTINCT _row FROM touched").fetchall()]
-        if touched:
-            rows = condition("_row", "in", set(touched)) if len(touched) <= _MAX_ROW_IDS else ice.AlwaysTrue()
-            self.database.execute("DROP TABLE IF EXISTS state_rows")
-            scan_into(
-                self.database,
-                "state_rows",
-                state,
-                _STATE_COLUMNS,
-                all_of(own, rows),
-                snapshot=base.snapshot,
-                where=f"EXISTS ({is_touched})",
-                create=True,
-            )
-            self.database.execute(f"INSERT INTO fragments {STATE_FRAGMENTS}")
+        if not touched:
+            return
+        assert plan.table is not None
+        rows = condition("_row", "in", set(touched)) if len(touched) <= _MAX_ROW_IDS else all_of()
+        self.database.execute("DROP TABLE IF EXISTS state_rows")
+        scan_into(
+            self.database,
+            "state_rows",
+            plan.table,
+            _STATE_COLUMNS,
+            all_of(_rows_of(base), rows),
+            snapshot=base.snapshot,
+            where=_IS_TOUCHED,
+            create=True,
+        )
+        self.database.execute(f"INSERT INTO fragments {STATE_FRAGMENTS}")
 
     def _drop_flushed(self, deltas: Table | None) -> None:
         """Remove from `unflushed` the deltas that have reached the lake since staging was read."""
@@ -394,7 +340,7 @@ class _DuckDbTables:
             any_of(condition("gateway", "=", gateway) for gateway in gateways),
         )
         scan_into(self.database, "flushed BY NAME", deltas, _POSITION, row_filter)
-        self.database.execute(f"DELETE FROM unflushed USING flushed WHERE {_SAME_POSITION}")
+        self.database.execute(f"DELETE FROM unflushed USING flushed WHERE {_IS_SAME_POSITION}")
 
     def _new_name(self) -> str:
         """Return a name for a DuckDB table that is not used yet."""
@@ -407,6 +353,11 @@ class _DuckDbTables:
         return int(counted[0]) if counted else 0
 
 
+def _rows_of(base: SnapshotRows) -> BooleanExpression:
+    """Return the condition for the rows that a plan reads of a snapshot."""
+    return condition("_gateway", "=", base.gateway) if base.gateway is not None else all_of()
+
+
 def _arrived_after(marks: Mapping[str, int]) -> BooleanExpression:
     """Return the condition for deltas that are not merged yet.
 
@@ -416,32 +367,5 @@ def _arrived_after(marks: Mapping[str, int]) -> BooleanExpression:
     later = [
         all_of(condition("gateway", "=", gateway), condition("arrival", ">", mark)) for gateway, mark in marks.items()
     ]
-    others = condition("gateway", "not in", set(marks)) if marks else ice.AlwaysTrue()
+    others = condition("gateway", "not in", set(marks)) if marks else all_of()
     return any_of([*later, others])
-
-
-def typed_value(kind: str, text: str) -> str:
-    """Return SQL for the typed value of a column.
-
-    Args:
-        kind: the column's schema type.
-        text: SQL for the value's JSON text.
-    """
-    return _TYPED[kind].format(text)
-
-
-def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
-    """Return the query over `fragments` for every visible row: `_gateway`, `_row`, `_arrival` and the columns.
-
-    Args:
-        columns: name → schema type. With None instead of a type, the query returns the values' JSON texts.
-
-    Returns:
-        The query, and its parameters by name.
-    """
-    texts = {name: f"texts[$column{index}]" for index, name in enumerate(columns)}
-    values = {name: typed_value(kind, texts[name]) if kind else texts[name] for name, kind in columns.items()}
-    selected = "".join(f", {value} AS {quoted(name)}" for name, value in values.items())
-    # DuckDB rejects parameters that the query does not name, and a column of type null names none.
-    parameters = {f"column{index}": name for index, name in enumerate(columns) if columns[name] != "null"}
-    return _ROWS % selected, parameters

@@ -1,9 +1,10 @@
 """Reads the deltas that gateways have acknowledged and that are not in the lake yet, from staging's log.
 
-Queries (`lakesync.analysis.query`, `lakehouse.spark_query`) and `lakesync.analysis.provenance` add them to what the
-lake has, so that their results include what a gateway has just accepted. The gateway may run meanwhile: the log is
-opened for reading only. A shard is a set of tables with a store of its own; an epoch identifies one copy of a store. An
-arrival is the gateway's timestamp of a push.
+A *delta* is a change of one row by a client. It is in the log until a flush has written it to the lake. Queries
+(`lakesync.analysis.query`, `lakehouse.spark_query`), `lakesync.analysis.provenance` and `trace` add the unflushed
+deltas to those of the lake, so that their results include what a gateway has just accepted. The gateway may run
+meanwhile: the log is opened for reading only. A *shard* is a set of tables with a store of its own; an *epoch*
+identifies one copy of a store. An *arrival* is the gateway's timestamp of a push.
 """
 
 from __future__ import annotations

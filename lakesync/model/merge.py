@@ -9,7 +9,7 @@ DELETE: it deletes every column whose stamp is smaller or equal.
 A column's value and the tombstone are maxima, so the state depends only on the set of deltas, not on their order or
 repetition. It is a map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs"
 (2011). `docs/spec.md` has this law as M1 to M5. The gateway, clients and adapters merge rows with this code; the lake's
-merges of whole tables (`lakehouse.tables`, `analysis.query`) follow the same law.
+merges of whole tables (`lakehouse.tables`, `analysis.merge_sql`) follow the same law.
 """
 
 from __future__ import annotations

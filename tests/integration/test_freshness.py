@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from assets.freshness import days_of_asset
 from assets.names import CHECKPOINT, DELTAS, state_key, target_key
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import Lag
+from lakesync.analysis.lags import Lag
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta

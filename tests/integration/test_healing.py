@@ -20,8 +20,9 @@ from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.adapters import open_adapter
+from lakesync.analysis.lags import StateTable
 from lakesync.analysis.lake_marks import MarkReader
-from lakesync.analysis.marks import StateTable, report_in
+from lakesync.analysis.marks import report_in
 from lakesync.config.backends import DeclaredDestination
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import IntegrityError

@@ -13,8 +13,8 @@ from lakehouse.maintenance import MaintenanceLimits, maintain
 from lakehouse.schema_snapshot import registered
 from lakehouse.spark_query import query as on_spark
 from lakesync.analysis.catalogue import LakeReader
-from lakesync.analysis.provenance import trace
 from lakesync.analysis.query import query
+from lakesync.analysis.trace import trace
 from lakesync.config.sections import DeclaredGateway
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import ConfigurationError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse.tables.kernel import STORED, merge
-from lakesync.analysis.query import DELTA_FRAGMENTS, FRAGMENTS, STATE_FRAGMENTS, visible_rows
+from lakesync.analysis.merge_sql import DELTA_FRAGMENTS, FRAGMENTS, STATE_FRAGMENTS, visible_rows
 from lakesync.model.delta import jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.testing import strategies

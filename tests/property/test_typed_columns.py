@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakehouse.tables.typed_columns import typed_values
 from lakesync.adapters.deltas import RowContent, StoredDelta, contents_of
 from lakesync.adapters.sql.row_values import row_values
-from lakesync.analysis.query import typed_value
+from lakesync.analysis.merge_sql import typed_value
 from lakesync.model.delta import delta_id, jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.model.schema import parse_schema

@@ -13,7 +13,7 @@ from assets.moves import newest_movable_day
 from assets.names import MOVE_SENSOR
 from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import lags
+from lakesync.analysis.lags import lags
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError

@@ -39,7 +39,8 @@ from lakesync.model.hlc import wall_of
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from lakesync.analysis.provenance import DeltaProvenance, TracedDelta
+    from lakesync.analysis.provenance import DeltaProvenance
+    from lakesync.analysis.trace import TracedDelta
     from lakesync.cli.connection import GatewayConnection
 
 explain_app, trace_app = command_app(), command_app()
@@ -237,7 +238,7 @@ def trace(
     """
     import msgspec
 
-    from lakesync.analysis.provenance import trace as traced
+    from lakesync.analysis.trace import trace as traced
 
     in_gateway, problem = None, ""
     with output.spinner("searching"):

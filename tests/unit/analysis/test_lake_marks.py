@@ -16,7 +16,7 @@ DELTAS = pa.schema([*((name, pa.string()) for name in TEXTS), ("arrival", pa.int
 READ_MARKS = """
 import json, sys
 from lakesync.analysis.lake_marks import MarkReader, snapshots
-from lakesync.analysis.marks import StateTable
+from lakesync.analysis.lags import StateTable
 from lakesync.config import load
 from lakesync.staging.records import Backlog
 

@@ -3,18 +3,17 @@
 import msgspec
 import pytest
 
-from lakesync.analysis.marks import (
+from lakesync.analysis.lags import (
     FollowerPosition,
     HistoryFile,
     Lag,
     LakeMarks,
-    Report,
     StateTable,
+    collect_progress,
     lags,
     lowest_mark,
-    positions,
-    report_in,
 )
+from lakesync.analysis.marks import Report, report_in
 from lakesync.model.namespaces import Namespaces
 from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap
@@ -42,7 +41,7 @@ def merged(**marks):
 
 
 def behind(backlog, marks, files, followers=(), namespaces=SHARED, shards=None, tables=TABLES, **lake):
-    found = positions(backlog, LakeMarks(marks, **lake), tables, followers, namespaces, shards)
+    found = collect_progress(backlog, LakeMarks(marks, **lake), tables, followers, namespaces, shards)
     return {lag.key: lag for lag in lags(backlog, found, files)}
 
 
@@ -123,9 +122,9 @@ def test_a_destination_follows_the_gateways_that_it_names(gateways, lacking):
 
 
 def test_files_below_the_least_mark_are_not_read():
-    found = positions([waiting()], LakeMarks(merged(flights=20, planes=12)), TABLES, (), SHARED)
+    found = collect_progress([waiting()], LakeMarks(merged(flights=20, planes=12)), TABLES, (), SHARED)
     assert lowest_mark(found) == at(12)
-    assert lowest_mark(positions([waiting()], LakeMarks(merged(flights=20)), TABLES, (), SHARED)) == 0
+    assert lowest_mark(collect_progress([waiting()], LakeMarks(merged(flights=20)), TABLES, (), SHARED)) == 0
     assert lowest_mark([]) == 0
 
 

@@ -9,8 +9,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.tables.kernel import STORED
 from lakesync.analysis.as_of import AsOf
-from lakesync.analysis.provenance import trace
 from lakesync.analysis.query import query
+from lakesync.analysis.trace import trace
 from lakesync.config import load
 from lakesync.model.errors import NotFoundError
 

@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from typer.testing import CliRunner
 
 from lakesync import config
-from lakesync.analysis.provenance import trace
+from lakesync.analysis.trace import trace
 from lakesync.cli.app import app
 from lakesync.engine import Engine
 from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError

@@ -11,7 +11,8 @@ from lakehouse.landing.delivery import DeliveryReport
 from lakehouse.landing.polls import ConnectorPoll, TablePoll
 from lakehouse.marks import record_poll
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
-from lakesync.analysis.marks import Lag, lags, report_in
+from lakesync.analysis.lags import Lag, lags
+from lakesync.analysis.marks import report_in
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import Usage
