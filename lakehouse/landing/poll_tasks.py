@@ -30,7 +30,8 @@ from lakesync.connectors.base import (
     TablePart,
     Usage,
 )
-from lakesync.connectors.polling import CensusComparison, SeenRows, census_pages
+from lakesync.connectors.polling import CensusComparison, census_pages
+from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakehouse.data_files import data_file_path, on_s3
-from lakesync.connectors.polling import SeenRows
+from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:

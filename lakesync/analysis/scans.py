@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-Literal = str | float | int | bool | date
-"""A constant in a SQL statement."""
+Constant = str | float | int | bool | date
+"""The value of a constant in a SQL statement."""
 
 _OPERATORS: dict[str, Callable[..., BooleanExpression]] = {
     "=": ice.EqualTo,
@@ -36,12 +36,12 @@ _OPERATORS: dict[str, Callable[..., BooleanExpression]] = {
 
 
 class Predicate(NamedTuple):
-    """`column op value`: a condition of a SQL statement. Rows of the table that do not meet it have no effect on it."""
+    """`column op value`: a condition on the rows of a table. The SQL statement uses only rows that meet it."""
 
     column: str
     op: str
     """`=`, `!=`, `>`, `>=`, `<`, `<=` or `in`."""
-    value: Literal | tuple[Literal, ...]
+    value: Constant | tuple[Constant, ...]
 
 
 def condition(column: str, op: str, value: object) -> BooleanExpression:
@@ -131,7 +131,7 @@ def scan_into(
     database.unregister("scanned")
 
 
-def _has_type(value: Literal, iceberg_type: object) -> bool:
+def _has_type(value: Constant, iceberg_type: object) -> bool:
     """Return whether a scan can compare a value with a column of an Iceberg type."""
     match iceberg_type:
         case StringType():
@@ -156,7 +156,7 @@ def _is_date(text: str) -> bool:
         return False
 
 
-def _as_ice(value: Literal | tuple[Literal, ...]) -> object:
+def _as_ice(value: Constant | tuple[Constant, ...]) -> object:
     """Return a value in the form that pyiceberg's expressions accept."""
     if isinstance(value, tuple):
         return {_as_ice(each) for each in value}

@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from lakesync.analysis.scans import Literal, Predicate
+from lakesync.analysis.scans import Constant, Predicate
 from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class TableReference(NamedTuple):
     namespace: str | None
     name: str
     predicates: tuple[Predicate, ...]
-    """Conditions that every row of the table meets which the statement uses. Empty if all rows may be used."""
+    """The statement uses only rows of the table that meet all of these. Empty if it may use every row."""
 
     @property
     def qualified(self) -> str:
@@ -150,18 +150,18 @@ def _predicate(part: exp.Expr, alias: str, *, is_only_source: bool) -> Predicate
     """Return a part of a WHERE clause as a predicate on the source `alias`; None if it is not one."""
     if isinstance(part, exp.In) and part.expressions:
         column = _column(part.this, alias, is_only_source=is_only_source)
-        values = tuple(_literal(each) for each in part.expressions)
+        values = tuple(_constant(each) for each in part.expressions)
         if column is None or any(value is None for value in values):
             return None
         return Predicate(column, "in", tuple(value for value in values if value is not None))
     op = _COMPARISONS.get(type(part))
     if op is None:
         return None
-    column, value = _column(part.this, alias, is_only_source=is_only_source), _literal(part.expression)
+    column, value = _column(part.this, alias, is_only_source=is_only_source), _constant(part.expression)
     if column is None:
         column, value, op = (
             _column(part.expression, alias, is_only_source=is_only_source),
-            _literal(part.this),
+            _constant(part.this),
             _MIRRORED[op],
         )
     return Predicate(column, op, value) if column is not None and value is not None else None
@@ -178,12 +178,12 @@ def _column(node: exp.Expr, alias: str, *, is_only_source: bool) -> str | None:
     return str(node.name) if is_of_source else None
 
 
-def _literal(node: exp.Expr) -> Literal | None:
+def _constant(node: exp.Expr) -> Constant | None:
     """Return the value of an expression that is a constant; None for any other expression, and for null."""
     if isinstance(node, exp.Boolean):
         return bool(node.this)
     if isinstance(node, exp.Neg):
-        inner = _literal(node.this)
+        inner = _constant(node.this)
         return -inner if isinstance(inner, int | float) and not isinstance(inner, bool) else None
     if isinstance(node, exp.Cast) and node.to.is_type("date") and isinstance(node.this, exp.Literal):
         try:

@@ -88,19 +88,14 @@ class Usage(NamedTuple):
     """The whole budget; None if the source reports none."""
 
 
-def _no_schema() -> TableSchema | None:
-    """Return None; the default for a table whose schema is not registered."""
-    return None
-
-
 class Table(NamedTuple):
     """A synced table that a source fills."""
 
     name: str
     identity: str | None = None
     """A column that identifies a row even when its row id changes: a row with the same value replaces the other row."""
-    schema: Callable[[], TableSchema | None] = _no_schema
-    """Returns the schema to register if the gateway has none yet; called after the first rows were written."""
+    schema: Callable[[], TableSchema | None] = lambda: None
+    """Returns the schema to register if the gateway has none yet, or None; called after the first rows were written."""
     needs_census: bool = False
     """Whether every poll takes a census, because `changes` does not report deletes."""
 
@@ -228,8 +223,8 @@ class ConnectorConfig:
     """As the type's `ingest_schema` describes; None if the connector is not polled."""
     hosts: HostPolicy = field(default_factory=HostPolicy)
     """The hosts that connectors of this server may call."""
-    own_identity: bool = False
-    """Whether the connector may use the server's own cloud identity."""
+    may_use_server_identity: bool = False
+    """Whether the connector may use the cloud identity of the server's process, instead of credentials of its own."""
 
 
 def _no_handler(config: ConnectorConfig) -> ActionHandler:

@@ -1,8 +1,8 @@
 """The built-in connector types: each with its settings as JSON Schema, its actions, and the *source* that polls read.
 
-`registry.installed_types` returns them with those of installed packages. Importing a source does not import its
-database driver: a reader of `lakesync.connectors.sql` does so when it is created. The `switches` of a type are the
-settings that turn off the polling of a table.
+A connector connects a gateway with an external system, such as Jira. `registry.installed_types` returns these types
+with those of installed packages, and `gateway.openapi_schemas` documents them. Importing a source does not import its
+database driver: a reader of `lakesync.connectors.sql` does so when it is created.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from lakesync.connectors.base import ConnectorType
-from lakesync.connectors.jira.api import JIRA_ACTIONS, jira_actions
+from lakesync.connectors.jira.actions import JIRA_ACTIONS, jira_actions
 from lakesync.connectors.jira.source import JIRA_SWITCHES, JIRA_TABLES, JiraSource
-from lakesync.connectors.salesforce.api import SALESFORCE_ACTIONS, salesforce_actions
+from lakesync.connectors.salesforce.actions import SALESFORCE_ACTIONS, salesforce_actions
 from lakesync.connectors.salesforce.source import SALESFORCE_SWITCHES, SALESFORCE_TABLES, SalesforceSource
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.webhook import SEND, WebhookActions
 from lakesync.model.action_handlers import SECRET, SERVER_FILE, ConnectorDescriptor
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
+"""The form of a table's name, as `model.schema.is_identifier` checks it."""
 _SITE = "^(https://)?[A-Za-z0-9-]{1,63}(\\.atlassian\\.net)?/?$"
+"""A site of Jira Cloud: `SITE`, `SITE.atlassian.net` or its URL."""
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -31,6 +33,11 @@ def _text(description: str, **more: Any) -> dict[str, Any]:
 def _secret(description: str) -> dict[str, Any]:
     """Return the JSON schema of a setting that is stored sealed or as a reference."""
     return _text(f"{description} Or a reference: env:NAME, file:PATH.", format="password", **{SECRET: True})
+
+
+def _url(description: str) -> dict[str, Any]:
+    """Return the JSON schema of a setting that is the URL of a server, without a path."""
+    return _text(description, pattern="^https?://[^/]+/?$", format="uri")
 
 
 def _flag(description: str, *, default: bool) -> dict[str, Any]:
@@ -156,11 +163,7 @@ BUILT_IN = (
                         format=SERVER_FILE,
                     ),
                     "location": _text("The dataset's location.", default="US"),
-                    "endpoint": _text(
-                        "URL of an emulator, which is called without credentials.",
-                        pattern="^https?://[^/]+/?$",
-                        format="uri",
-                    ),
+                    "endpoint": _url("URL of an emulator, which is called without credentials."),
                 },
                 "projectId",
                 "dataset",
@@ -182,9 +185,7 @@ BUILT_IN = (
                     "jql": _text("JQL filter of the issues to poll. Without it, all issues."),
                     "includeComments": _flag("Whether comments are polled.", default=True),
                     "includeProjects": _flag("Whether projects are polled.", default=True),
-                    "baseUrl": _text(
-                        "URL of a site that is not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
-                    ),
+                    "baseUrl": _url("URL of a site that is not at atlassian.net."),
                 },
                 "domain",
                 "email",
@@ -206,18 +207,14 @@ BUILT_IN = (
             "api",
             _object(
                 {
-                    "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$", format="uri"),
+                    "instanceUrl": _url("https://NAME.my.salesforce.com."),
                     "clientId": _text("Consumer key of the connected app."),
                     "clientSecret": _secret("Consumer secret of the connected app."),
                     "username": _text(
                         "User to sign in as. Without it, the app signs in by the client credentials flow."
                     ),
                     "password": _secret("The user's password, followed by the security token."),
-                    "loginUrl": _text(
-                        "URL of the login server, if not the one that isSandbox selects.",
-                        pattern="^https?://[^/]+/?$",
-                        format="uri",
-                    ),
+                    "loginUrl": _url("URL of the login server, if not the one that isSandbox selects."),
                     "apiVersion": _text("Version of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
                     "isSandbox": _flag(
                         "Whether the organisation is a sandbox, with its own login server.", default=False

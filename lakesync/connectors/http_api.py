@@ -3,17 +3,12 @@
 The client checks hosts, limits responses, retries by class of error, and counts calls. An action is a request of a
 LakeSync client to do something in the external system, such as to create an issue. The connectors for Jira, Salesforce
 and webhooks use this module.
-
-Jira and Salesforce have query languages, JQL and SOQL. A user's filter becomes one condition of a query, in parentheses
-(`balanced_condition`). Its own parentheses and quotation marks must be balanced, so that it cannot change the rest of
-the query. `escape` escapes a text in a query.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
@@ -36,27 +31,23 @@ from lakesync.model.errors import (
     ValidationError,
 )
 from lakesync.model.types import Action
-from lakesync.wire.http_sessions import no_auth
+from lakesync.wire.http_sessions import mount, no_auth
 
 ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
 """Maps a response to a LakeSync error; None if the response is a success."""
 
 TIMEOUT_S = (10, 60)
-"""Time limits in seconds: to connect, and between two reads."""
+"""Time limits in seconds: to connect, and between two reads of a response."""
 _TOTAL_S = 300.0
 """Time limit in seconds of a whole response."""
 MAX_RESPONSE_BYTES = 256 << 20
 """Limit of a response's body after decompression."""
 _CHUNK_BYTES = 65_536
-_TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""")
-"""A token: whitespace, a quoted text, a parenthesis, or anything up to one of these.
-
-Outside of quotation marks too, a backslash escapes the next character, as in JQL.
-"""
+"""Bytes of a response that are read at once, between two checks of its limits."""
 
 
 class CursorLostError(AdapterError):
-    """The API no longer knows the position in a paged result. A retry is useless: the query must be started again."""
+    """The API has forgotten the position in a paged result. A retry is useless: the query must be started again."""
 
 
 class HttpApi:
@@ -85,8 +76,7 @@ class HttpApi:
         self.base_url = base_url.rstrip("/")
         self.session = requests.Session()
         self.session.auth = no_auth
-        for scheme in ("http://", "https://"):
-            self.session.mount(scheme, PinnedAdapter(hosts or HostPolicy()))
+        mount(self.session, PinnedAdapter(hosts or HostPolicy()))
         self.calls = 0
         """Number of requests sent so far."""
         self._map_error = map_error
@@ -305,66 +295,3 @@ class ApiActions(Generic[C]):
             return self._functions[action.action_type](client, action, msgspec.json.decode(action.params), context)
         finally:
             client.close()
-
-
-def balanced_condition(text: str, setting: str, *, stop: tuple[str, str] | None = None) -> str:
-    """Return a filter without leading and trailing whitespace, and without what follows `stop`.
-
-    Args:
-        text: the filter.
-        setting: the setting's name, for the message.
-        stop: two words in upper case, such as `("ORDER", "BY")`. The filter ends before these words, in any case, where
-            they follow each other outside of parentheses. None keeps the whole filter.
-
-    Raises:
-        ConfigurationError: quotation marks or parentheses are not balanced.
-    """
-    depth, kept, tokens = 0, list[str](), list(_tokens(text, setting))
-    for index, part in enumerate(tokens):
-        if depth == 0 and stop is not None and (part.upper(), _next_word(tokens, index)) == stop:
-            break
-        depth += (part == "(") - (part == ")")
-        if depth < 0:
-            raise ConfigurationError(f"{setting} {text!r} closes a parenthesis that is not open: correct the filter")
-        kept.append(part)
-    if depth:
-        raise ConfigurationError(f"{setting} {text!r} does not close a parenthesis: correct the filter")
-    while kept and kept[-1].isspace():  # a token, so never a space that a backslash escapes
-        kept.pop()
-    return "".join(kept).lstrip()
-
-
-def escape(text: str, special: re.Pattern[str], short_escapes: Mapping[str, str]) -> str:
-    r"""Escape special characters in a text: a line break as `\n`, a NUL as `\u0000`.
-
-    Args:
-        text: the text.
-        special: matches each character to escape. It must match none above U+FFFF, which do not fit `\uXXXX`.
-        short_escapes: character → letter after the backslash, such as `ESCAPES`. Other characters become `\uXXXX`.
-    """
-    return special.sub(lambda found: "\\" + short_escapes.get(found[0], f"u{ord(found[0]):04x}"), text)
-
-
-ESCAPES = {each: each for each in "\"'\\"} | {"\n": "n", "\r": "r", "\t": "t"}
-"""The short escapes that JQL and SOQL share."""
-
-
-def _tokens(text: str, setting: str) -> Iterator[str]:
-    """Yield all tokens of a filter.
-
-    Raises:
-        ConfigurationError: a quotation mark is not closed, or a backslash escapes no character.
-    """
-    start = 0
-    while start < len(text):
-        found = _TOKEN.match(text, start)
-        if found is None:
-            fault = "a backslash that escapes no character" if text[start] == "\\" else "an unmatched quotation mark"
-            raise ConfigurationError(f"{setting} {text!r} has {fault}: correct the filter")
-        yield found.group()
-        start = found.end()
-
-
-def _next_word(tokens: list[str], index: int) -> str:
-    """Return the next token that is not whitespace, in upper case; empty at the end."""
-    return next((token.upper() for token in tokens[index + 1 :] if not token.isspace()), "")

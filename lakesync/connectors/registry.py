@@ -144,8 +144,15 @@ class Connectors:
             field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret_fields else value
             for field, value in stored.settings.items()
         }
-        own_identity = self._secrets.lends_identity(gateway)  # may use the process's own cloud identity
-        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts, own_identity)
+        return ConnectorConfig(
+            gateway,
+            stored.name,
+            stored.type,
+            settings,
+            stored.ingest,
+            self._hosts,
+            may_use_server_identity=self._secrets.lends_identity(gateway),
+        )
 
     def _check_url(self, setting: str, url: str) -> None:
         """Raise ValidationError if connectors may not call a URL's host."""

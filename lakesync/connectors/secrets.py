@@ -30,10 +30,11 @@ _SEALED = "sealed"
 """The field of a stored secret with its ciphertext."""
 _GATEWAY = "{gateway}"
 """Stands for the gateway id in patterns of allowed references."""
-_FREE = re.compile(r"\{gateway\}|[*?\[\]]")
+_PLACEHOLDER = re.compile(r"\{gateway\}|[*?\[\]]")
 """The parts of patterns that stand for other text."""
 _IDENTITY = "google:"
-"""Prefix of the patterns that allow the use of the server's Google identity."""
+"""Prefix of the patterns that allow the use of the server's Google identity: the account under which its process runs in
+Google's cloud, which may read BigQuery."""
 
 
 class Secrets:
@@ -63,9 +64,10 @@ class Secrets:
         for one, other in itertools.combinations((each for each in references if _GATEWAY in each), 2):
             _check_pair(one, other)
         ciphers = [_cipher(key) for key in keys]
-        self._newest = ciphers[0] if ciphers else None
+        self._current = ciphers[0] if ciphers else None
         self._all = MultiFernet(ciphers) if ciphers else None
-        self._older = len(ciphers) > 1
+        self.has_older_key = len(ciphers) > 1
+        """Whether secrets may be sealed with a key that is not the current one."""
         self._references = tuple(references)
 
     def seal(self, gateway: str, connector: str, setting: str, value: str) -> Any:
@@ -84,13 +86,13 @@ class Secrets:
         if value.startswith(REFERENCE_PREFIXES):
             self._check_reference(gateway, where, value)
             return value
-        if self._newest is None:
+        if self._current is None:
             raise ValidationError(
                 f"{where} is a secret and this server has no key to seal it: set LAKESYNC_SECRET_KEY, "
                 "or give a reference, env:NAME or file:PATH"
             )
         plaintext = msgspec.json.encode((gateway, connector, setting, value))
-        return {_SEALED: self._newest.encrypt(plaintext).decode()}
+        return {_SEALED: self._current.encrypt(plaintext).decode()}
 
     def check_file(self, gateway: str, connector: str, setting: str, path: str) -> None:
         """Check that a setting may name a file on the server, by the rules for references to files.
@@ -154,18 +156,13 @@ class Secrets:
             )
         return opened[3]
 
-    @property
-    def has_older_key(self) -> bool:
-        """Whether there is an older key."""
-        return self._older
-
     def reseal(self, stored: Any) -> Any:
         """Return a secret sealed with the current key; references and unreadable secrets stay as they are."""
-        if isinstance(stored, str) or self._newest is None or self._all is None:
+        if isinstance(stored, str) or self._current is None or self._all is None:
             return stored
         token = stored[_SEALED].encode()
         try:
-            self._newest.decrypt(token)
+            self._current.decrypt(token)
         except InvalidToken:
             try:
                 return {_SEALED: self._all.rotate(token).decode()}
@@ -255,7 +252,7 @@ def _check_pair(one: str, other: str) -> None:
         ConfigurationError: the pair does not separate gateways. Some pairs that would are rejected too.
     """
     # the fixed texts before the first and after the last wildcard of both patterns
-    heads, tails = ([_FREE.split(each)[end] for each in (one, other)] for end in (0, -1))
+    heads, tails = ([_PLACEHOLDER.split(each)[end] for each in (one, other)] for end in (0, -1))
     may_overlap = _is_prefix(*heads) and _is_prefix(*(tail[::-1] for tail in tails))
     if may_overlap and one != other and _id_place(one) != _id_place(other):
         raise ConfigurationError(

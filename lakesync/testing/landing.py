@@ -23,10 +23,10 @@ from lakesync.connectors.polling import (
     MEMORY_BUDGET_BYTES,
     CensusComparison,
     PollReport,
-    SeenRows,
     TableReport,
     census_pages,
 )
+from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.types import Op
 

@@ -17,8 +17,8 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.analysis.merge_sql import FRAGMENTS, quoted, visible_rows
-from lakesync.connectors.http_api import balanced_condition
 from lakesync.connectors.jira.api import quote
+from lakesync.connectors.query_text import balanced_condition
 from lakesync.connectors.salesforce.api import soql_literal as soql_text
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store

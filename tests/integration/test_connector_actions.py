@@ -11,8 +11,8 @@ from stamina.instrumentation import set_on_retry_hooks
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.jira.api import jira_actions
-from lakesync.connectors.salesforce.api import salesforce_actions
+from lakesync.connectors.jira.actions import jira_actions
+from lakesync.connectors.salesforce.actions import salesforce_actions
 from lakesync.connectors.webhook import WebhookActions
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import AdapterError, ForbiddenError, NotFoundError, ValidationError

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakesync.connectors.base import Page, SourceRow
-from lakesync.connectors.polling import MAX_REMEMBERED, SeenRows
+from lakesync.connectors.seen_rows import MAX_REMEMBERED, SeenRows
 from lakesync.testing.landing import diff_page
 
 ROW = st.builds(

@@ -37,38 +37,57 @@ COMMENTS_PAGE = 1_000
 ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
 """The names of the tables."""
 
+_ISSUE_PATHS = {
+    "jira_id": "id",
+    "key": "key",
+    "summary": "fields.summary",
+    "description": "fields.description",
+    "status": "fields.status.name",
+    "priority": "fields.priority.name",
+    "issue_type": "fields.issuetype.name",
+    "assignee_name": "fields.assignee.displayName",
+    "assignee_email": "fields.assignee.emailAddress",
+    "reporter_name": "fields.reporter.displayName",
+    "reporter_email": "fields.reporter.emailAddress",
+    "labels": "fields.labels",
+    "project_key": "fields.project.key",
+    "project_name": "fields.project.name",
+    "created": "fields.created",
+    "updated": "fields.updated",
+}
+"""Column → place of its value in the JSON of an issue."""
+_COMMENT_PATHS = {
+    "jira_id": "id",
+    "issue_key": "issue_key",
+    "body": "body",
+    "author_name": "author.displayName",
+    "author_email": "author.emailAddress",
+    "created": "created",
+    "updated": "updated",
+}
+"""Column → place of its value in the JSON of a comment, to which `comment_row` adds `issue_key`."""
+_PROJECT_PATHS = {
+    "jira_id": "id",
+    "key": "key",
+    "name": "name",
+    "project_type": "projectTypeKey",
+    "lead_name": "lead.displayName",
+}
+"""Column → place of its value in the JSON of a project."""
+_JSON_COLUMNS = frozenset({"description", "labels", "body"})
+"""Columns whose values are objects or lists, which become JSON text."""
+
 JIRA_TABLES = (
-    text_table(
-        ISSUES,
-        "jira_id key summary description status priority issue_type assignee_name assignee_email reporter_name"
-        " reporter_email labels project_key project_name created updated",
-        project_key="jira_projects.key",
-    ),
-    text_table(
-        COMMENTS,
-        "jira_id issue_key body author_name author_email created updated",
-        issue_key="jira_issues.key",
-    ),
-    text_table(PROJECTS, "jira_id key name project_type lead_name"),
+    text_table(ISSUES, " ".join(_ISSUE_PATHS), project_key="jira_projects.key"),
+    text_table(COMMENTS, " ".join(_COMMENT_PATHS), issue_key="jira_issues.key"),
+    text_table(PROJECTS, " ".join(_PROJECT_PATHS)),
 )
 """The row id of an issue or project is its key; that of a comment is `KEY:ID`."""
 
 JIRA_SWITCHES = {COMMENTS: "includeComments", PROJECTS: "includeProjects"}
 """Table → the setting that turns its polling off. Tables without a setting are always polled."""
 
-FIELDS = (
-    "summary",
-    "description",
-    "status",
-    "priority",
-    "issuetype",
-    "assignee",
-    "reporter",
-    "labels",
-    "project",
-    "created",
-    "updated",
-)
+FIELDS = tuple(dict.fromkeys(path.split(".")[1] for path in _ISSUE_PATHS.values() if path.startswith("fields.")))
 """The fields requested of an issue."""
 
 
@@ -281,30 +300,28 @@ class JiraSource:
         return {"updated": updated_ms, "jql": self._jql}
 
 
+def _row(row_id: str, paths: Mapping[str, str], values: Json) -> SourceRow:
+    """Convert an object of Jira's API.
+
+    Args:
+        row_id: the row's id.
+        paths: column → place of its value in `values`.
+        values: the object.
+    """
+    return SourceRow(row_id, {column: _value(values, path, column) for column, path in paths.items()})
+
+
+def _value(values: Json, path: str, column: str) -> Any:
+    """Return the value of a column, at a path such as `fields.status.name`; None if the path leads to nothing."""
+    value: Any = values
+    for name in path.split("."):
+        value = None if value is None else value.get(name)
+    return jcs(value) if value is not None and column in _JSON_COLUMNS else value
+
+
 def issue_row(issue: Json) -> SourceRow:
     """Convert an issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; the row id is its key."""
-    fields: Json = issue["fields"]
-    return SourceRow(
-        issue["key"],
-        {
-            "jira_id": issue["id"],
-            "key": issue["key"],
-            "summary": fields.get("summary"),
-            "description": _json_text(fields.get("description")),
-            "status": _field(fields.get("status"), "name"),
-            "priority": _field(fields.get("priority"), "name"),
-            "issue_type": _field(fields.get("issuetype"), "name"),
-            "assignee_name": _field(fields.get("assignee"), "displayName"),
-            "assignee_email": _field(fields.get("assignee"), "emailAddress"),
-            "reporter_name": _field(fields.get("reporter"), "displayName"),
-            "reporter_email": _field(fields.get("reporter"), "emailAddress"),
-            "labels": _json_text(fields.get("labels")),
-            "project_key": _field(fields.get("project"), "key"),
-            "project_name": _field(fields.get("project"), "name"),
-            "created": fields.get("created"),
-            "updated": fields.get("updated"),
-        },
-    )
+    return _row(issue["key"], _ISSUE_PATHS, issue)
 
 
 def comment_row(key: str, comment: Json) -> SourceRow:
@@ -314,45 +331,15 @@ def comment_row(key: str, comment: Json) -> SourceRow:
         key: the issue's key.
         comment: the comment in Jira's JSON.
     """
-    return SourceRow(
-        f"{key}:{comment['id']}",
-        {
-            "jira_id": comment["id"],
-            "issue_key": key,
-            "body": _json_text(comment.get("body")),
-            "author_name": _field(comment.get("author"), "displayName"),
-            "author_email": _field(comment.get("author"), "emailAddress"),
-            "created": comment.get("created"),
-            "updated": comment.get("updated"),
-        },
-    )
+    return _row(f"{key}:{comment['id']}", _COMMENT_PATHS, {"issue_key": key, **comment})
 
 
 def project_row(project: Json) -> SourceRow:
     """Convert a project; the row id is its key."""
-    return SourceRow(
-        project["key"],
-        {
-            "jira_id": project["id"],
-            "key": project["key"],
-            "name": project.get("name"),
-            "project_type": project.get("projectTypeKey"),
-            "lead_name": _field(project.get("lead"), "displayName"),
-        },
-    )
+    return _row(project["key"], _PROJECT_PATHS, project)
 
 
 def to_milliseconds(timestamp: str) -> int:
     """Parse Jira's timestamps (`2026-01-02T03:04:05.678+0100`) to milliseconds since 1970."""
     time = datetime.fromisoformat(timestamp)
     return int(time.timestamp()) * 1000 + time.microsecond // 1000
-
-
-def _field(value: Json | None, name: str) -> Any:
-    """Return a field of an object; None if there is no object."""
-    return None if value is None else value.get(name)
-
-
-def _json_text(value: Any) -> str | None:
-    """Return a JSON value as text; None for null."""
-    return None if value is None else jcs(value)

@@ -1,40 +1,21 @@
-"""The parts of Salesforce's REST API and Bulk API 2.0 that the connector uses; and the Salesforce actions.
+"""The parts of Salesforce's REST API, and of its query language SOQL, that the connector uses.
 
-The source reads a large first load through a bulk job on Salesforce's side, whose result it reads as pages of CSV. SOQL
-is Salesforce's query language.
-
-The actions create or update a record. An action must happen once, even if it is attempted again after a lost response.
-Repeating an update is harmless. A repeated create first looks for the record (`_create`). The action dispatcher calls
-`salesforce_actions` for each action.
+Salesforce's source (polls), its bulk jobs and its actions call `SalesforceClient`. Failed calls raise the errors of
+`lakesync.model.errors`.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import Any
 
 import requests
 
-from lakesync.connectors.base import ConnectorConfig, Usage
-from lakesync.connectors.http_api import (
-    ESCAPES,
-    ApiActions,
-    CursorLostError,
-    HttpApi,
-    Params,
-    StatusMessages,
-    error_for_status,
-    escape,
-    retry_after,
-)
-from lakesync.model.action_handlers import ActionContext, ActionDescriptor
+from lakesync.connectors.base import Usage
+from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, retry_after
+from lakesync.connectors.query_text import ESCAPES, escape
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -44,8 +25,6 @@ from lakesync.model.errors import (
     NotFoundError,
     RateLimitedError,
 )
-from lakesync.model.hlc import wall_of
-from lakesync.model.types import Action
 from lakesync.wire.http_sessions import BearerAuth
 
 _ADVICE = {
@@ -55,61 +34,8 @@ _ADVICE = {
     "unsupported_grant_type": "allow the connected app this flow",
 }
 """Error code of the login → what to do."""
-
-RECORDS_PER_PAGE = 20_000
-"""Records per page of a result, which is kept in memory as text."""
-
-_JOB_TIMEOUT_S = 1_800.0
-"""Seconds to wait for a bulk job."""
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
-"""Bounds of the pause between two checks of a job."""
-_CLOCK_SKEW_MS = 60_000
-"""By how much the client's clock, which sets an action's hlc, may be ahead of Salesforce's."""
-
-
-_NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
-"""The JSON Schema of the name of an object or field; `_FIELDS` is that of a record's values."""
-_FIELDS = {
-    "type": "object",
-    "description": "Values by field.",
-    "minProperties": 1,
-    "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"},
-    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
-}
-
-CREATE_RECORD = ActionDescriptor(
-    "create_record",
-    "Create a record",
-    {
-        "type": "object",
-        "properties": {
-            "object": {**_NAME, "description": "The object: Account, Contact, …"},
-            "fields": _FIELDS,
-            "externalIdField": {
-                **_NAME,
-                "description": "A field that identifies the record, so that a retry cannot create it twice.",
-            },
-            "externalId": {"type": "string", "minLength": 1},
-        },
-        "required": ["object", "fields"],
-        "dependentRequired": {"externalIdField": ["externalId"], "externalId": ["externalIdField"]},
-        "additionalProperties": False,
-    },
-)
-UPDATE_RECORD = ActionDescriptor(
-    "update_record",
-    "Change fields of a record",
-    {
-        "type": "object",
-        "properties": {
-            "object": {**_NAME, "description": "The object: Account, Contact, …"},
-            "id": {"type": "string", "pattern": "^[A-Za-z0-9]{15}([A-Za-z0-9]{3})?$"},
-            "fields": _FIELDS,
-        },
-        "required": ["object", "id", "fields"],
-        "additionalProperties": False,
-    },
-)
+_LIMIT_RETRY_SECONDS = 3600.0
+"""Seconds until a retry after the daily limit of calls, which is that of the last 24 hours."""
 
 
 def login_url(settings: Mapping[str, Any]) -> str:
@@ -192,7 +118,10 @@ class _SessionExpiredError(AuthError):
 
 
 class BulkJobLostError(CursorLostError):
-    """A bulk job failed, was aborted, has expired, or belongs to another API version. A new job is needed."""
+    """A bulk job (see `salesforce.bulk`) failed, was aborted, has expired, or belongs to another API version.
+
+    A new job is needed.
+    """
 
 
 class SalesforceClient:
@@ -284,7 +213,7 @@ class SalesforceClient:
             raise RateLimitedError(
                 f"{self._used} of the {self._limit} calls that Salesforce allows in 24 hours are used; the rest is "
                 "reserved for other clients. Poll less often, or buy more calls.",
-                retry_after=3600.0,
+                retry_after=_LIMIT_RETRY_SECONDS,
             )
 
 
@@ -307,7 +236,9 @@ def _map_error(response: requests.Response) -> LakeSyncError | None:
         case "INVALID_SESSION_ID":
             return _SessionExpiredError(f"Salesforce has ended the session ({reason}), even after a new login")
         case "REQUEST_LIMIT_EXCEEDED":
-            return RateLimitedError(f"Salesforce's daily limit of calls is reached ({reason})", retry_after=3600.0)
+            return RateLimitedError(
+                f"Salesforce's daily limit of calls is reached ({reason})", retry_after=_LIMIT_RETRY_SECONDS
+            )
         case "INVALID_QUERY_LOCATOR":
             return CursorLostError(f"Salesforce has discarded the rest of the result ({reason}): the query is repeated")
         case "INVALID_TYPE":
@@ -341,125 +272,3 @@ def soql_literal(value: str | float | bool | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "null" if value is None else str(value)
-
-
-class ResultPage(NamedTuple):
-    """One page of a job's records."""
-
-    lines: Iterator[Mapping[str, str]]
-    """Each record as field → text, parsed lazily."""
-    locator: str | None
-    """Position of the next page; None after the last one."""
-
-
-def start_bulk_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
-    """Start a bulk job, which runs a query at Salesforce; return its id and its creation time by Salesforce's clock.
-
-    Args:
-        client: the client.
-        soql: the query.
-
-    Raises:
-        LakeSyncError: the API's error.
-    """
-    body = {"operation": "query", "query": soql}
-    job = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
-    return str(job["id"]), str(job["createdDate"])
-
-
-def wait_for_bulk_job(client: SalesforceClient, job: str) -> None:
-    """Wait until a job is complete.
-
-    Args:
-        client: the client.
-        job: the job's id.
-
-    Raises:
-        BulkJobLostError: the job failed, or Salesforce has deleted it (after seven days).
-        AdapterError: the job is not complete in time.
-    """
-    deadline, pause = time.monotonic() + _JOB_TIMEOUT_S, _FIRST_PAUSE_S
-    while True:
-        status = client.call("GET", f"/jobs/query/{job}").json()
-        match status["state"]:
-            case "JobComplete":
-                return
-            case "Failed" | "Aborted":
-                reason = status.get("errorMessage", "no reason given")
-                raise BulkJobLostError(
-                    f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
-                )
-        if time.monotonic() > deadline:
-            raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {_JOB_TIMEOUT_S:.0f} s")
-        time.sleep(pause)
-        pause = min(pause * 1.5, _MAX_PAUSE_S)
-
-
-def read_bulk_results(client: SalesforceClient, job: str, locator: str | None = None) -> Iterator[ResultPage]:
-    """Yield the pages of a complete job's result.
-
-    Args:
-        client: the client.
-        job: the job's id.
-        locator: where to start, from an earlier page; None for the beginning.
-
-    Raises:
-        BulkJobLostError: Salesforce has deleted the job.
-    """
-    while True:
-        params = {"maxRecords": str(RECORDS_PER_PAGE)} | ({} if locator is None else {"locator": locator})
-        response = client.call("GET", f"/jobs/query/{job}/results", params=params, headers={"Accept": "text/csv"})
-        response.encoding = "utf-8"
-        next_locator = response.headers.get("Sforce-Locator", "null")
-        locator = None if next_locator == "null" else next_locator
-        yield ResultPage(csv.DictReader(io.StringIO(response.text)), locator)
-        if locator is None:
-            return
-
-
-def delete_bulk_job(client: SalesforceClient, job: str) -> None:
-    """Delete a job, unless it is already deleted."""
-    with suppress(BulkJobLostError):
-        client.call("DELETE", f"/jobs/query/{job}")
-
-
-def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
-    """Create a record; return its id.
-
-    With an external id Salesforce itself recognises a repeat. Without one, a second attempt first looks for a record
-    that the first may have created.
-    """
-    object_name, fields = params["object"], dict(params["fields"])
-    if "externalIdField" in params:
-        path = f"/sobjects/{object_name}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
-        return {"id": client.call("PATCH", path, json=fields).json()["id"]}
-    if context.attempt > 1 and (found := _find_created(client, action, object_name, fields)) is not None:
-        return {"id": found}
-    return {"id": client.call("POST", f"/sobjects/{object_name}", json=fields, repeatable=False).json()["id"]}
-
-
-def _find_created(client: SalesforceClient, action: Action, object_name: str, fields: Mapping[str, Any]) -> str | None:
-    """Return the id of the record that an earlier attempt may have created: the newest one with these values."""
-    since = datetime_literal(max(wall_of(action.hlc) - _CLOCK_SKEW_MS, 0))
-    has_values = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
-    soql = (
-        f"SELECT Id FROM {object_name} WHERE CreatedDate >= {since} AND {has_values} ORDER BY CreatedDate DESC LIMIT 1"
-    )
-    records = next(client.query(soql))["records"]
-    return records[0]["Id"] if records else None
-
-
-def _update(client: SalesforceClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
-    """Set fields of a record; return its id."""
-    client.call("PATCH", f"/sobjects/{params['object']}/{params['id']}", json=dict(params["fields"]))
-    return {"id": params["id"]}
-
-
-_FUNCTIONS = ((CREATE_RECORD, _create), (UPDATE_RECORD, _update))
-SALESFORCE_ACTIONS = tuple(descriptor for descriptor, _ in _FUNCTIONS)
-"""The actions that a connector of type `salesforce` supports."""
-
-
-def salesforce_actions(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
-    """Return a connector's actions; the result is the record's `{id}`."""
-    return ApiActions(lambda: SalesforceClient(config.settings, hosts=config.hosts), _FUNCTIONS)

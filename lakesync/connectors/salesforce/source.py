@@ -27,18 +27,16 @@ from lakesync.connectors.base import (
     describe_clock_skew,
     text_table,
 )
-from lakesync.connectors.http_api import CursorLostError, balanced_condition
+from lakesync.connectors.http_api import CursorLostError
+from lakesync.connectors.query_text import balanced_condition
 from lakesync.connectors.salesforce.api import (
     BulkJobLostError,
     Json,
     SalesforceClient,
     datetime_literal,
-    delete_bulk_job,
-    read_bulk_results,
     soql_literal,
-    start_bulk_job,
-    wait_for_bulk_job,
 )
+from lakesync.connectors.salesforce.bulk import delete_bulk_job, read_bulk_results, start_bulk_job, wait_for_bulk_job
 
 OVERLAP_MS = 300_000
 """How far before the newest change a poll reads again.
@@ -170,8 +168,8 @@ class SalesforceSource:
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
         """Yield records by id."""
-        for batch in _batches(row_ids):
-            for page in self._client.query(self._select(table, f"Id IN ({_soql_list(batch)})")):
+        for condition in _conditions(row_ids):
+            for page in self._client.query(self._select(table, condition)):
                 yield Page(table, [record_row(table, record) for record in page["records"]])
 
     def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
@@ -191,8 +189,8 @@ class SalesforceSource:
     def _deleted_and_existing(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
         """Return which of these records are deleted and which exist; those that the user cannot see are in neither."""
         deleted, existing = set[str](), set[str]()
-        for batch in _batches(sorted(ids)):
-            soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE Id IN ({_soql_list(batch)})"
+        for condition in _conditions(sorted(ids)):
+            soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE {condition}"
             for page in self._client.query(soql, deleted=True):
                 for record in page["records"]:
                     (deleted if record["IsDeleted"] else existing).add(record["Id"])
@@ -284,19 +282,14 @@ class SalesforceSource:
                 if newest_ms == start_ms:
                     raise
 
-    def _ids(self, table: str) -> Iterator[Sequence[str]]:
-        """Yield the ids of all records that match the filter."""
-        for page in self._client.query(self._where(f"SELECT Id FROM {OBJECTS[table].name}")):
+    def _ids(self, table: str, *conditions: str) -> Iterator[Sequence[str]]:
+        """Yield the ids of all records that match the filter and all conditions."""
+        for page in self._client.query(self._where(f"SELECT Id FROM {OBJECTS[table].name}", *conditions)):
             yield [record["Id"] for record in page["records"]]
 
     def _matching(self, table: str, ids: set[str]) -> set[str]:
         """Return which of these records match the filter."""
-        name = OBJECTS[table].name
-        found = set()
-        for batch in _batches(sorted(ids)):
-            for page in self._client.query(self._where(f"SELECT Id FROM {name}", f"Id IN ({_soql_list(batch)})")):
-                found |= {record["Id"] for record in page["records"]}
-        return found
+        return {each for condition in _conditions(sorted(ids)) for page in self._ids(table, condition) for each in page}
 
     def _deleted_log(self, table: str) -> set[str]:
         """Return the ids in an object's log of deletes, by Salesforce's clock."""
@@ -324,15 +317,10 @@ class SalesforceSource:
         return {"modified": modified_ms, "filter": self._filter}
 
 
-def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide ids among queries."""
+def _conditions(ids: Sequence[str]) -> Iterator[str]:
+    """Divide ids among queries; yield the condition of each query on its ids."""
     for start in range(0, len(ids), _IDS_PER_QUERY):
-        yield ids[start : start + _IDS_PER_QUERY]
-
-
-def _soql_list(ids: Sequence[str]) -> str:
-    """Return ids as a list of literals in Salesforce's query language."""
-    return ", ".join(map(soql_literal, ids))
+        yield f"Id IN ({', '.join(map(soql_literal, ids[start : start + _IDS_PER_QUERY]))})"
 
 
 def record_row(table: str, record: Json) -> SourceRow:

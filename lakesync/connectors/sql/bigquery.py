@@ -1,7 +1,6 @@
-"""Reads BigQuery datasets for `SqlSource`, which polls the results of queries into a gateway.
+"""Reads a BigQuery dataset for polls: the `Reader` and `Snapshot` that `SqlSource` uses.
 
-Each statement is a job whose result is read in pages. A snapshot's horizon says which changes of open transactions it
-may not see. BigQuery reports nothing about open transactions, so its snapshots have none.
+Each statement is a job whose result is read in pages.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
     scopes = bigquery.Client.SCOPE
     if key := settings.get("keyFilename"):
         credentials = Credentials.from_service_account_file(key, scopes=scopes)  # type: ignore[no-untyped-call]
-    elif config.own_identity:
+    elif config.may_use_server_identity:
         credentials, _ = google.auth.default(scopes=scopes)
     else:
         raise ConfigurationError(
@@ -90,7 +89,10 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
 
 
 class BigQueryReader:
-    """`Reader` of a dataset."""
+    """`Reader` of a dataset. It is its own `Snapshot`: each statement sees the data at its start."""
+
+    horizon = None
+    """BigQuery reports nothing about open transactions."""
 
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
         """Store the client.
@@ -103,8 +105,8 @@ class BigQueryReader:
         self._dataset = dataset
 
     @contextmanager
-    def snapshot(self) -> Iterator[BigQuerySnapshot]:
-        """Yield a snapshot. BigQuery has none over several statements: each statement sees the data at its start.
+    def snapshot(self) -> Iterator[BigQueryReader]:
+        """Yield this reader, and convert the client's errors.
 
         Raises:
             AuthError, ForbiddenError, ConfigurationError, RateLimitedError, AdapterError: as `map_error`.
@@ -114,7 +116,7 @@ class BigQueryReader:
         from requests import RequestException
 
         try:
-            yield BigQuerySnapshot(self._client, self._dataset)
+            yield self
         except (GoogleAPIError, GoogleAuthError, RequestException) as error:
             raise map_error(error) from error
 
@@ -129,22 +131,6 @@ class BigQueryReader:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()  # type: ignore[no-untyped-call]
-
-
-class BigQuerySnapshot:
-    """`Snapshot` of a dataset."""
-
-    horizon = None
-
-    def __init__(self, client: bigquery.Client, dataset: str) -> None:
-        """Store the client.
-
-        Args:
-            client: an open client.
-            dataset: the dataset's name.
-        """
-        self._client = client
-        self._dataset = dataset
 
     def columns(self, query: str) -> list[Column]:
         """Return the columns of a query."""

@@ -1,8 +1,8 @@
-"""Reads MySQL databases for `SqlSource`, which polls the results of queries into a gateway.
+"""Reads a MySQL database for polls: the `Reader` and `Snapshot` that `SqlSource` uses.
 
 Each read has a transaction with a consistent snapshot, from which rows are streamed. A transaction that began earlier
-may commit later, with older cursor values; no read has seen them yet. So each snapshot has a horizon: the next poll
-begins as long before the cursor as the oldest open transaction is old.
+may commit later, with earlier times in the column by which polls find changes. No read has seen these rows yet. So each
+snapshot has an `AgeHorizon`: the next poll starts as long before the latest time as the oldest open transaction is old.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import msgspec
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.sql.reader import ROWS_PER_PAGE, AgeHorizon, Column, format_placeholders
+from lakesync.connectors.sql.cursor_column import AgeHorizon
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
@@ -31,7 +32,7 @@ _CONNECT_SECONDS = 10
 _READ_SECONDS = 300
 """Seconds without data from the server after which a read fails."""
 _JSON = 245
-"""The protocol's type code of JSON."""
+"""The type code of JSON in MySQL's protocol."""
 _DENIED = (1044, 1142, 1143, 1227)
 """Error codes for a missing privilege."""
 
@@ -42,12 +43,13 @@ FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thre
 """The age in seconds of the oldest transaction that may write. MySQL reports start times in its machine's time zone."""
 
 _INEXACT_SECONDS = 2.0
-"""Added to the age of the oldest transaction: start times are whole seconds, and MySQL's list is up to 0.1 s old."""
+"""Added to the age of the oldest transaction: start times are whole seconds, and MySQL's list of transactions is up to
+0.1 s old."""
 _TYPES: dict[int, ColumnType] = {
     **dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9, 13, 246), "number"),
     _JSON: "json",
 }
-"""The protocol's type code → the schema's type; other types become strings."""
+"""The type code in MySQL's protocol → the schema's type; other types become strings."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
@@ -105,6 +107,7 @@ class MySqlReader:
         try:
             with closing(self._connect()) as connection:
                 with connection.cursor() as cursor:
+                    # the transaction ages until the snapshot is taken
                     asked_at = time.monotonic()
                     oldest = self._oldest_transaction_seconds(cursor)
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -1,4 +1,4 @@
-"""Reads tables of a tenant's Postgres for polls: the `Reader` that `SqlSource` uses.
+"""Reads a Postgres database for polls: the `Reader` and `Snapshot` that `SqlSource` uses.
 
 Each read is one transaction, with one server-side cursor per statement. The connection string comes from a tenant, so
 it must not reach hosts that are not allowed, nor make libpq send credentials of this machine.
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, TransactionHorizon, format_placeholders
+from lakesync.connectors.sql.cursor_column import TransactionHorizon
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _CONNECT_SECONDS = 10
+"""Seconds to wait for a connection."""
 _RESPONSE_SECONDS = 600.0
 """Seconds without a byte from the server after which a poll fails. A query may sort a large table before its first row.
 """

@@ -1,17 +1,16 @@
 """`SqlSource`: polls SQL databases for a connector. Each table is a user's query, whose result is synced.
 
-A poll reads the rows above the last value of a cursor column, or all rows. The pipeline's poll tasks call the source.
-
-A cursor column grows with each change of a row, such as an update time. A transaction may commit a row whose value is
-below one that was polled already. So each poll reads some values again (the lookback). It also records no value below
-which an open transaction may still commit; the horizon shows which transactions are open.
+A poll reads the rows that changed since the last one, by a *cursor column*, whose value grows with each change
+(`lakesync.connectors.sql.cursor_column`). Without such a column it reads all rows. A *census*, a list of all row ids,
+finds deleted rows. The pipeline's poll tasks call the source.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -28,21 +27,14 @@ from lakesync.connectors.base import (
     Usage,
     describe_clock_skew,
 )
-from lakesync.connectors.sql.reader import AgeHorizon, Reader, Snapshot, TransactionHorizon, format_time, to_json_value
+from lakesync.connectors.sql.cursor_column import greater, settle, start_value
+from lakesync.connectors.sql.reader import Reader, Snapshot
+from lakesync.connectors.sql.values import to_json_value
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import Column, TableSchema, is_identifier
 
-LOOKBACK_MS = 60_000
-"""How far before a cursor that is a time a poll reads again, by default."""
-
-LOOKBACK = 1_000
-"""How far before a cursor that is a number a poll reads again, by default."""
-
-_MAX_PENDING = 50
-"""Cursor values that wait for open transactions, at most. Later values are recorded by a later poll."""
-
 PARALLEL_ROWS = 200_000
-"""A complete read of a table with at least this many rows is divided into parts."""
+"""A complete read of a table with at least this many rows is divided into parts, which Spark's tasks read at once."""
 
 ROWS_PER_PART = 100_000
 """Rows of one part, approximately, unless there would be more than `MAX_PARTS`."""
@@ -62,36 +54,31 @@ class PolledTable(NamedTuple):
     """A SELECT, without a semicolon at its end."""
     row_id: str
     """The column with the row id."""
-    cursor: str | None
-    """The cursor column; None if the table is read completely and compared."""
-    lookback_ms: int | None
-    """How far before the cursor to read again: in milliseconds, or in the units of a cursor that is a number. None for
-    the default."""
+    cursor_column: str | None
+    """None if each poll reads all rows; the pipeline then finds the changed ones by comparison."""
+    lookback: int | None
+    """How far before the settled value of the cursor column a poll starts: in milliseconds, or in the units of a column
+    of numbers. None for the default."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> PolledTable:
         """Parse an entry."""
         strategy = entry["strategy"]
-        cursor = strategy["cursorColumn"] if strategy["type"] == "cursor" else None
-        query = entry["query"].strip().rstrip(";")
-        return cls(entry["table"], query, entry.get("rowIdColumn", "id"), cursor, strategy.get("lookbackMs"))
+        return cls(
+            entry["table"],
+            query=entry["query"].strip().rstrip(";"),
+            row_id=entry.get("rowIdColumn", "id"),
+            cursor_column=strategy["cursorColumn"] if strategy["type"] == "cursor" else None,
+            lookback=strategy.get("lookbackMs"),
+        )
 
 
 class SqlSource:
     """Polls the tables of one connector from a database. `connectors.base.Source` documents the methods.
 
-    A transaction sets a row's cursor column when it writes the row, but others see the row only after the commit. So
-    rows may appear below the highest value that a poll has read. A value is *settled* once none can appear at or below
-    it; the next poll starts at the settled value, minus the lookback:
-
-    - With a `TransactionHorizon` (Postgres), a value is settled once every transaction that was open when it was read
-      has ended, however long that takes. The lookback covers transactions that had no number yet, because they had not
-      written anything.
-    - With an `AgeHorizon` (MySQL), the settled value is the highest one minus the age of the oldest transaction.
-    - Without a horizon, every value counts as settled, and only the lookback protects against missed rows.
-
-    A poll's cursor has the table's `query`; if that changes, the table is read from its beginning. With a cursor
-    column, it also has the highest value that was read (`at`), and `settled` and `pending` (see `_cursor_progress`).
+    A poll's cursor, with which the next poll continues, has the table's `query`; if that changes, the table is read
+    from its beginning. With a cursor column, it also has the column's highest value that any poll has read (`at`), and
+    `settled` and `pending` (see `cursor_column.settle`).
     """
 
     def __init__(self, make: Callable[[ConnectorConfig], Reader], config: ConnectorConfig) -> None:
@@ -108,7 +95,8 @@ class SqlSource:
         entries = [PolledTable.of(each) for each in (config.ingest or {}).get("tables", ())]
         self._polled = {each.table: each for each in entries}
         self.tables = tuple(
-            Table(each.table, schema=partial(self._schema, each), needs_census=each.cursor is None) for each in entries
+            Table(each.table, schema=partial(self._schema, each), needs_census=each.cursor_column is None)
+            for each in entries
         )
 
     @property
@@ -122,33 +110,35 @@ class SqlSource:
         if cursor is not None and cursor.get("query") != polled.query:
             cursor = None
         with self._reader.snapshot() as snapshot:
-            if polled.cursor is None:
+            if polled.cursor_column is None:
                 yield from self._read_all(snapshot, polled)
             else:
-                yield from self._read_above_cursor(snapshot, polled, polled.cursor, cursor)
+                yield from self._read_from_cursor(snapshot, polled, polled.cursor_column, cursor)
 
     def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
         """Divide a complete read of a large table into ranges of its row ids, if these are integers."""
         polled = self._polled[table]
-        if polled.cursor is not None and cursor is not None and cursor.get("query") == polled.query:
-            return None
+        column = polled.cursor_column
+        if column is not None and cursor is not None and cursor.get("query") == polled.query:
+            return None  # a poll from the cursor reads a part of the table only
         key = self._quoted(polled.row_id)
-        newest = f"MAX({self._quoted(polled.cursor)})" if polled.cursor is not None else "0"
+        newest = f"MAX({self._quoted(column)})" if column is not None else "0"
         with self._reader.snapshot() as snapshot:
-            column_types = {column.name: column.type for column in snapshot.columns(polled.query)}
+            column_types = {each.name: each.type for each in snapshot.columns(polled.query)}
             if column_types.get(polled.row_id) != "number":
                 return None
             self._calls += 1
             query = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
             count, low, high, highest = next(snapshot.query_pages(query))[1][0]
-            highest_value = to_json_value(highest, polled.cursor or "")
-            progress = _cursor_progress(None, snapshot.horizon, highest_value) if polled.cursor is not None else {}
+            cursor_after: dict[str, Any] = {"query": polled.query}
+            if column is not None:
+                reached = to_json_value(highest, column)
+                cursor_after |= {"at": reached, **settle(None, snapshot.horizon, reached)}
         if count < PARALLEL_ROWS or not isinstance(low, int) or not isinstance(high, int):
             return None
-        parts = min(-(-count // ROWS_PER_PART), MAX_PARTS)
+        parts = min(math.ceil(count / ROWS_PER_PART), MAX_PARTS)
         bounds = [low + (high + 1 - low) * part // parts for part in range(parts + 1)]
         ranges = [KeyRange(self._make, self._config, table, *each) for each in pairwise(bounds)]
-        cursor_after = {"query": polled.query, "at": highest_value, **progress} if progress else {"query": polled.query}
         return ParallelRead(ranges, cursor_after)
 
     def rows_in_range(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
@@ -211,7 +201,7 @@ class SqlSource:
         """Probe: check that a query has the columns that the poll needs, and that a row can be read."""
         with self._reader.snapshot() as snapshot:
             columns = [column.name for column in snapshot.columns(polled.query)]
-            for needed in filter(None, (polled.row_id, polled.cursor)):
+            for needed in filter(None, (polled.row_id, polled.cursor_column)):
                 if needed not in columns:
                     raise ConfigurationError(
                         f"the query of {polled.table} has no column {needed!r}: it has {', '.join(columns)}"
@@ -224,25 +214,22 @@ class SqlSource:
         for rows in self._rows(snapshot, polled, f"SELECT * FROM ({polled.query}) polled"):
             yield Page(polled.table, rows, {"query": polled.query})
 
-    def _read_above_cursor(
+    def _read_from_cursor(
         self, snapshot: Snapshot, polled: PolledTable, column: str, cursor: Cursor | None
     ) -> Iterator[Page]:
-        """Yield rows from the start value of a poll on, in order of the cursor column."""
+        """Yield rows from the start value of a poll on, in order of the cursor column, `column`."""
         quoted_column = self._quoted(column)
-        begin = _start_value(cursor, polled.lookback_ms)
-        where = f" WHERE {quoted_column} >= ?" if begin is not None else ""
+        start = start_value(cursor, polled.lookback)
+        where = f" WHERE {quoted_column} >= ?" if start is not None else ""
         order = f"{quoted_column}, {self._quoted(polled.row_id)}"
         statement = f"SELECT * FROM ({polled.query}) polled{where} ORDER BY {order}"
-        # the highest cursor value of all polls, and that of this poll
-        highest, reached = (cursor["at"] if cursor is not None else None), None
-        for rows in self._rows(snapshot, polled, statement, [] if begin is None else [begin]):
+        highest = cursor["at"] if cursor is not None else None  # of all polls
+        reached = None  # the highest value of this poll
+        for rows in self._rows(snapshot, polled, statement, [] if start is None else [start]):
             last = next((value for row in reversed(rows) if (value := row.columns.get(column)) is not None), None)
-            highest, reached = _greater(highest, last), _greater(reached, last)
-            yield Page(
-                polled.table,
-                rows,
-                {"query": polled.query, "at": highest, **_cursor_progress(cursor, snapshot.horizon, reached)},
-            )
+            highest, reached = greater(highest, last), greater(reached, last)
+            progress = {"at": highest, **settle(cursor, snapshot.horizon, reached)}
+            yield Page(polled.table, rows, {"query": polled.query, **progress})
 
     def _ids(self, polled: PolledTable) -> Iterator[Sequence[str]]:
         """Yield the row ids of a table, for a census."""
@@ -255,17 +242,12 @@ class SqlSource:
         self, snapshot: Snapshot, polled: PolledTable, row_ids: Sequence[str], columns: str
     ) -> Iterator[list[SourceRow]]:
         """Yield some columns of rows by their ids, which are compared as text."""
-        key = self._quoted(polled.row_id)
+        text = self._reader.text(self._quoted(polled.row_id))
         for start in range(0, len(row_ids), _IDS_PER_STATEMENT):
             batch = row_ids[start : start + _IDS_PER_STATEMENT]
             placeholders = ", ".join("?" * len(batch))
-            text = self._reader.text(key)
-            yield from self._rows(
-                snapshot,
-                polled,
-                f"SELECT {columns} FROM ({polled.query}) polled WHERE {text} IN ({placeholders})",
-                list(batch),
-            )
+            statement = f"SELECT {columns} FROM ({polled.query}) polled WHERE {text} IN ({placeholders})"
+            yield from self._rows(snapshot, polled, statement, batch)
 
     def _rows(
         self, snapshot: Snapshot, polled: PolledTable, statement: str, values: Sequence[Any] = ()
@@ -317,64 +299,6 @@ class KeyRange:
             yield from source.rows_in_range(self.table, self.low, self.high)
         finally:
             source.close()
-
-
-def _cursor_progress(
-    cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | None, reached: Any
-) -> dict[str, Any]:
-    """Return the part of a cursor that says which values are settled (see `SqlSource`).
-
-    `settled` is the highest settled value. `pending` has `[transaction number, value]` pairs: the value is settled once
-    all transactions with lower numbers have ended. The number is that of the first one to write after it was read.
-
-    Args:
-        cursor: the cursor that the poll started from; None for the first poll.
-        horizon: the horizon of the poll's snapshot.
-        reached: the highest value that the poll has read so far; None if it has read none.
-    """
-    if not isinstance(horizon, TransactionHorizon):
-        time = _parse_time(reached) if isinstance(reached, str) else None
-        if horizon is not None and time is not None:
-            reached = format_time(time - timedelta(seconds=horizon.seconds))
-        return {"settled": reached, "pending": []}
-    settled = cursor["settled"] if cursor is not None else None
-    pending: list[list[Any]] = []
-    for number, value in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached]]:
-        # a value above `reached` is from an earlier poll: rows below it that appeared since may still be unread
-        if number <= horizon.oldest_open and _greater(value, reached) == reached:
-            settled = _greater(settled, value)
-        elif not pending or pending[-1][0] != number:
-            pending.append([number, value])
-    return {"settled": settled, "pending": pending[:_MAX_PENDING]}
-
-
-def _start_value(cursor: Cursor | None, lookback_ms: int | None) -> Any:
-    """Return the value at which to start reading: the settled value minus the lookback; None for the beginning."""
-    settled = cursor["settled"] if cursor is not None else None
-    if settled is None:
-        return None
-    if isinstance(settled, str):
-        time = _parse_time(settled)
-        lookback = timedelta(milliseconds=LOOKBACK_MS if lookback_ms is None else lookback_ms)
-        return settled if time is None else time - lookback
-    return settled - (LOOKBACK if lookback_ms is None else lookback_ms)
-
-
-def _greater(one: Any, other: Any) -> Any:
-    """Return the greater of two cursor values; texts that are times are compared as times."""
-    if one is None or other is None:
-        return other if one is None else one
-    if isinstance(one, str) and (first := _parse_time(one)) is not None and (second := _parse_time(other)) is not None:
-        return other if second > first else one
-    return max(one, other)
-
-
-def _parse_time(text: str) -> datetime | None:
-    """Parse a time in ISO 8601; None for another text."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _row(names: Sequence[str], row: tuple[Any, ...], polled: PolledTable) -> SourceRow:

@@ -1,0 +1,113 @@
+"""Cursor columns: the value at which a poll of a SQL table starts, and which values are settled after it.
+
+A *cursor column* grows with each change of a row, such as an update time. A poll reads the rows at or above a value of
+it. A transaction sets the column when it writes the row, but others see the row only after the commit. So rows may
+appear below the highest value that a poll has read. A value is *settled* once none can appear at or below it; the next
+poll starts at the settled value, minus the *lookback*. What is known of open transactions is the *horizon* of the
+poll's snapshot of the database:
+
+- With a `TransactionHorizon` (Postgres), a value is settled once every transaction that was open when it was read has
+  ended, however long that takes. The lookback covers transactions that had no number yet, because they had not written
+  anything.
+- With an `AgeHorizon` (MySQL), the settled value is the highest one minus the age of the oldest transaction.
+- Without a horizon (BigQuery), every value counts as settled, and only the lookback protects against missed rows.
+
+`SqlSource` calls this module. The readers of the databases return the horizons.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from lakesync.connectors.base import Cursor
+from lakesync.connectors.sql.values import format_time
+
+_LOOKBACK_MS = 60_000
+"""How far before a settled value that is a time a poll starts, by default."""
+_LOOKBACK = 1_000
+"""How far before a settled value that is a number a poll starts, by default."""
+_MAX_PENDING = 50
+"""Values that wait for open transactions, at most. Later values are recorded by a later poll."""
+
+
+class TransactionHorizon(NamedTuple):
+    """Which transactions a snapshot may not see: those that were open when it was taken, and later ones."""
+
+    oldest_open: int
+    """All transactions with a lower number have ended."""
+    next: int
+    """Transactions that start writing from now on get this number or a higher one."""
+
+
+class AgeHorizon(NamedTuple):
+    """Which changes a snapshot may not see, for a database that reports only how old its open transactions are."""
+
+    seconds: float
+    """A change that the snapshot does not see has a time at most so many seconds before the latest that it sees."""
+
+
+def start_value(cursor: Cursor | None, lookback: int | None) -> Any:
+    """Return the value of the cursor column at which a poll starts: the settled one minus the lookback.
+
+    Args:
+        cursor: the cursor of the last poll; None before the first.
+        lookback: milliseconds, or units of a cursor column of numbers; None for the default.
+
+    Returns:
+        The value; None to read the table from its beginning.
+    """
+    settled = cursor["settled"] if cursor is not None else None
+    if settled is None:
+        return None
+    if isinstance(settled, str):
+        time = _parse_time(settled)
+        lookback_ms = _LOOKBACK_MS if lookback is None else lookback
+        return settled if time is None else time - timedelta(milliseconds=lookback_ms)
+    return settled - (_LOOKBACK if lookback is None else lookback)
+
+
+def settle(cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | None, reached: Any) -> dict[str, Any]:
+    """Return the part of the next poll's cursor that says which values are settled.
+
+    Args:
+        cursor: the cursor that this poll started from; None for the first poll.
+        horizon: the horizon of this poll's snapshot; None if the database has none.
+        reached: the highest value that this poll has read so far; None if it has read none.
+
+    Returns:
+        `settled`, the highest settled value; and `pending`, a list of `[transaction number, value]`. Such a value is
+        settled once all transactions with lower numbers have ended: the first transaction to write after the value was
+        read has this number.
+    """
+    if not isinstance(horizon, TransactionHorizon):
+        time = _parse_time(reached) if isinstance(reached, str) else None
+        if horizon is not None and time is not None:
+            reached = format_time(time - timedelta(seconds=horizon.seconds))
+        return {"settled": reached, "pending": []}
+    settled = cursor["settled"] if cursor is not None else None
+    pending: list[list[Any]] = []
+    for number, value in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached]]:
+        # a value above `reached` is from an earlier poll: rows below it that appeared since may still be unread
+        if number <= horizon.oldest_open and greater(value, reached) == reached:
+            settled = greater(settled, value)
+        elif not pending or pending[-1][0] != number:
+            pending.append([number, value])
+    return {"settled": settled, "pending": pending[:_MAX_PENDING]}
+
+
+def greater(one: Any, other: Any) -> Any:
+    """Return the greater of two values; texts that are times are compared as times, and None is less than any."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, str) and (first := _parse_time(one)) is not None and (second := _parse_time(other)) is not None:
+        return other if second > first else one
+    return max(one, other)
+
+
+def _parse_time(text: str) -> datetime | None:
+    """Parse a time in ISO 8601; None for another text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
