@@ -33,8 +33,8 @@ _GATEWAY = "{gateway}"
 _PLACEHOLDER = re.compile(r"\{gateway\}|[*?\[\]]")
 """The parts of patterns that stand for other text."""
 _IDENTITY = "google:"
-"""Prefix of the patterns that allow the use of the server's Google identity: the account under which its process runs in
-Google's cloud, which may read BigQuery."""
+"""Prefix of the patterns that allow the use of the server's Google identity: the account of its process in Google's
+cloud, which may read BigQuery."""
 
 
 class Secrets:
