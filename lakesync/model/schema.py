@@ -61,7 +61,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """`table.column` that its values point to, for lineage and joins; not enforced."""
 
 
-class _Reference(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True):
     """The column that another column points to, as clients of the TypeScript system give it.
 
     `parse_schema` converts it to `table.column`, the form of `Column.references`.
@@ -206,7 +206,7 @@ def _reference_as_text(column: Any) -> Any:
         return column
     what = f"references of column {column.get('name')!r}"
     try:
-        reference = msgspec.convert(column["references"], _Reference)
+        reference = msgspec.convert(column["references"], Reference)
     except msgspec.ValidationError as error:
         raise SchemaError(f"{what} is no 'table.column' and no object of both: {error}") from None
     for name in (reference.table, reference.column):
