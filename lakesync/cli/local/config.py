@@ -111,7 +111,7 @@ class _Setting(NamedTuple):
 
 
 def _settings_in_effect(data: Path | None) -> list[_Setting]:
-    """Return every setting in effect.
+    """Return every setting in effect. Of a section, each setting has an entry.
 
     Args:
         data: the data folder (`--data`); None for that of the settings.

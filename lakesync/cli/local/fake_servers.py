@@ -12,12 +12,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.command_app import command_app, examples
+
+if TYPE_CHECKING:
+    from lakesync.testing.servers import Service
 
 fake_app = command_app("Run a fake Jira or Salesforce server to try connectors.")
 
@@ -68,8 +71,8 @@ def jira(
 
     change = _populate(issues, clock, rng, add, edit)
     api = JiraApi(site, limits=Limits(calls))
-    settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
-    _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
+    connector = _Connector("jira", "baseUrl", {"domain": "fake", "email": api.email, "apiToken": api.token})
+    _listen(api, port, connector, change=change, change_seconds=every, as_json=as_json)
 
 
 @fake_app.command(
@@ -102,8 +105,8 @@ def salesforce(
 
     change = _populate(accounts, clock, rng, add, edit)
     api = SalesforceApi(org, daily_limit=calls)
-    settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
-    _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
+    connector = _Connector("salesforce", "instanceUrl", {"clientId": api.client_id, "clientSecret": api.client_secret})
+    _listen(api, port, connector, change=change, change_seconds=every, as_json=as_json)
 
 
 class _Clock:
@@ -147,27 +150,28 @@ def _populate(
     return change
 
 
+class _Connector(NamedTuple):
+    """A connector to a fake server."""
+
+    kind: str
+    """Its type, and its name."""
+    url_setting: str
+    """The name of its setting for the server's URL."""
+    settings: dict[str, str]
+    """Its other settings."""
+
+
 def _listen(
-    api: Any,
-    kind: str,
-    settings: dict[str, str],
-    url_setting: str,
-    port: int,
-    change: Callable[[], None],
-    every: float,
-    *,
-    as_json: bool,
+    api: Service, port: int, connector: _Connector, *, change: Callable[[], None], change_seconds: float, as_json: bool
 ) -> None:
     """Serve an API until SIGINT or SIGTERM, and print its URL and a connector for it.
 
     Args:
         api: the fake API.
-        kind: the type and name of the connector.
-        settings: the connector's settings, without the server's URL.
-        url_setting: the name of the connector's setting for that URL.
         port: the port to listen on; 0: any free port.
+        connector: the connector.
         change: makes one random change.
-        every: seconds between changes; 0: no changes.
+        change_seconds: seconds between changes; 0: no changes.
         as_json: whether to print JSON.
     """
     from lakesync.cli.up.process import check_port
@@ -176,7 +180,8 @@ def _listen(
     check_port(port, "127.0.0.1", "--port")
     stop = threading.Event()
     with serve(api, port=port) as served:
-        body = {"name": kind, "type": kind, kind: {url_setting: served.url, **settings}}
+        kind, settings = connector.kind, {connector.url_setting: served.url, **connector.settings}
+        body = {"name": kind, "type": kind, kind: settings}
         if as_json:
             print(json.dumps({"url": served.url, "connector": body}), flush=True)
         else:
@@ -187,7 +192,7 @@ def _listen(
             )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        while not stop.wait(every or None):
+        while not stop.wait(change_seconds or None):
             served.change_state(change)  # while no request is processed
 
 

@@ -11,9 +11,9 @@ In the path of a request, `{gateway}` is the gateway's id.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
     from lakesync.config import Config
 
-status_app = command_app()
-clients_app = command_app()
-
-_CLIENT_COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pulled", "pushed")
-"""The columns of the table of clients, for `output.print_rows`."""
+status_app, clients_app = command_app(), command_app()
+T = TypeVar("T")
 
 
 @status_app.command(
@@ -57,15 +54,8 @@ def status(
         metrics = remote.get("/admin/metrics/{gateway}", clients=clients, tables="true")
         ready = _ready(remote)
         unanswered: list[str] = []
-        merged_arrivals, runs = None, None
-        try:
-            merged_arrivals = _merged_arrivals(remote.config, remote.gateway)
-        except LakeSyncError as error:
-            unanswered.append(str(error))
-        try:
-            runs = _runs(remote.config)
-        except LakeSyncError as error:
-            unanswered.append(str(error))
+        merged_arrivals = _answer(lambda: _merged_arrivals(remote.config, remote.gateway), unanswered)
+        runs = _answer(lambda: _runs(remote.config), unanswered)
     summary = _summary(remote, metrics, ready, merged_arrivals, runs)
     if as_json:
         output.print_json({**summary, "unanswered": unanswered})
@@ -75,6 +65,15 @@ def status(
         exit_codes.report_unanswered(each, as_json=as_json)
     if unanswered:
         raise typer.Exit(exit_codes.ExitCode.PARTIAL)
+
+
+def _answer(read: Callable[[], T], unanswered: list[str]) -> T | None:
+    """Return the result of a function. If it raises LakeSyncError, add the message to `unanswered` and return None."""
+    try:
+        return read()
+    except LakeSyncError as error:
+        unanswered.append(str(error))
+        return None
 
 
 def _summary(
@@ -137,9 +136,9 @@ def _ready(remote: GatewayConnection) -> str:
 
 
 def _merged_arrivals(config: Config, gateway: str) -> dict[str, int | None] | None:
-    """Return state table → the arrival up to which the gateway's deltas are merged into it; None if none is.
+    """Return state table → the arrival up to which the gateway's changes are merged into it; None if none is.
 
-    Instead of the whole mapping, None means that the lake cannot be read from here: pyiceberg is not installed, or no
+    The result is None, instead of a mapping, if the lake cannot be read from here: pyiceberg is not installed, or no
     catalogue is configured.
 
     Raises:
@@ -195,12 +194,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         rows = ({**each, "mergedMs": output.utc_time(each["mergedMs"])} for each in summary["tables"])
         output.print_rows(rows, as_json=False, columns=("table", "unflushedDeltas=unflushed", "mergedMs=merged up to"))
     print()
-    output.print_rows(
-        map(_client_row, summary["clients"]),
-        as_json=False,
-        columns=_CLIENT_COLUMNS,
-        if_empty="no client has called this gateway process since it started",
-    )
+    _print_clients(summary["clients"], as_json=False)
 
 
 def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -223,9 +217,8 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "checkpoint", "none yet; new clients pull all rows"
     else:
         arrival = output.utc_time(wall_of(int(checkpoint["arrivalHlc"])))
-        stale = (
-            "" if checkpoint["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
-        )
+        is_served = checkpoint["rulesVersion"] == summary["rulesVersion"]
+        stale = "" if is_served else ", older than the sync rules, not served"
         yield "checkpoint", f"as of {arrival}, {checkpoint['rows']:,} rows, {checkpoint['bytes']:,} bytes{stale}"
     yield (
         "rules",
@@ -266,17 +259,21 @@ def clients(
     started are listed.
     """
     metrics = options.connect().get("/admin/metrics/{gateway}", clients=limit)
-    rows = [_with_lag(each) for each in metrics["clients"]]
+    _print_clients([_with_lag(each) for each in metrics["clients"]], as_json=as_json)
+
+
+def _print_clients(clients: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print clients, as `_with_lag` returns them."""
     output.print_rows(
-        rows if as_json else map(_client_row, rows),
+        clients if as_json else map(_client_row, clients),
         as_json=as_json,
-        columns=_CLIENT_COLUMNS,
+        columns=("clientId=client", "lag", "state", "offlineSince=offline since", "pulled", "pushed"),
         if_empty="no client has called this gateway process since it started",
     )
 
 
 def _with_lag(client: dict[str, Any]) -> dict[str, Any]:
-    """Return a client's entry of `/admin/metrics` with `lagSeconds`; None if the lag is not known."""
+    """Return a client's entry of `/admin/metrics` with `lagSeconds`, which is None if the lag is not known."""
     lag_ms = client.get("behindMs")  # missing in responses of older gateways
     return {**client, "lagSeconds": None if lag_ms is None else round(lag_ms / 1000, 3)}
 
