@@ -5,8 +5,8 @@ table or a value that a declared destination (a database that the pipeline write
 a table of current rows that failed after a flush of a gateway without a pipeline. An app has two kinds, in its own
 database (`--app`): `edit`, a change that the gateway rejected, and `action`, an action that failed.
 
-The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` stands for the options that
-choose gateway and token, from `--url` to `--data`.
+The modules `dead_letters` and `app_dead_letters` read and change them. A parameter `options: ConnectionOptions` stands
+for the options that choose gateway and token, from `--url` to `--data`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from lakesync.cli import exit_codes, output
 from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import ConnectionOptions, Json, Yes, load_settings
-from lakesync.cli.remote import dead_letters
+from lakesync.cli.remote import app_dead_letters, dead_letters
 from lakesync.model.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _read_letters(
     if app_file is not None:
         if kind is not None:
             raise typer.BadParameter("--kind does not apply to --app; an app has edits and actions only")
-        return dead_letters.dead_letters_of_app(app_file), []
+        return app_dead_letters.app_dead_letters(app_file), []
     config = load_settings(options.data)
     return dead_letters.dead_letters_of_gateway(kind, config, options.gateway or config.remote.gateway, options.connect)
 
@@ -191,7 +191,7 @@ def _retry_or_drop(
     changed: Iterable[tuple[str, Any]]
     if app_file is not None:
         changed = (
-            (each, {past_tense: each}) for each in dead_letters.retry_or_drop_of_app(app_file, method, letter_id)
+            (each, {past_tense: each}) for each in app_dead_letters.retry_or_drop_in_app(app_file, method, letter_id)
         )
     else:
         changed = dead_letters.retry_or_drop_updates(options.connect, method, letter_id)
