@@ -130,6 +130,7 @@ class DagsterClient:
         Raises:
             NotFoundError: there is no such asset, or it has no partition yet.
             UnreachableError: Dagster does not answer.
+            ValidationError: Dagster rejects the run.
         """
         nodes = self.assets()
         if asset not in nodes:

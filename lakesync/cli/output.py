@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 _NO_TERMINAL_WIDTH = 10_000
 """Width of tables without a terminal, so that rich does not wrap their lines."""
@@ -61,6 +61,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]
         rows: the cells of each row, as `cell` returns them.
         right: whether each column is aligned to the right; missing entries mean left.
     """
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -70,7 +71,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]
         rich_table.add_column(Text(heading), justify=cast("Any", justify), overflow="fold")
     for row in rows:
         rich_table.add_row(*row)
-    console().print(rich_table)
+    width = None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH
+    Console(width=width, highlight=False, soft_wrap=False).print(rich_table)
 
 
 def print_fields(values: Mapping[str, Any], *, as_json: bool) -> None:
@@ -87,13 +89,6 @@ def print_fields(values: Mapping[str, Any], *, as_json: bool) -> None:
     for name, value in values.items():
         text = value if isinstance(value, str) else str(cell(value))
         print(f"{name.replace('_', ' '):<{width}}  {text}")
-
-
-def console() -> Console:
-    """Return a rich console for tables on stdout."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False, soft_wrap=False)
 
 
 def note(text: str) -> None:
