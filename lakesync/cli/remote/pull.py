@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -86,15 +86,17 @@ def pull(
     """
     remote = options.connect(role="client", client=client, claims=parse_claim_options(claim))
     client_id = client or remote.client_id
-    cursors: list[str | None] = []
-    if as_app:
-        if since is not None and not (since.isascii() and since.isdigit() and len(since) < _MAX_CURSOR_DIGITS):
-            raise typer.BadParameter(f"--since is {since!r}; with --as-app it must be the app's cursor, an integer")
-        with closing(remote.transport()) as transport:
-            _print_rows(_deltas(_app_page(transport, client_id), since, table, limit, cursors), as_json=as_json)
-    else:
-        _print_rows(_deltas(_peek_page(remote, client_id), since, table, limit, cursors), as_json=as_json)
-    output.note(f"cursor: {cursors[-1]}")
+    is_app_cursor = since is None or (since.isascii() and since.isdigit() and len(since) < _MAX_CURSOR_DIGITS)
+    if as_app and not is_app_cursor:
+        raise typer.BadParameter(f"--since is {since!r}; with --as-app it must be the app's cursor, an integer")
+    with closing(remote.transport()) as transport:
+        read_page = _app_page(transport, client_id) if as_app else _peek_page(remote, client_id)
+        reader = _DeltaReader(read_page, since, table)
+        deltas = reader.read(limit)
+        output.print_rows(
+            deltas if as_json else map(_cells, deltas), as_json=as_json, columns=_COLUMNS, if_empty="no rows"
+        )
+    output.note(f"cursor: {reader.cursor}")
 
 
 @tail_app.command(
@@ -131,10 +133,19 @@ def tail(
             return
 
 
-ReadPage = Callable[[str | None, int], tuple[list[dict[str, Any]], str, bool]]
-"""Reads a page of deltas after a cursor (None: from the start), with a maximal number of deltas.
+class _Page(NamedTuple):
+    """A page of deltas."""
 
-It returns the deltas as JSON, the page's cursor, and whether another page follows."""
+    deltas: list[dict[str, Any]]
+    """The deltas, as JSON has them."""
+    cursor: str
+    """Where the next page starts."""
+    has_more: bool
+    """Whether another page follows now."""
+
+
+ReadPage = Callable[[str | None, int], _Page]
+"""Reads a page of deltas after a cursor (None: from the start), with a maximal number of deltas."""
 
 
 def _peek_page(remote: GatewayConnection, client_id: str) -> ReadPage:
@@ -143,9 +154,9 @@ def _peek_page(remote: GatewayConnection, client_id: str) -> ReadPage:
     From the cursor `now`, only changes after the request follow.
     """
 
-    def read(since: str | None, size: int) -> tuple[list[dict[str, Any]], str, bool]:
+    def read(since: str | None, size: int) -> _Page:
         page = remote.get("/sync/{gateway}/peek", clientId=client_id, since=since, limit=size)
-        return page["deltas"], page["cursor"], page["hasMore"]
+        return _Page(page["deltas"], page["cursor"], page["hasMore"])
 
     return read
 
@@ -157,32 +168,39 @@ def _app_page(transport: HttpTransport, client_id: str) -> ReadPage:
     from lakesync.model.types import SyncPull
     from lakesync.wire.json import encode_delta
 
-    def read(since: str | None, size: int) -> tuple[list[dict[str, Any]], str, bool]:
+    def read(since: str | None, size: int) -> _Page:
         page = transport.pull(SyncPull(client_id, int(since or 0), size))
-        return [msgspec.json.decode(encode_delta(delta)) for delta in page.deltas], str(page.server_hlc), page.has_more
+        deltas = [msgspec.json.decode(encode_delta(delta)) for delta in page.deltas]
+        return _Page(deltas, str(page.server_hlc), page.has_more)
 
     return read
 
 
-def _deltas(
-    read_page: ReadPage, since: str | None, tables: list[str] | None, limit: int | None, cursors: list[str | None]
-) -> Iterator[dict[str, Any]]:
-    """Yield the deltas of all pages after a cursor.
+class _DeltaReader:
+    """Reads the deltas that follow a cursor."""
 
-    Args:
-        read_page: reads a page.
-        since: the cursor; None for all rows.
-        tables: yield only deltas of these tables; None: of all.
-        limit: number of deltas to yield, at most; None: no limit.
-        cursors: each page's cursor is appended to it, before its deltas are yielded.
-    """
-    remaining, has_more = limit, True
-    while has_more and remaining != 0:
-        page, since, has_more = read_page(since, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
-        cursors.append(since)
-        selected = [delta for delta in page if not tables or delta["table"] in tables]
-        yield from selected
-        remaining = None if remaining is None else max(0, remaining - len(selected))
+    def __init__(self, read_page: ReadPage, cursor: str | None, tables: list[str] | None) -> None:
+        """Start at a cursor.
+
+        Args:
+            read_page: reads a page.
+            cursor: the cursor; None for all rows.
+            tables: yield only deltas of these tables; None: of all.
+        """
+        self._read_page = read_page
+        self._tables = tables
+        self.cursor = cursor
+        """Where the next request starts."""
+
+    def read(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the deltas of all pages that follow now, at most `limit`; None: no limit."""
+        remaining, has_more = limit, True
+        while has_more and remaining != 0:
+            page = self._read_page(self.cursor, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
+            self.cursor, has_more = page.cursor, page.has_more
+            selected = [delta for delta in page.deltas if not self._tables or delta["table"] in self._tables]
+            yield from selected
+            remaining = None if remaining is None else max(0, remaining - len(selected))
 
 
 def _changes(
@@ -200,21 +218,21 @@ def _changes(
         LakeSyncError: the first request failed, or a later one was rejected for good.
     """
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
-    cursors: list[str | None] = []  # the last one is where the next request starts
-    yield from _deltas(read_page, None if from_start else "now", tables, None, cursors)
+    reader = _DeltaReader(read_page, None if from_start else "now", tables)
+    yield from reader.read()
     if not from_start:
-        output.note(f"at {cursors[-1]}; waiting for changes")
+        output.note(f"at {reader.cursor}; waiting for changes")
     retry_seconds = _FIRST_RETRY_SECONDS
     while time.monotonic() < deadline:
         try:
-            yield from _deltas(read_page, cursors[-1], tables, None, cursors)
+            yield from reader.read()
         except TransientError as error:
             output.note(f"{error}; retrying in {retry_seconds:g} s")
             _sleep(retry_seconds, deadline)
             retry_seconds = min(_MAX_RETRY_SECONDS, 2 * retry_seconds)
         except ResyncRequiredError:
             output.note("the sync rules or the shards changed; all visible rows are printed again")
-            cursors.append(None)
+            reader.cursor = None
         else:
             retry_seconds = _FIRST_RETRY_SECONDS
             _sleep(_POLL_SECONDS, deadline)
@@ -223,11 +241,6 @@ def _changes(
 def _sleep(seconds: float, deadline: float) -> None:
     """Sleep, but not beyond the deadline on the monotonic clock."""
     time.sleep(max(0.0, min(seconds, deadline - time.monotonic())))
-
-
-def _print_rows(deltas: Iterator[dict[str, Any]], *, as_json: bool) -> None:
-    """Print deltas as a table or as JSON."""
-    output.print_rows(deltas if as_json else map(_cells, deltas), as_json=as_json, columns=_COLUMNS, if_empty="no rows")
 
 
 def _print_delta(delta: dict[str, Any], *, as_json: bool) -> None:

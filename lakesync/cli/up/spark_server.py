@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
+from lakesync.model.secrets import replace_private_file
 
 _MIN_JAVA = 17
 """The oldest major version of Java that Spark supports."""
@@ -156,9 +157,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
     ]
     # an argument file keeps the catalogue's password out of the list of processes
     arguments = folder / "server.args"
-    arguments.unlink(missing_ok=True)
-    with os.fdopen(os.open(arguments, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.writelines(f"{_quoted(option)}\n" for option in options)
+    replace_private_file(arguments, "".join(f"{_quoted(option)}\n" for option in options).encode())
     java = java_home()
     return SparkServer(
         command=(str(java / "bin" / "java"), f"@{arguments}"),

@@ -30,7 +30,7 @@ from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
-from lakesync.model.secrets import UMASK, make_private_folder, without_password
+from lakesync.model.secrets import UMASK, make_private_folder, replace_private_file, without_password
 
 _NEEDED_BYTES = 500_000_000
 """Free disk space without which nothing is started."""
@@ -127,12 +127,8 @@ class _UpFile:
         self.write()
 
     def write(self) -> None:
-        """Replace the file atomically."""
-        temporary = self._path.with_suffix(".new")
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump(self._content, file, indent=2)
-        temporary.replace(self._path)
+        """Replace the file."""
+        replace_private_file(self._path, json.dumps(self._content, indent=2).encode())
 
     def remove(self) -> None:
         """Delete the file, once no service runs."""
