@@ -76,12 +76,11 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
                 f"{config.dagster.port} can start and delete runs"
             )
         up_file = _UpFile(config, with_gateway=with_gateway)
-        supervisor: Supervisor
 
         def report(change: Change) -> None:
-            up_file.change(change, ready=supervisor.all_ready)
+            up_file.change(change)
             display.change(change)
-            if supervisor.all_ready:
+            if change.all_ready:
                 display.ready(config, folder, with_gateway=with_gateway)
 
         supervisor = Supervisor(all_services, folder / "logs", report)
@@ -119,11 +118,11 @@ class _UpFile:
             },
         }
 
-    def change(self, change: Change, *, ready: bool) -> None:
+    def change(self, change: Change) -> None:
         """Record a service's new state."""
         entry = self._content.setdefault(change.service.name, {})
         entry |= {"state": change.state.value, "pid": change.pid, "log": str(change.log) if change.log else None}
-        self._content["ready"] = ready
+        self._content["ready"] = change.all_ready
         self.write()
 
     def write(self) -> None:

@@ -65,6 +65,8 @@ class Change:
     """Seconds from start to readiness, if the new state is `ready`."""
     reason: str = ""
     """Why the service is restarted, if the new state is `waiting`."""
+    all_ready: bool = False
+    """Whether every service is ready after the change."""
 
 
 class _SupervisedService:
@@ -207,6 +209,7 @@ class Supervisor:
                 log=supervised.process.log if supervised.process else None,
                 seconds=seconds,
                 reason=reason,
+                all_ready=self.all_ready,
             )
         )
 
