@@ -13,7 +13,7 @@ from lakesync.model.errors import (
     RateLimitedError,
 )
 from lakesync.testing.servers import Response
-from lakesync.testing.servers.jira.site import fault
+from lakesync.testing.servers.jira.site import error_body
 from tests.integration.jira_support import desk, document
 
 
@@ -338,11 +338,11 @@ def test_an_expired_page_token_ends_a_poll_and_the_next_continues(acme):
 
 
 def test_removed_and_forbidden_routes_are_reported(acme):
-    acme.api.failures.append(Response(410, fault("The requested API has been removed.")))
+    acme.api.failures.append(Response(410, error_body("The requested API has been removed.")))
     error = acme.poll().error
     assert isinstance(error, ConfigurationError)
     assert "too old for the site" in str(error)
-    acme.api.failures.append(Response(403, fault("Forbidden")))
+    acme.api.failures.append(Response(403, error_body("Forbidden")))
     assert isinstance(acme.poll().error, ForbiddenError)
 
 

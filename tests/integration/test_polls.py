@@ -17,7 +17,7 @@ from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Response
-from lakesync.testing.servers.jira.site import fault
+from lakesync.testing.servers.jira.site import error_body
 from sensors import backoff
 from tests.integration.jira_support import Moving, desk, document
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told
@@ -171,7 +171,7 @@ def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
         house.register(made.config())
         still = made.api.respond
         made.api.respond = lambda request: (
-            still(request) if "comment" not in request.path else Response(403, fault("no comments for you"))
+            still(request) if "comment" not in request.path else Response(403, error_body("no comments for you"))
         )
         half = house.run("desk")
         assert not half.success

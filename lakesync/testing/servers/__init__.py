@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +16,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-"""An escape in a string literal: a code unit, or a single character."""
-_NAMED_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _GZIP_BYTES = 10_000
 """Smaller responses are not compressed."""
 
@@ -177,10 +173,3 @@ def _encode(body: Any) -> tuple[bytes, str]:
     if isinstance(body, str):
         return body.encode(), "text/plain;charset=UTF-8"
     return json.dumps(body).encode(), "application/json;charset=UTF-8"
-
-
-def unescape(text: str) -> str:
-    r"""Replace the escapes in a JQL or SOQL string literal (`\n`, `\'`, `\u00e9`) by the characters they mean."""
-    return _ESCAPE.sub(
-        lambda match: chr(int(match[1], 16)) if match[1] else _NAMED_ESCAPES.get(match[2], match[2]), text
-    )

@@ -30,7 +30,7 @@ from lakesync.testing.servers.jira.site import (
     JiraSite,
     Limits,
     Project,
-    fault,
+    error_body,
 )
 
 __all__ = ["JiraApi", "JiraSite", "Limits"]
@@ -57,7 +57,7 @@ def my_permissions(api: JiraService, request: Request) -> Response:
     """Return which of the requested permissions the account has: all of them if it sees a project, else none."""
     names = [name for name in request.query.get("permissions", "").split(",") if name]
     if not names:
-        return Response(400, fault("The 'permissions' query parameter is required."))
+        return Response(400, error_body("The 'permissions' query parameter is required."))
     sees_project = any(not (each.hidden or each.deleted) for each in api.site.projects.values())
     return Response(200, {"permissions": {name: {"key": name, "havePermission": sees_project} for name in names}})
 
@@ -69,10 +69,11 @@ def search(api: JiraService, request: Request) -> Response:
     try:
         query = parse(jql, api.site.utc_offset_minutes)
     except JqlError as error:
-        return Response(400, fault(str(error)))
+        return Response(400, error_body(str(error)))
     if not query.bounded:
         return Response(
-            400, fault("Unbounded JQL queries are not allowed here. Please add a search restriction to your query.")
+            400,
+            error_body("Unbounded JQL queries are not allowed here. Please add a search restriction to your query."),
         )
     fields = parameters.get("fields") or ["id"]
     only_ids = set(fields) <= {"id", "key"}
@@ -81,7 +82,7 @@ def search(api: JiraService, request: Request) -> Response:
     if (token := parameters.get("nextPageToken")) is not None:
         position = _position_of(api, token, jql)
         if position is None:
-            return Response(400, fault("The provided next page token is invalid or expired."))
+            return Response(400, error_body("The provided next page token is invalid or expired."))
         # A position, as on the real site: if an issue changes between two pages, the positions of others shift.
         start = position
     visible = query._replace(matches=lambda issue: api.site.sees(issue) and query.matches(issue))
@@ -90,7 +91,7 @@ def search(api: JiraService, request: Request) -> Response:
     body: dict[str, Any] = {"issues": [_issue(api.site, each, fields, parameters.get("properties")) for each in page]}
     body["isLast"] = len(first_issues) <= start + size
     if not body["isLast"]:
-        body["nextPageToken"] = _token(jql, start + size, api.now() + api.token_ms)
+        body["nextPageToken"] = _page_token(jql, start + size, api.now() + api.token_ms)
     elif api.null_token:  # real sites have sent the last page both with a null token and without one
         body["nextPageToken"] = None
     return Response(200, body)
@@ -101,7 +102,7 @@ def bulk_fetch(api: JiraService, request: Request) -> Response:
     parameters = request.json
     names = parameters.get("issueIdsOrKeys") or []
     if not 1 <= len(names) <= _MAX_FETCHED:
-        return Response(400, fault(f"issueIdsOrKeys must hold 1 to {_MAX_FETCHED}"))
+        return Response(400, error_body(f"issueIdsOrKeys must hold 1 to {_MAX_FETCHED}"))
     issues = [issue for name in names if (issue := find(api.site, name)) is not None]
     fields = parameters.get("fields") or ["id"]
     as_json = [_issue(api.site, each, fields, parameters.get("properties")) for each in issues]
@@ -112,7 +113,7 @@ def get_issue(api: JiraService, request: Request, name: str) -> Response:
     """Return an issue."""
     issue = find(api.site, name)
     if issue is None:
-        return Response(404, fault(ABSENT))
+        return Response(404, error_body(ABSENT))
     fields = request.query.get("fields", "*all").split(",")
     return Response(200, _issue(api.site, issue, fields, request.query.get("properties", "").split(",")))
 
@@ -121,7 +122,7 @@ def comments(api: JiraService, request: Request, name: str) -> Response:
     """Return a page of an issue's comments, oldest first."""
     issue = find(api.site, name)
     if issue is None:
-        return Response(404, fault(ABSENT))
+        return Response(404, error_body(ABSENT))
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 100)), 100)
     page = [_comment(api.site, each) for each in issue.comments[start : start + size]]
     return Response(200, {"startAt": start, "maxResults": size, "total": len(issue.comments), "comments": page})
@@ -131,7 +132,7 @@ def transitions(api: JiraService, _: Request, name: str) -> Response:
     """Return an issue's transitions: to every status except its own."""
     issue = find(api.site, name)
     if issue is None:
-        return Response(404, fault(ABSENT))
+        return Response(404, error_body(ABSENT))
     return Response(
         200,
         {
@@ -240,7 +241,7 @@ def _person(name: str) -> dict[str, Any]:
     return {"accountId": account, "displayName": name, "emailAddress": f"{name.lower()}@example.com", "active": True}
 
 
-def _token(jql: str, position: int, expiry_ms: int) -> str:
+def _page_token(jql: str, position: int, expiry_ms: int) -> str:
     """Return the token of a next page. It is valid for the same JQL only."""
     return base64.urlsafe_b64encode(json.dumps([_digest(jql), position, expiry_ms]).encode()).decode()
 
@@ -280,7 +281,7 @@ def create_issue(api: JiraService, request: Request) -> Response:
     if kind not in _TYPES:
         errors["issuetype"] = "Specify a valid issue type"
     if errors:
-        return Response(400, fault(**errors))
+        return Response(400, error_body(**errors))
     optional = {name: fields[name] for name in ("description", "labels") if fields.get(name) is not None}
     if fields.get("priority"):
         optional["priority"] = fields["priority"].get("name")
@@ -294,10 +295,10 @@ def add_comment(api: JiraService, request: Request, name: str) -> Response:
     """Add a comment to an issue."""
     parameters, issue = request.json, find(api.site, name)
     if issue is None:
-        return Response(404, fault(ABSENT))
+        return Response(404, error_body(ABSENT))
     body = parameters.get("body")
     if not isinstance(body, dict) or body.get("type") != "doc":
-        return Response(400, fault(comment="Comment body is not valid!"))
+        return Response(400, error_body(comment="Comment body is not valid!"))
     comment = api.site.add_comment(issue, body, "Sync", properties=_properties(parameters))
     return Response(201, {"id": comment.id, "body": body, "created": api.site.time_text(comment.created)})
 
@@ -306,11 +307,11 @@ def transition(api: JiraService, request: Request, name: str) -> Response:
     """Change the status of an issue."""
     issue = find(api.site, name)
     if issue is None:
-        return Response(404, fault(ABSENT))
+        return Response(404, error_body(ABSENT))
     transition_id = str((request.json.get("transition") or {}).get("id"))
     target = _TRANSITIONS.get(transition_id)
     if target is None or target == issue.fields["status"]:
-        return Response(400, fault(f"Transition id '{transition_id}' is not valid for this issue."))
+        return Response(400, error_body(f"Transition id '{transition_id}' is not valid for this issue."))
     api.site.edit(issue, status=target)
     return Response(204)
 
@@ -354,24 +355,24 @@ class JiraApi(JiraService):
         if self.failures and (failure := self.failures.popleft()).status:  # status 0: this request does not fail
             return failure
         if headers.get("Retry-After"):
-            return Response(429, fault("Rate limit exceeded."), headers)
+            return Response(429, error_body("Rate limit exceeded."), headers)
         if not self._is_authenticated(request):
             message = "Client must be authenticated to access this resource."
             return Response(401, {"message": message, "status-code": 401}, {"WWW-Authenticate": "OAuth realm=jira"})
         if any(re.fullmatch(path, request.path) for path in self.forbidden):
-            return Response(403, fault("You do not have permission to perform this operation."))
+            return Response(403, error_body("You do not have permission to perform this operation."))
         if _REMOVED.fullmatch(request.path):
             return Response(
-                410, fault("The requested API has been removed. Please migrate to the /rest/api/3/search/jql API.")
+                410, error_body("The requested API has been removed. Please migrate to the /rest/api/3/search/jql API.")
             )
         for method, pattern, route in _ROUTES:
             if method == request.method and (match := pattern.fullmatch(request.path)):
                 try:
                     response = route(self, request, *map(unquote, match.groups()))
                 except ValueError:
-                    return Response(400, fault("Invalid request payload. Refer to the REST API documentation."))
+                    return Response(400, error_body("Invalid request payload. Refer to the REST API documentation."))
                 return Response(response.status, response.body, {**headers, **response.headers})
-        return Response(404, fault("null for uri: " + request.path))
+        return Response(404, error_body("null for uri: " + request.path))
 
     def _is_authenticated(self, request: Request) -> bool:
         expected = base64.b64encode(f"{self.email}:{self.token}".encode()).decode()

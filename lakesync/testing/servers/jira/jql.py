@@ -1,12 +1,12 @@
-"""A parser and evaluator of JQL for the fake Jira site's search.
+"""A parser and evaluator of JQL, Jira's query language, for the search of the fake Jira site (`lakesync.testing`).
 
-It supports what connectors and users' filters need: comparisons, IN, AND, OR, NOT, brackets and ORDER BY.
+The route `search` calls it. It supports what connectors and users' filters need: comparisons, IN, AND, OR, NOT,
+brackets and ORDER BY.
 """
 
 from __future__ import annotations
 
 import heapq
-import operator
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -14,19 +14,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers import unescape
 from lakesync.testing.servers.jira.site import Issue
+from lakesync.testing.servers.query_parser import COMPARE, QueryParser, split, unescape
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|>=|<=|[=<>(),])|([^\s=<>!(),"']+))""")
 """A quoted string, a sign, or a word."""
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
 _TEXT_FIELDS: dict[str, Callable[[Issue], Any]] = {
     "project": lambda issue: issue.project,
     "key": lambda issue: issue.key,
@@ -107,111 +99,60 @@ def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
     return _Parser(jql, timezone(timedelta(minutes=utc_offset_minutes))).query()
 
 
-class _Parser:
-    """A recursive descent parser of a query's tokens.
-
-    `_parse_or` parses OR, `_parse_and` AND, and `_parse_term` NOT, brackets and comparisons.
-    """
+class _Parser(QueryParser[Condition]):
+    """Parses JQL. Of the conditions joined by OR, the least bound applies; of those joined by AND, the greatest."""
 
     def __init__(self, jql: str, zone: timezone) -> None:
-        self._tokens = _split(jql)
-        self._position = 0
+        super().__init__(_split(jql))
         self._zone = zone
 
     def query(self) -> Query:
         """Parse the whole query."""
-        test: Test | None = None
-        since = 0
-        if self._next_word() not in ("ORDER", ""):
-            test, since = self._parse_or()
-        order = self._parse_order() if self._next_word() == "ORDER" else ()
-        if self._position < len(self._tokens):
-            raise JqlError(f"Error in the JQL Query: Expecting operator but got '{self._tokens[self._position]}'.")
-        return Query(test or (lambda _: True), test is not None, order, since)
+        has_condition = self.next_word() not in ("ORDER", "")
+        test, since = self.parse_or() if has_condition else (lambda _: True, 0)
+        order = self.parse_order(_order_of)
+        self.expect_end()
+        return Query(test, has_condition, order, since)
 
-    def _next_word(self) -> str:
-        """Return the next token in upper case without consuming it; empty at the end."""
-        return self._tokens[self._position].upper() if self._position < len(self._tokens) else ""
+    def unexpected(self, token: str | None, expected: str) -> JqlError:
+        """Return Jira's error."""
+        found = "the end of the query" if token is None else f"'{token}'"
+        return JqlError(f"Error in the JQL Query: Expecting {expected} but got {found}.")
 
-    def _take(self) -> str:
-        """Consume and return the next token."""
-        if self._position == len(self._tokens):
-            raise JqlError("Error in the JQL Query: Expecting a field, value or operator but got the end of the query.")
-        self._position += 1
-        return self._tokens[self._position - 1]
+    def any_of(self, conditions: list[Condition]) -> Condition:
+        """Return the condition that at least one of several is true."""
+        tests, bounds = zip(*conditions, strict=True)
+        return lambda issue: any(test(issue) for test in tests), min(bounds)
 
-    def _parse_or(self) -> Condition:
-        """Parse conditions joined by OR; an issue may pass any test, so the least bound applies."""
-        parts = [self._parse_and()]
-        while self._next_word() == "OR":
-            self._take()
-            parts.append(self._parse_and())
-        tests = [test for test, _ in parts]
-        return (
-            parts[0]
-            if len(parts) == 1
-            else (lambda issue: any(test(issue) for test in tests), min(bound for _, bound in parts))
-        )
+    def all_of(self, conditions: list[Condition]) -> Condition:
+        """Return the condition that all of several are true."""
+        tests, bounds = zip(*conditions, strict=True)
+        return lambda issue: all(test(issue) for test in tests), max(bounds)
 
-    def _parse_and(self) -> Condition:
-        """Parse conditions joined by AND; an issue must pass all tests, so the greatest bound applies."""
-        parts = [self._parse_term()]
-        while self._next_word() == "AND":
-            self._take()
-            parts.append(self._parse_term())
-        tests = [test for test, _ in parts]
-        return (
-            parts[0]
-            if len(parts) == 1
-            else (lambda issue: all(test(issue) for test in tests), max(bound for _, bound in parts))
-        )
+    def negation(self, condition: Condition) -> Condition:
+        """Return the condition that another one is false, without a bound."""
+        test, _ = condition
+        return lambda issue: not test(issue), 0
 
-    def _parse_term(self) -> Condition:
-        if self._next_word() == "NOT":
-            self._take()
-            negated, _ = self._parse_term()
-            return lambda issue: not negated(issue), 0
-        if self._next_word() == "(":
-            self._take()
-            inner = self._parse_or()
-            if self._take() != ")":
-                raise JqlError("Error in the JQL Query: Expecting ')' before the end of the query.")
-            return inner
-        return self._parse_comparison()
-
-    def _parse_comparison(self) -> Condition:
-        field = self._take().lower()
+    def parse_comparison(self) -> Condition:
+        """Parse a comparison of a field with a value, a time or a list."""
+        field = self.take().lower()
         if field not in _TEXT_FIELDS and field not in _TIME_FIELDS:
             raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
-        sign = self._take()
-        negated = sign.upper() == "NOT"
-        if negated:
-            sign = self._take()
+        negated = self.take_word("NOT")
+        sign = self.take()
         if sign.upper() == "IN":
-            values = self._parse_list()
-            return lambda issue: (_texts(field, issue).isdisjoint(values)) == negated, 0
-        if sign not in _COMPARE or negated:
+            values = self.parse_list(_unquoted)
+            lowered = {value.lower() for value in values}
+            return lambda issue: (_texts(field, issue).isdisjoint(lowered)) == negated, 0
+        if sign not in COMPARE or negated or (field in _TEXT_FIELDS and sign not in ("=", "!=")):
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         if field in _TIME_FIELDS:
-            compare, moment = _COMPARE[sign], self._parse_time(_unquoted(self._take()))
+            compare, moment = COMPARE[sign], self._parse_time(_unquoted(self.take()))
             since = moment if field == "updated" and sign in (">=", ">", "=") else 0
             return lambda issue: compare(_TIME_FIELDS[field](issue), moment), since
-        if sign not in ("=", "!="):
-            raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
-        value = _unquoted(self._take()).lower()
+        value = _unquoted(self.take()).lower()
         return lambda issue: (value in _texts(field, issue)) == (sign == "="), 0
-
-    def _parse_list(self) -> set[str]:
-        """Parse the list after IN."""
-        if self._take() != "(":
-            raise JqlError("Error in the JQL Query: Expecting '(' after IN.")
-        values = set()
-        while True:
-            values.add(_unquoted(self._take()).lower())
-            if (end := self._take()) == ")":
-                return values
-            if end != ",":
-                raise JqlError(f"Error in the JQL Query: Expecting ',' but got '{end}'.")
 
     def _parse_time(self, text: str) -> int:
         """Return a time in milliseconds since 1970. It is given as such a number, or as date and time."""
@@ -225,34 +166,21 @@ class _Parser:
             return int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1000
         raise JqlError(f"Date value '{text}' for field 'updated' is invalid.")
 
-    def _parse_order(self) -> tuple[tuple[Callable[[Issue], Any], bool], ...]:
-        self._take()
-        if self._take().upper() != "BY":
-            raise JqlError("Error in the JQL Query: Expecting 'BY' after 'ORDER'.")
-        order = []
-        while True:
-            field = self._take().lower()
-            if field not in _ORDERS:
-                raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
-            descending = self._next_word() == "DESC"
-            if self._next_word() in ("ASC", "DESC"):
-                self._take()
-            order.append((_ORDERS[field], descending))
-            if self._next_word() != ",":
-                return tuple(order)
-            self._take()
+
+def _order_of(field: str) -> Callable[[Issue], Any]:
+    """Return the sort key of a field in ORDER BY."""
+    if field.lower() not in _ORDERS:
+        raise JqlError(f"Field '{field.lower()}' does not exist or you do not have permission to view it.")
+    return _ORDERS[field.lower()]
 
 
 def _split(jql: str) -> list[str]:
     """Split a query into tokens; quoted strings keep their quotes."""
-    tokens, position = [], 0
-    while position < len(jql.rstrip()):
-        match = _TOKEN.match(jql, position)
-        if match is None:
-            raise JqlError(f"Error in the JQL Query: The character '{jql[position:].strip()[:1]}' is a reserved one.")
-        tokens.append(next(group for group in match.groups() if group is not None))
-        position = match.end()
-    return tokens
+
+    def error(position: int) -> JqlError:
+        return JqlError(f"Error in the JQL Query: The character '{jql[position:].strip()[:1]}' is a reserved one.")
+
+    return split(jql, _TOKEN, error)
 
 
 def _unquoted(token: str) -> str:

@@ -273,7 +273,7 @@ class JiraService:
         return self.site.clock()
 
 
-def fault(*messages: str, **errors: str) -> dict[str, Any]:
+def error_body(*messages: str, **errors: str) -> dict[str, Any]:
     """Return the body of an error response.
 
     Args:

@@ -80,6 +80,20 @@ class Vendor:
     """Keys in the key set that do not sign tokens."""
 
 
+def _user_of(provider: Provider, form: Mapping[str, str], address_field: str, *, renews: bool) -> User | None:
+    """Return the user who requests a token; None if the credentials are wrong.
+
+    Args:
+        provider: the provider.
+        form: the fields of the request.
+        address_field: the field with the e-mail address, beside `password`.
+        renews: whether the request has a renewal code (`refresh_token`) instead of address and password.
+    """
+    if renews:
+        return provider.session(form.get("refresh_token", ""))
+    return provider.authenticate(form.get(address_field, ""), form.get("password", ""))
+
+
 # -- Auth0 ---------------------------------------------------------------------------------------------------------
 
 AUTH0_NAMESPACE = "https://lakesync.example.com/"
@@ -98,13 +112,10 @@ def _auth0_claims(user: User, issuer: str, audience: str) -> dict[str, Any]:
 
 
 def _auth0_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
-    if form.get("grant_type") == "refresh_token":
-        user = provider.session(form.get("refresh_token", ""))
-        fault = "Unknown or invalid refresh token."
-    else:
-        user = provider.authenticate(form.get("username", ""), form.get("password", ""))
-        fault = "Wrong email or password."
+    renews = form.get("grant_type") == "refresh_token"
+    user = _user_of(provider, form, "username", renews=renews)
     if user is None:
+        fault = "Unknown or invalid refresh token." if renews else "Wrong email or password."
         return Response(403, {"error": "invalid_grant", "error_description": fault})
     return Response(
         200,
@@ -175,14 +186,13 @@ def _supabase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
 
 
 def _supabase_token(provider: Provider, request: Request, form: Mapping[str, str]) -> Response:
-    if request.query.get("grant_type") == "refresh_token":
-        user = provider.session(form.get("refresh_token", ""))
-        code, fault = "refresh_token_not_found", "Invalid Refresh Token: Refresh Token Not Found"
-    else:
-        user = provider.authenticate(form.get("email", ""), form.get("password", ""))
-        code, fault = "invalid_credentials", "Invalid login credentials"
+    renews = request.query.get("grant_type") == "refresh_token"
+    user = _user_of(provider, form, "email", renews=renews)
     if user is None:
-        return Response(400, {"code": 400, "error_code": code, "msg": fault})
+        fault = {"error_code": "invalid_credentials", "msg": "Invalid login credentials"}
+        if renews:
+            fault = {"error_code": "refresh_token_not_found", "msg": "Invalid Refresh Token: Refresh Token Not Found"}
+        return Response(400, {"code": 400, **fault})
     return Response(
         200,
         {
@@ -234,13 +244,10 @@ def _keycloak_claims(user: User, _: str, audience: str) -> dict[str, Any]:
 
 
 def _keycloak_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Response:
-    if form.get("grant_type") == "refresh_token":
-        user = provider.session(form.get("refresh_token", ""))
-        status, fault = 400, "Token is not active"
-    else:
-        user = provider.authenticate(form.get("username", ""), form.get("password", ""))
-        status, fault = 401, "Invalid user credentials"
+    renews = form.get("grant_type") == "refresh_token"
+    user = _user_of(provider, form, "username", renews=renews)
     if user is None:
+        status, fault = (400, "Token is not active") if renews else (401, "Invalid user credentials")
         return Response(status, {"error": "invalid_grant", "error_description": fault})
     return Response(
         200,
@@ -328,7 +335,6 @@ VENDORS: dict[str, Vendor] = {
             user_id=lambda: f"auth0|{secrets.token_hex(12)}",
             claims=_auth0_claims,
             routes={"/oauth/token": _auth0_token},
-            header={"typ": "JWT"},
         ),
         Vendor(
             "clerk",
@@ -341,7 +347,7 @@ VENDORS: dict[str, Vendor] = {
             user_id=lambda: f"user_{secrets.token_hex(13)}",
             claims=_clerk_claims,
             routes={"/v1/client/sign_ins": _clerk_sign_in, "/v1/client/sessions/": _clerk_token},
-            header={"cat": "cl_B7d4PD111AAA", "typ": "JWT"},
+            header={"cat": "cl_B7d4PD111AAA"},
         ),
         Vendor(
             "supabase",
@@ -354,7 +360,6 @@ VENDORS: dict[str, Vendor] = {
             user_id=lambda: str(uuid.uuid4()),
             claims=_supabase_claims,
             routes={"/auth/v1/token": _supabase_token},
-            header={"typ": "JWT"},
         ),
         Vendor(
             "keycloak",
@@ -367,7 +372,6 @@ VENDORS: dict[str, Vendor] = {
             user_id=lambda: str(uuid.uuid4()),
             claims=_keycloak_claims,
             routes={_KEYCLOAK_TOKEN: _keycloak_token},
-            header={"typ": "JWT"},
             other_keys=(_ENCRYPTION_KEY,),
         ),
         Vendor(
@@ -381,7 +385,6 @@ VENDORS: dict[str, Vendor] = {
             user_id=lambda: secrets.token_urlsafe(21),
             claims=_firebase_claims,
             routes={_IDENTITY: _firebase_sign_in, _SECURE_TOKEN: _firebase_renew},
-            header={"typ": "JWT"},
         ),
     )
 }

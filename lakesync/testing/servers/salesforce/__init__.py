@@ -28,8 +28,8 @@ from lakesync.testing.servers.salesforce.org import (
     SalesforceOrg,
     SalesforceService,
     error,
+    not_found,
     time_text,
-    unknown,
 )
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
@@ -177,7 +177,7 @@ def upsert(api: SalesforceService, request: Request, kind: str, field: str, valu
 def _validation_error(kind: str, fields: Any, required: tuple[str, ...]) -> Response | None:
     """Return the error of unknown or missing fields; None if the fields are valid."""
     if kind not in FIELDS:
-        return unknown()
+        return not_found()
     undefined = [name for name in fields if name not in FIELDS[kind]]
     if undefined:
         return error(
@@ -217,14 +217,14 @@ def create_job(api: SalesforceService, request: Request) -> Response:
 def job_state(api: SalesforceService, _: Request, name: str) -> Response:
     """Return the state of a job."""
     job = api.jobs.get(name)
-    return unknown() if job is None else Response(200, _job_json(api, job))
+    return not_found() if job is None else Response(200, _job_json(api, job))
 
 
 def job_results(api: SalesforceService, request: Request, name: str) -> Response:
     """Return a part of a result. The header `Sforce-Locator` names the next part, or is null."""
     job = api.jobs.get(name)
     if job is None:
-        return unknown()
+        return not_found()
     if job.version != _version(request):
         return error(409, "API_ERROR", f"The job was created with API version {job.version}.")
     if _state(api, job) != "JobComplete":
@@ -248,7 +248,7 @@ def job_results(api: SalesforceService, request: Request, name: str) -> Response
 
 def delete_job(api: SalesforceService, _: Request, name: str) -> Response:
     """Delete a job."""
-    return unknown() if api.jobs.pop(name, None) is None else Response(204)
+    return not_found() if api.jobs.pop(name, None) is None else Response(204)
 
 
 def _state(api: SalesforceService, job: BulkJob) -> str:
@@ -332,7 +332,7 @@ class SalesforceApi(SalesforceService):
                 except ValueError as fault:
                     return error(400, "JSON_PARSER_ERROR", str(fault))
                 return Response(response.status, response.body, {**headers, **response.headers})
-        return unknown()
+        return not_found()
 
     def _sign_in(self, request: Request) -> Response:
         """Return an access token for the connected app, or for its user with a password."""

@@ -243,6 +243,6 @@ def error(status: int, code: str, message: str, **more: Any) -> Response:
     return Response(status, [{"message": message, "errorCode": code, **more}])
 
 
-def unknown() -> Response:
+def not_found() -> Response:
     """Return the error of an unknown resource."""
     return error(404, "NOT_FOUND", "The requested resource does not exist")

@@ -1,6 +1,7 @@
-"""A parser and evaluator of SOQL for the queries of the fake Salesforce server (`lakesync.testing.servers.salesforce`).
+"""A parser and evaluator of SOQL, Salesforce's query language, for the fake Salesforce server of `lakesync.testing`.
 
-It supports what connectors and users' filters need: SELECT, COUNT(), WHERE, ORDER BY and LIMIT.
+The routes of queries and query jobs call it. It supports what connectors and users' filters need: SELECT, COUNT(),
+WHERE, ORDER BY and LIMIT.
 """
 
 from __future__ import annotations
@@ -11,22 +12,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers import unescape
+from lakesync.testing.servers.query_parser import COMPARE, QueryParser, split, unescape
 from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
 
 _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*')|(!=|<>|>=|<=|[=<>(),])"""
     r"""|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)|\d{4}-\d\d-\d\d)|([^\s=<>!(),']+))"""
 )
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<>": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+"""A string in quotes, a sign, a time or date, or a word."""
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {**COMPARE, "<>": operator.ne}
 
 Test = Callable[[Record], bool]
 """Whether a record matches a condition."""
@@ -83,119 +77,74 @@ def parse(soql: str, org: SalesforceOrg) -> Query:
     return _Parser(soql, org).query()
 
 
-class _Parser:
-    """A recursive descent parser of a query's tokens.
-
-    `_parse_or` parses OR, `_parse_and` AND, and `_parse_term` NOT, brackets and comparisons.
-    """
+class _Parser(QueryParser[Test]):
+    """Parses SOQL."""
 
     def __init__(self, soql: str, org: SalesforceOrg) -> None:
-        self._tokens = _split(soql)
-        self._position = 0
+        super().__init__(_split(soql))
         self._org = org
         self._kind = ""
 
     def query(self) -> Query:
         """Parse the whole query."""
-        self._expect("SELECT")
-        names = [self._take()]
+        self.expect("SELECT")
+        names = [self.take()]
         if names[0].upper() == "COUNT":
-            self._expect("(")
-            self._expect(")")
+            self.expect("(")
+            self.expect(")")
             names = []
-        while self._next_word() == ",":
-            self._take()
-            names.append(self._take())
-        self._expect("FROM")
-        self._kind = self._take()
+        while self.take_word(","):
+            names.append(self.take())
+        self.expect("FROM")
+        self._kind = self.take()
         if self._kind not in FIELDS:
             raise SoqlError("INVALID_TYPE", f"sObject type '{self._kind}' is not supported.")
         fields = tuple(self._field(name) for name in names)
-        test: Test = lambda _: True  # noqa: E731 without WHERE every record matches
-        if self._next_word() == "WHERE":
-            self._take()
-            test = self._parse_or()
-        order = self._parse_order() if self._next_word() == "ORDER" else ()
+        test = self.parse_or() if self.take_word("WHERE") else lambda _: True
+        order = self.parse_order(self._field)
         limit = None
-        if self._next_word() == "LIMIT":
-            self._take()
-            if not (count := self._take()).isdecimal():
-                raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{count}'")
+        if self.take_word("LIMIT"):
+            if not (count := self.take()).isdecimal():
+                raise self.unexpected(count, "a number")
             limit = int(count)
-        if self._position < len(self._tokens):
-            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{self._tokens[self._position]}'")
+        self.expect_end()
         return Query(self._kind, fields, test, order, limit)
 
-    def _next_word(self) -> str:
-        """Return the next token in upper case without consuming it; empty at the end."""
-        return self._tokens[self._position].upper() if self._position < len(self._tokens) else ""
+    def unexpected(self, token: str | None, expected: str) -> SoqlError:  # noqa: ARG002 Salesforce does not send it
+        """Return Salesforce's error."""
+        return SoqlError(
+            "MALFORMED_QUERY", "unexpected end of the query" if token is None else f"unexpected token: '{token}'"
+        )
 
-    def _take(self) -> str:
-        """Consume and return the next token."""
-        if self._position == len(self._tokens):
-            raise SoqlError("MALFORMED_QUERY", "unexpected end of the query")
-        self._position += 1
-        return self._tokens[self._position - 1]
+    def any_of(self, conditions: list[Test]) -> Test:
+        """Return the condition that at least one of several is true."""
+        return lambda record: any(test(record) for test in conditions)
 
-    def _expect(self, word: str) -> None:
-        """Consume the next token, which must be a certain word."""
-        if (token := self._take()).upper() != word:
-            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{token}'")
+    def all_of(self, conditions: list[Test]) -> Test:
+        """Return the condition that all of several are true."""
+        return lambda record: all(test(record) for test in conditions)
 
-    def _field(self, name: str) -> str:
-        """Return a field's name as the object spells it; that of a related object's field, unchecked, as given."""
-        relation, dot, _ = name.partition(".")
-        known = {each.lower(): each for each in FIELDS[self._kind]}
-        if dot and RELATIONS.get(relation) in FIELDS[self._kind]:
-            return name
-        if name.lower() not in known:
-            raise SoqlError("INVALID_FIELD", f"No such column '{name}' on entity '{self._kind}'.")
-        return known[name.lower()]
+    def negation(self, condition: Test) -> Test:
+        """Return the condition that another one is false."""
+        return lambda record: not condition(record)
 
-    def _parse_or(self) -> Test:
-        parts = [self._parse_and()]
-        while self._next_word() == "OR":
-            self._take()
-            parts.append(self._parse_and())
-        return lambda record: any(part(record) for part in parts)
-
-    def _parse_and(self) -> Test:
-        parts = [self._parse_term()]
-        while self._next_word() == "AND":
-            self._take()
-            parts.append(self._parse_term())
-        return lambda record: all(part(record) for part in parts)
-
-    def _parse_term(self) -> Test:
-        if self._next_word() == "NOT":
-            self._take()
-            inner = self._parse_term()
-            return lambda record: not inner(record)
-        if self._next_word() == "(":
-            self._take()
-            inner = self._parse_or()
-            self._expect(")")
-            return inner
-        return self._parse_comparison()
-
-    def _parse_comparison(self) -> Test:
-        name = self._field(self._take())
-        sign = self._take().upper()
-        negated = sign == "NOT"
-        if negated:
-            sign = self._take().upper()
+    def parse_comparison(self) -> Test:
+        """Parse a comparison of a field with a value, a pattern or a list."""
+        name = self._field(self.take())
+        negated = self.take_word("NOT")
+        sign = self.take().upper()
         if sign == "IN":
-            values = self._parse_list()
+            values = self.parse_list(_value)
             for value in values:
                 _check_time(name, value)
             return lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated
         if sign == "LIKE" and not negated:
-            text = str(_value(self._take()))
+            text = str(_value(self.take()))
             pattern = re.compile(re.escape(text).replace("%", ".*").replace("_", "."), re.IGNORECASE | re.DOTALL)
             return lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None
         if sign not in _COMPARE or negated:
-            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{sign}'")
-        value, compare = _value(self._take()), _COMPARE[sign]
+            raise self.unexpected(sign, "an operator")
+        value, compare = _value(self.take()), _COMPARE[sign]
         _check_time(name, value)
         if name in TIMES and isinstance(value, float):
             time_ms = TIMES[name]  # faster than formatting and parsing the time: organisations have a million records
@@ -212,44 +161,24 @@ class _Parser:
 
         return test
 
-    def _parse_list(self) -> list[Any]:
-        """Parse the list after IN."""
-        self._expect("(")
-        values = []
-        while True:
-            values.append(_value(self._take()))
-            if (end := self._take()) == ")":
-                return values
-            if end != ",":
-                raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{end}'")
-
-    def _parse_order(self) -> tuple[tuple[str, bool], ...]:
-        self._take()
-        self._expect("BY")
-        order = []
-        while True:
-            name = self._field(self._take())
-            descending = self._next_word() == "DESC"
-            if self._next_word() in ("ASC", "DESC"):
-                self._take()
-            order.append((name, descending))
-            if self._next_word() != ",":
-                return tuple(order)
-            self._take()
+    def _field(self, name: str) -> str:
+        """Return a field's name as the object spells it; that of a related object's field, unchecked, as given."""
+        relation, dot, _ = name.partition(".")
+        known = {each.lower(): each for each in FIELDS[self._kind]}
+        if dot and RELATIONS.get(relation) in FIELDS[self._kind]:
+            return name
+        if name.lower() not in known:
+            raise SoqlError("INVALID_FIELD", f"No such column '{name}' on entity '{self._kind}'.")
+        return known[name.lower()]
 
 
 def _split(soql: str) -> list[str]:
     """Split a query into tokens; strings keep their quotes."""
-    tokens, position = [], 0
-    while position < len(soql.rstrip()):
-        match = _TOKEN.match(soql, position)
-        if match is None:
-            raise SoqlError(
-                "MALFORMED_QUERY", f"line 1:{position} no viable alternative at character '{soql[position]}'"
-            )
-        tokens.append(next(group for group in match.groups() if group is not None))
-        position = match.end()
-    return tokens
+
+    def error(position: int) -> SoqlError:
+        return SoqlError("MALFORMED_QUERY", f"line 1:{position} no viable alternative at character '{soql[position]}'")
+
+    return split(soql, _TOKEN, error)
 
 
 def _value(token: str) -> Any:
