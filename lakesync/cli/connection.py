@@ -22,9 +22,9 @@ import requests
 
 from lakesync.cli.data_folder import read_secrets, running_service
 from lakesync.client.errors import UnreachableError
-from lakesync.client.transports.base import check_token
-from lakesync.client.transports.base import claims as claims_in
 from lakesync.client.transports.http import HttpTransport, error_from_response
+from lakesync.client.transports.tokens import check_token
+from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.model.validation import check_address, check_gateway_id
 from lakesync.wire.http_sessions import BearerAuth

@@ -4,6 +4,16 @@ A gateway is the app's data on a LakeSync server, which all clients of the app s
 machine without I/O, `sqlite` reads and writes the app's file, `sync` runs the synchronisation, and `transports` sends
 requests to the gateway. The names below are imported when they are first used, so that an app without a WebSocket, for
 example, does not import the WebSocket library.
+
+- `open_client` (`lakesync.open`) returns a `Client`, `open_async` an `AsyncClient`. `create_client`, `LocalDB`,
+  `SyncTracker`, `SyncCoordinator` and `SchemaSynchroniser` have the names of the reference, the TypeScript client.
+- `Table`, `Row` and `Watch` are the app's data. `Version`, `SyncReport`, `SyncStatus`, `Progress` and `TableCheck`
+  (checksums of a table before and after `verify`) are what methods and the listeners of an `Event` return or get.
+- `Edit` is a change that the gateway has not acknowledged; `Outbox` has all of them, and `ActionQueue` the app's
+  `QueuedAction`s: requests that the gateway executes in external systems. `SyncQueue` is the protocol of an app's own
+  queue of changes, which `MemoryQueue` with its `QueueEntry`s implements.
+- `HttpTransport`, `WebSocketTransport` and `LocalTransport` send requests. The other names with `Transport` are
+  protocols for what a transport can do.
 """
 
 from importlib import import_module
@@ -31,9 +41,9 @@ if TYPE_CHECKING:
         RealtimeTransport,
         SchemaTransport,
         SyncTransport,
-        Token,
     )
     from lakesync.client.transports.http import HttpTransport
+    from lakesync.client.transports.tokens import Token
     from lakesync.client.transports.websocket import WebSocketTransport
 
 _MODULES = {
@@ -58,9 +68,9 @@ _MODULES = {
         "RealtimeTransport",
         "SchemaTransport",
         "SyncTransport",
-        "Token",
     ),
     "transports.http": ("HttpTransport",),
+    "transports.tokens": ("Token",),
     "transports.websocket": ("WebSocketTransport",),
 }
 """Module → the public names that are imported from it when they are first used."""

@@ -20,7 +20,7 @@ from lakesync.client.sqlite.tables import Row
 from lakesync.client.status import Event, SyncReport, SyncStatus, TableCheck, Version
 from lakesync.client.sync.outbox import QueuedAction
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
-from lakesync.client.transports.base import Token
+from lakesync.client.transports.tokens import Token
 from lakesync.model.errors import ConfigurationError
 
 P = ParamSpec("P")

@@ -1,28 +1,28 @@
 """`Client`, which `lakesync.open` returns: an app's SQLite database that is synchronised with a gateway.
 
-Apps call it. It delegates the synchronisation to `SyncCoordinator`, and reads and writes of rows to `LocalDB`.
+Apps call it. It delegates the synchronisation to `SyncCoordinator`, and reads and writes of rows to `LocalDB`. A
+gateway is the app's data on a LakeSync server. Auto-sync is a thread that synchronises by itself.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from lakesync.client import queries
-from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
-from lakesync.client.queues import SyncQueue
+from lakesync.client.core import Edit
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import Row, Table
 from lakesync.client.status import Event, SyncReport, SyncStatus, TableCheck, Version, versions
-from lakesync.client.sync.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, SyncCoordinator
+from lakesync.client.sync.coordinator import SyncCoordinator
 from lakesync.client.sync.outbox import QueuedAction
-from lakesync.client.transports.base import SyncTransport, Token, TokenTransport
+from lakesync.client.transports.base import TokenTransport
+from lakesync.client.transports.tokens import Token
 from lakesync.model.action_handlers import ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, ValidationError
-from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,60 +37,18 @@ class Client:
     gateway rejected has the status `refused`, and stays unacknowledged until `retry` or `drop`.
     """
 
-    def __init__(
-        self,
-        db: LocalDB,
-        transport: SyncTransport,
-        *,
-        client_id: str | None = None,
-        schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
-        mode: Mode = "full",
-        limits: CoreLimits | None = None,
-        interval: float = DEFAULT_INTERVAL,
-        heartbeat: float = DEFAULT_HEARTBEAT,
-        retry: RetryPolicy | None = None,
-        queue: SyncQueue | None = None,
-        wall: Callable[[], int] | None = None,
-    ) -> None:
-        """Create a client of an open database; `lakesync.open` opens one and does this.
+    def __init__(self, db: LocalDB, coordinator: SyncCoordinator) -> None:
+        """Create a client; `lakesync.open` opens the database and does this.
 
         Args:
             db: the app's database; `close` closes it.
-            transport: sends requests to the gateway; `close` closes it.
-            client_id: this client's id; None for the id stored in the database, or a new random one.
-            schemas: schemas of the synced tables, in addition to those stored in the database. Missing tables are
-                created.
-            mode: `full` (push and pull), `pushOnly` or `pullOnly`.
-            limits: the largest push and the largest pulled page; None for the defaults of `CoreLimits`.
-            interval: seconds between the pulls of auto-sync.
-            heartbeat: seconds between the pulls of auto-sync while a WebSocket is open, on which the gateway also
-                sends changes as they happen.
-            retry: delays and attempts after failed requests, actions and WebSockets; None for the defaults.
-            queue: an app's own queue, which chooses what to push next; None for the outbox in the database, which has
-                all unacknowledged changes.
-            wall: returns milliseconds since 1970, for tests; None for the system's clock.
-
-        Raises:
-            ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
-            SchemaError: a schema is wrong, or changes a column's type.
-            DbError: the database cannot be written now.
+            coordinator: synchronises this database; `close` closes it and its transport.
         """
         self.db = db
-        self.transport = transport
-        self.coordinator = SyncCoordinator(
-            db,
-            transport,
-            client_id=client_id,
-            schemas=schemas,
-            queue=queue,
-            mode=mode,
-            interval=interval,
-            heartbeat=heartbeat,
-            retry=retry,
-            limits=limits,
-            wall=wall,
-        )
-        self._replica = self.coordinator.replica
+        self.coordinator = coordinator
+        self.transport = coordinator.transport
+        """Sends requests to the gateway."""
+        self._replica = coordinator.replica
         self._closed = threading.Event()
 
     # -- the app's data -------------------------------------------------------------------------------------------
@@ -153,7 +111,7 @@ class Client:
             params: values for its placeholders, as for `sqlite3`.
         """
         self.db.check_open()
-        return queries.Watch(self.db.path, sql, params, self._replica.tables(), _rows_as_dicts, self._closed)
+        return queries.Watch(self.db.path, sql, params, self._replica.tables(), self._closed)
 
     def history(self, table: str, row_id: str) -> list[Version]:
         """Return the deltas of a row, oldest first: who wrote which columns when, and which are unacknowledged.
@@ -256,7 +214,8 @@ class Client:
         Raises:
             NotFoundError: a number does not belong to a refused change.
         """
-        self.coordinator.outbox.retry(*(numbers or self._refused_numbers()))
+        refused = self.coordinator.outbox.all("refused")
+        self.coordinator.outbox.retry(*(numbers or (edit.number for edit in refused)))
 
     def drop(self, *numbers: int) -> None:
         """Delete the changes with these `Edit.number`s, and restore their rows as if they had never been made.
@@ -339,17 +298,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _refused_numbers(self) -> list[int]:
-        """Return the numbers of all changes that the gateway rejected."""
-        return [edit.number for edit in self.coordinator.outbox.all("refused")]
-
     def _read_columns(self, sql: str, params: Any) -> queries.Columns:
         """Read the result of a query, or a table that is named instead of it, column by column."""
         self.db.check_open()
         return queries.read_columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
-
-
-def _rows_as_dicts(cursor: sqlite3.Cursor) -> list[Row]:
-    """Fetch all rows of a cursor as dicts by column."""
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]

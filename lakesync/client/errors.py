@@ -1,4 +1,4 @@
-"""Errors that only a client raises, and `error_from_code`, with which transports raise a gateway's errors.
+"""Errors that only a client raises, and `error_from_code`, by which transports make exceptions of a gateway's errors.
 
 A transient error may pass by itself: the client repeats the request. A terminal one does not: the app or its user has
 to change something.
@@ -29,6 +29,12 @@ class TableError(TerminalError):
     code = "TABLE_ERROR"
 
 
+class InternalError(TransientError):
+    """An internal error of the gateway. The client sends its request again."""
+
+    code = "INTERNAL_ERROR"
+
+
 def error_from_code(
     code: str, message: str, rejected: tuple[Rejection, ...] = (), retry_after: float | None = None
 ) -> LakeSyncError:
@@ -57,10 +63,8 @@ def _with_subclasses(kind: type[LakeSyncError]) -> Iterator[type[LakeSyncError]]
         yield from _with_subclasses(subclass)
 
 
-_CLASSES: dict[str, type[LakeSyncError]] = {}
-"""Error classes by code. Subclasses that share their base's code are not in it: the wire does not distinguish them."""
-for _kind in _with_subclasses(LakeSyncError):
-    _CLASSES.setdefault(_kind.code, _kind)
-# The loop gave this code, which `LakeSyncError` has by default, to that class. The gateway's internal errors are
-# transient: the client sends its request again.
-_CLASSES["INTERNAL_ERROR"] = type("InternalError", (TransientError,), {"__doc__": "An internal error of the gateway."})
+_CLASSES: dict[str, type[LakeSyncError]] = {
+    **{kind.code: kind for kind in reversed(list(_with_subclasses(LakeSyncError)))},
+    InternalError.code: InternalError,  # instead of `LakeSyncError`, whose code this is by default
+}
+"""Error classes by code. Of classes with the same code, the base is in it: the wire does not distinguish them."""

@@ -1,6 +1,8 @@
 """Functions with which an app opens a client: `lakesync.open`, and `create_client` with the arguments of the reference.
 
-The reference is the TypeScript client whose wire protocol LakeSync uses.
+`lakesync.open` is `open_client`. The reference is the TypeScript client whose wire protocol LakeSync uses. A client is
+an app's SQLite database that is synchronised with a gateway: the app's data on a LakeSync server. Auto-sync is a thread
+that synchronises by itself.
 """
 
 from __future__ import annotations
@@ -14,8 +16,15 @@ from lakesync.client.core import CoreLimits, Mode, RetryPolicy
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import Backend, LocalDB, database_file
-from lakesync.client.sync.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, check_mode, check_positive
-from lakesync.client.transports.base import SyncTransport, Token
+from lakesync.client.sync.coordinator import (
+    DEFAULT_HEARTBEAT,
+    DEFAULT_INTERVAL,
+    SyncCoordinator,
+    check_mode,
+    check_positive,
+)
+from lakesync.client.transports.base import SyncTransport
+from lakesync.client.transports.tokens import Token, claims
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
 from lakesync.model.validation import check_address, check_gateway_id, check_id
@@ -96,27 +105,27 @@ def open_client(
         client_id = _subject(token)
     db = LocalDB(path)
     try:
-        is_new = client_id is None and not stored_position(db.conn).client_id
-        if is_new and http_transport is not None and callable(token):
+        needs_id = client_id is None and not stored_position(db.conn).client_id
+        if needs_id and http_transport is not None and callable(token):
             client_id = _subject(http_transport.tokens.current() or "")
-        client = Client(
+        coordinator = SyncCoordinator(
             db,
             transport,
             client_id=client_id,
             schemas=schemas,
+            queue=queue,
             mode=mode,
-            limits=limits,
             interval=interval,
             heartbeat=heartbeat,
             retry=retry,
-            queue=queue,
+            limits=limits,
         )
     except BaseException:
         db.close()
         raise
     if auto_sync:
-        client.coordinator.start_auto_sync()
-    return client
+        coordinator.start_auto_sync()
+    return Client(db, coordinator)
 
 
 def create_client(
@@ -218,7 +227,5 @@ def _http_transport(
 
 def _subject(token: str) -> str | None:
     """Return the `sub` claim of a token; None if it is no JWT, or has no such claim."""
-    from lakesync.client.transports.base import claims
-
     subject = claims(token).get("sub")
     return subject if isinstance(subject, str) else None

@@ -12,12 +12,12 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lakesync.client.sqlite.database import connect_read_only, run_query
+from lakesync.client.sqlite.database import connect_read_only, rows_as_dicts, run_query
 from lakesync.client.sqlite.tables import Row
 from lakesync.model.errors import extra
 from lakesync.model.schema import ColumnType, TableSchema
@@ -36,8 +36,9 @@ MAX_INTERVAL = 0.25
 class Watch:
     """Iterates over the results of a query: the current one, then each changed one.
 
-    A query of synced tables runs again when one of them was written to: the triggers of synced tables count writes. If
-    the query reads other tables too, it runs after every commit, and its result is compared with the previous one.
+    LakeSync's triggers on synced tables count the writes, so a query that reads only such tables runs again when one of
+    them was written to. A query that reads other tables too runs after every commit, and its result is compared with
+    the previous one.
     """
 
     def __init__(
@@ -46,7 +47,6 @@ class Watch:
         sql: str,
         params: Any,
         synced: Collection[str],
-        to_rows: Callable[[sqlite3.Cursor], list[Row]],
         closed: threading.Event,
     ) -> None:
         """Prepare the query.
@@ -56,25 +56,23 @@ class Watch:
             sql: one statement that returns rows.
             params: values for its placeholders.
             synced: the names of the synced tables.
-            to_rows: fetches the rows of a cursor as dicts.
             closed: set when the client is closed.
         """
         self._db = connect_read_only(path)
         self._lock = threading.Lock()
         self._closed = False
         self._sql, self._params = sql, params
-        self._to_rows = to_rows
         self._database_closed = closed
         self.tables = self._find_tables()
         """The tables that the query reads."""
         self._synced = sorted(self.tables & set(synced))
         self._reads_other_tables = bool(self.tables - set(synced))
         self._data_version = -1
-        """SQLite's number that changes with each commit of another connection, at the newest check."""
+        """SQLite's number that changes with each commit of another connection, at the newest check; -1 before."""
         self._counters: list[Any] | None = None
-        """The synced tables' numbers of writes, at the newest run."""
+        """The numbers of writes to the synced tables, when the query last ran; None before."""
         self._result: list[Row] | None = None
-        """The newest result, if the query reads tables without counters."""
+        """The newest result, if the query reads tables whose writes are not counted."""
         self.interval = MIN_INTERVAL
         """Seconds until the next check."""
 
@@ -143,7 +141,7 @@ class Watch:
             ]
             if self._counters == counters and not self._reads_other_tables:
                 return None
-            rows = self._to_rows(run_query(self._db, self._sql, self._params))
+            rows = rows_as_dicts(run_query(self._db, self._sql, self._params))
         finally:
             self._db.execute("ROLLBACK")
         is_same = self._counters == counters and rows == self._result

@@ -1,8 +1,9 @@
-"""Queues of changes to be pushed: the protocol of an app's own queue, a queue in memory, and `QueueLink`.
+"""Custom queues of changes to be pushed: the protocol `SyncQueue`, `MemoryQueue`, and `QueueLink`.
 
-A client always keeps its edits (unacknowledged changes) in its file. If the app passes its own queue to
-`lakesync.open`, the client notifies that queue of each edit that is made, sent, accepted or rejected, and the queue
-chooses what to push next. The app may also put deltas into its queue, which are pushed unchanged.
+A client always keeps its edits in its file. An *edit* is a change that the gateway has not acknowledged: waiting, sent,
+or refused by the gateway. If the app passes a queue of its own to `lakesync.open`, the client notifies that queue of
+each edit that is made, sent, accepted or refused, and the queue chooses what to push next. The app may also put deltas
+into its queue, which are pushed unchanged. A delta is a change of some columns of a row; a hash of it is its id.
 """
 
 from __future__ import annotations
@@ -127,9 +128,8 @@ class MemoryQueue:
     def nack(self, ids: Collection[str]) -> None:
         """Mark items as pending, after a delay that doubles each time."""
         for entry in self._entries_with(ids):
-            delay = min(self._retry.longest_delay, self._retry.first_delay * 2.0 ** min(entry.retry_count, 10))
+            entry.retry_after = self._now() + round(self._retry.delay(entry.retry_count) * 1000)
             entry.status, entry.retry_count = "pending", entry.retry_count + 1
-            entry.retry_after = self._now() + round(delay * 1000)
 
     def depth(self) -> int:
         """Return the number of items."""
@@ -154,7 +154,7 @@ class QueueLink:
     """Notifies an app's own queue of the edits in the client's file. `SqliteClientStore` calls it.
 
     The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` appends
-    the missing deltas later. An edit is waiting, sent or refused. The queue contains those that are not refused.
+    the missing deltas later. The queue contains the edits that are not refused.
     """
 
     def __init__(self, queue: SyncQueue) -> None:
@@ -192,21 +192,19 @@ class QueueLink:
         """
         for number, new in after.items():
             old = before.get(number)
-            is_queued = old is not None and old.status != "refused"
-            belongs_in_queue = new is not None and new.status != "refused"
-            has_new_id = old is not None and new is not None and new.id != old.id  # a new hlc gives a new id
-            if old is not None and is_queued and (not belongs_in_queue or has_new_id):
-                self._notifications.append(("ack", old.delta))
-                self._numbers.pop(old.id, None)
-                is_queued = False
-            if new is None or not belongs_in_queue:
+            queued = old if old is not None and old.status != "refused" else None
+            if queued is not None and (new is None or new.status == "refused" or new.id != queued.id):
+                self._notifications.append(("ack", queued.delta))  # if only its id is new, it is pushed again below
+                self._numbers.pop(queued.id, None)
+                queued = None
+            if new is None or new.status == "refused":
                 continue
-            if not is_queued:
+            if queued is None:
                 self._notifications.append(("push", new.delta))
                 self._numbers[new.id] = number
             if new.status == "sent" and (old is None or old.status != "sent"):
                 self._notifications.append(("mark_sending", new.delta))
-            elif old is not None and is_queued and old.status == "sent" and new.status == "waiting":
+            elif new.status == "waiting" and queued is not None and queued.status == "sent":
                 self._notifications.append(("nack", new.delta))
 
     def notify(self) -> None:
@@ -241,9 +239,9 @@ class QueueLink:
             numbers = [self._numbers[item.id] for item in items if item.id in self._numbers]
             if len(numbers) >= limit or len(items) < peek_limit:
                 return numbers[:limit]
-            peek_limit *= 2  # the queue's first items are deltas of the app
+            peek_limit *= 2  # some of the queue's first items are not edits, but deltas of the app
 
-    def app_items(self, limit: int) -> list[QueueItem]:
+    def items_of_app(self, limit: int) -> list[QueueItem]:
         """Return the items to send next that are not edits, but deltas that the app has put into its queue.
 
         Args:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, UnreachableError, open_client
 from lakesync.client.core import Changes
-from lakesync.client.transports import base
+from lakesync.client.transports import tokens as client_tokens
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import AuthError, ClockDriftError, NotFoundError, SchemaError
@@ -156,7 +156,7 @@ def test_a_rejected_token_is_renewed(served: Served, opened: Open, monkeypatch: 
     alice.set_token(lambda: fresh.pop(0))
     alice.sync()
     assert len(fresh) == 2
-    monkeypatch.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + 40))
+    monkeypatch.setattr(client_tokens, "time", SimpleNamespace(time=lambda: time.time() + 40))
     alice.sync()
     assert len(fresh) == 1, "one that is about to end is replaced before it is refused"
 

@@ -16,7 +16,7 @@ import lakesync
 from lakesync.client import Client, LocalTransport
 from lakesync.client.core import CoreLimits
 from lakesync.client.errors import UnreachableError
-from lakesync.client.sync import exchange
+from lakesync.client.sync import prefetch
 from lakesync.model.types import SyncPull, SyncResponse
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
@@ -118,10 +118,10 @@ class World:
         shutil.copytree(self._folder / "bob", self._folder / "saved")
 
     def _wait_for_pages(self) -> None:
-        thread = self.bob.coordinator._session._exchange._prefetcher._thread
+        thread = self.bob.coordinator._session.exchange._prefetcher._thread
 
         def is_waiting() -> bool:
-            return bool(thread._error or len(thread._pages) == exchange.MAX_PAGES or not thread._thread.is_alive())
+            return bool(thread._error or len(thread._pages) == prefetch.MAX_PAGES or not thread._thread.is_alive())
 
         if thread is not None:
             with thread._changed:

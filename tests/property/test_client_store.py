@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from msgspec.structs import replace
 
 from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
-from lakesync.client.core.rows import merge_edit, visible_row
+from lakesync.client.core.rows import merge_delta, visible_row
 from lakesync.client.core.store import EditStatus
 from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.client.sqlite.sql_values import to_sql
@@ -122,7 +122,7 @@ def _delta(op: Op, hlc: int, **cells: int) -> RowDelta:
 def test_a_record_round_trips_stamps_and_their_updates(history: list[RowDelta]) -> None:
     state = RowState()
     for delta in history[:-1]:
-        merge_edit(state, delta)
+        merge_delta(state, delta)
     with closing(sqlite3.connect(":memory:")) as db:
         codec = SqliteClientStore(db, [SCHEMA]).stamp_codec
         record = codec.encode(stamps_of(state))
@@ -131,7 +131,7 @@ def test_a_record_round_trips_stamps_and_their_updates(history: list[RowDelta]) 
         columns = tuple(cell.column for cell in update.columns)
         after = codec.after_update(record, update.hlc, update.client_id, columns) if columns else None
         if after is not None:
-            merge_edit(state, update)
+            merge_delta(state, update)
             assert codec.decode(after) == stamps_of(state)
 
 

@@ -92,7 +92,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the claims of a token, without verifying its signature."""
-    from lakesync.client.transports.base import claims
+    from lakesync.client.transports.tokens import claims
 
     token_claims = claims(read_text(file).strip())
     if not token_claims:
@@ -216,7 +216,7 @@ def console(
     The console shows which clients are behind, and why a client lacks a row. The address contains a token after `#`;
     keep it as secret as the token.
     """
-    from lakesync.client.transports.base import claims
+    from lakesync.client.transports.tokens import claims
 
     remote = options.connect(token_seconds=hours * 3600)
     remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token

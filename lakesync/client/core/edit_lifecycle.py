@@ -1,9 +1,9 @@
 """The life of an edit: made, pushed, accepted or refused, retried, dropped; and `EditClock`, which stamps edits.
 
-An edit is a change that the gateway has not acknowledged, and a known row is a row as the gateway has it. An edit's
-stamp is its hybrid logical clock (hlc) with the client id; the greater stamp wins a merge. The client's core calls
-these functions. Each returns the changes to commit and stores nothing itself. `docs/client-core.md` has the state
-diagram.
+An *edit* is a change of the app that the gateway has not acknowledged. It is `waiting` to be pushed, `sent` in a push
+without a response, or `refused` by the gateway. A *known row* is a row as the gateway has it. An edit's stamp is its
+hybrid logical clock (hlc) with the client id; the greater stamp wins a merge. The client's core calls these functions.
+Each returns the changes to commit and stores nothing itself. `docs/client-core.md` has the state diagram.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from lakesync.client.core.rows import merge_edit, visible_row
+from lakesync.client.core.rows import merge_delta, visible_row
 from lakesync.client.core.store import Changes, ClientStore, Edit, KnownRow, LocalChange
 from lakesync.model.delta import delta_id, extract_delta
 from lakesync.model.errors import ClockDriftError, NotFoundError, Rejection, ValidationError
@@ -23,7 +23,7 @@ from lakesync.wire.json import encode_delta
 
 
 class EditClock:
-    """A hybrid logical clock that stays above every stamp the gateway sent, even if the local wall clock is behind.
+    """A hybrid logical clock (wall milliseconds and a counter) that stays above every stamp that the gateway sent.
 
     Stamps from the gateway are trusted even if they are far ahead, because the gateway checks every push for drift.
     """
@@ -145,8 +145,8 @@ def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Change
     Args:
         store: the store with the known rows.
         edits: the accepted edits.
-        generation: the number of the latest full pull. Rows that the edits insert get it, because rows with a lower
-            number are removed at the end of that pull.
+        generation: the number of the latest full pull (all pages from the beginning). Rows that the edits insert get
+            it, because rows with a lower number are removed at the end of that pull.
 
     Returns:
         The changes to commit.
@@ -157,7 +157,7 @@ def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Change
         row = known.setdefault(edit.delta.key, KnownRow(RowState(), generation))
         if edit.delta.op == "INSERT":
             row.generation = generation
-        merge_edit(row.state, edit.delta)
+        merge_delta(row.state, edit.delta)
     accepted = {edit.number for edit in edits}
     remaining = _remaining_edits(store, keys, dict.fromkeys(accepted))
     return Changes(
@@ -230,7 +230,8 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
     """Give new stamps to edits that were made while this machine's clock was ahead. Return the changes to commit.
 
     These are the edits with stamps above the highest hlc that the gateway accepts now: waiting edits, and edits that
-    were refused with CLOCK_DRIFT, which become waiting again. A new stamp is safe, because no other client has them.
+    were refused with CLOCK_DRIFT, which become waiting again. A new stamp is safe, because the gateway has stored none
+    of them.
 
     Args:
         store: the store with the edits.
@@ -239,24 +240,24 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
     limit = clock.highest_accepted()
     if clock.last <= limit:
         return Changes()
-    future, last = [], 0
-    for edit in store.edits():
-        if edit.delta.hlc > limit and (edit.status == "waiting" or edit.code == ClockDriftError.code):
-            future.append(edit)
-        elif edit.delta.hlc <= limit:
-            last = max(last, edit.delta.hlc)
-    clock.set_back(last)
+    edits = store.edits()
+    future = [
+        edit
+        for edit in edits
+        if edit.delta.hlc > limit and (edit.status == "waiting" or edit.code == ClockDriftError.code)
+    ]
+    clock.set_back(max((edit.delta.hlc for edit in edits if edit.delta.hlc <= limit), default=0))
     changes = Changes(edits={edit.number: _restamped(edit, clock.now()) for edit in future})
     refresh_rows(store, changes, {edit.delta.key for edit in future})
     return changes
 
 
 def refresh_rows(store: ClientStore, changes: Changes, keys: Collection[RowKey]) -> None:
-    """Add the app's rows, computed with the changed edits; delete known rows that were kept only for their edits.
+    """Complete changes of edits: add the app's rows that follow, and delete known rows kept only for their edits.
 
     Args:
         store: the store with the known rows and the edits.
-        changes: changed edits; the rows are added to it.
+        changes: the changed edits; rows and known rows are added to it.
         keys: the rows to compute.
     """
     known = store.known(keys)

@@ -17,7 +17,7 @@ from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class FetchCheckpoint(NamedTuple):
-    """Request for the gateway's checkpoint: all rows that the client may see, for its first sync.
+    """Request for the gateway's checkpoint: a stored snapshot of all rows that the client may see, for its first sync.
 
     The driver passes each `CheckpointFrame` and then `CheckpointEnd` to the core; or `ErrorResponse` or `NoResponse`.
     """
@@ -36,10 +36,10 @@ Request = SyncPush | SyncPull | FetchCheckpoint
 
 
 class CheckpointFrame(NamedTuple):
-    """A part of a checkpoint."""
+    """A part of a checkpoint: all deltas of some rows."""
 
     page: SyncResponse
-    """The deltas of some rows; its cursor is not used."""
+    """The deltas, in the form of a page; its cursor is not used."""
 
 
 class CheckpointEnd(NamedTuple):
@@ -48,9 +48,8 @@ class CheckpointEnd(NamedTuple):
     cursor: int
     """The cursor of the pull that follows it (header `X-Checkpoint-Hlc`)."""
     highest_hlc: int = 0
-    """The highest hlc (hybrid logical clock) of the checkpoint's deltas, if the driver stored them itself; else 0.
-
-    The core's clock continues above it."""
+    """The highest hlc (hybrid logical clock) of deltas that the driver stored itself, above which the core's clock must
+    continue; 0 if the core got them all as frames."""
 
 
 class Broadcast(NamedTuple):
@@ -78,6 +77,9 @@ class NoResponse(NamedTuple):
     """Why no response arrived, as a sentence for the user."""
 
 
+CALLER_ERRORS = frozenset({"AUTH_ERROR", "FORBIDDEN", "NOT_FOUND"})
+"""Codes with which the gateway rejects the caller; a retry helps only after the token or the gateway has changed."""
+
 Response = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorResponse | NoResponse
 
 
@@ -90,6 +92,10 @@ class CoreLimits(msgspec.Struct, frozen=True):
     """Bytes of a push as JSON, at most; a gateway accepts 1 MiB. An edit that is larger is pushed alone."""
     pull_deltas: int = 8000
     """Deltas of a page, at most. A pull starts with 1,000 and doubles while the gateway has more."""
+
+
+_MAX_DOUBLINGS = 10
+"""How often a retry delay doubles, at most: to 1,024 times the first delay."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -106,9 +112,13 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     actions: int = 5
     """After how many failed attempts an action is marked as failed."""
 
+    def delay(self, earlier_failures: int) -> float:
+        """Return the seconds to wait after a failure: the first delay, doubled for each earlier consecutive failure."""
+        return min(self.longest_delay, self.first_delay * 2.0 ** min(earlier_failures, _MAX_DOUBLINGS))
+
 
 class Backoff:
-    """The retry delays of one kind of request: pushes, pulls, or opening a WebSocket."""
+    """When a request of one kind may be sent again: a push, a pull, or opening a WebSocket. Each kind has its own."""
 
     def __init__(
         self, monotonic: Callable[[], float], jitter: Callable[[], float], policy: RetryPolicy | None = None
@@ -133,6 +143,11 @@ class Backoff:
         return max(0.0, self._due_at - self._monotonic())
 
     @property
+    def is_over(self) -> bool:
+        """Whether a request may be sent now."""
+        return not self.delay()
+
+    @property
     def longest_delay(self) -> float:
         """Seconds to wait after an error that a retry alone will not fix."""
         return self._policy.longest_delay
@@ -143,9 +158,8 @@ class Backoff:
         Args:
             at_least: seconds that the gateway asked for (`Retry-After`); None if it did not.
         """
-        longest = min(self._policy.longest_delay, self._policy.first_delay * 2.0 ** min(self._failures, 10))
+        delay = self._policy.delay(self._failures) * (1 + self._jitter()) / 2
         self._failures += 1
-        delay = longest * (1 + self._jitter()) / 2
         self._due_at = self._monotonic() + max(delay, at_least or 0.0)
 
     def reset(self) -> None:

@@ -1,238 +1,59 @@
-"""How the core pushes edits and receives the changes of others, and the state that both share. `ClientCore` calls it.
+"""How the client's core receives the changes of other clients, and advances its cursor. `ClientCore` calls it.
 
-`CoreState` has the store of rows and edits (changes that the gateway has not acknowledged), the client's hybrid logical
-clock (hlc), and the position: the cursor and everything else that a restarted client must know. One commit writes
-changes of rows and the position together, so that after a crash they agree. All commits go through it.
-
-`Pusher` pushes one batch of edits at a time, and repeats it unchanged until the gateway has responded. `Puller`
-receives the changes of others and advances the cursor. A pull returns pages of changes after the client's cursor. A
-checkpoint has all rows at once, for a new client. A broadcast is a page that the gateway sends without a request. A
-full pull starts at cursor 0 and begins a new generation; every row that its pages name gets this generation, and at its
-end rows of older generations are removed. See `docs/client-core.md`.
+A pull returns a *page*: changes after the client's cursor, and the next cursor. A *checkpoint* has all rows at once,
+for a new client; it arrives in parts, its frames. A *broadcast* is a page that the gateway sends without a request. A
+*full pull* (or resync) starts at cursor 0 and begins a new *generation*: every row that its pages name gets this
+number, and at its end rows of older generations are removed. A *named source* is another database that the gateway
+reads for clients; its pages have no part in the cursor or in full pulls. The *position* is the stored record of the
+cursor, the generation, and what else a restarted client must know. See `docs/client-core.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
-from msgspec.structs import replace
-
-from lakesync.client.core import edit_lifecycle
-from lakesync.client.core.edit_lifecycle import EditClock
+from lakesync.client.core.core_state import CoreState
 from lakesync.client.core.messages import (
+    CALLER_ERRORS,
     Backoff,
     CheckpointEnd,
     CoreLimits,
     ErrorResponse,
     FetchCheckpoint,
     NoResponse,
-    RetryPolicy,
 )
-from lakesync.client.core.rows import apply_page, remove_older_rows
-from lakesync.client.core.store import SOURCE_GENERATION, Changes, ClientStore, Edit, Position
-from lakesync.model.errors import Rejection
-from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncPush, SyncResponse
+from lakesync.client.core.rows import page_changes, remove_older_rows
+from lakesync.client.core.store import SOURCE_GENERATION, Changes
+from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
 from lakesync.wire.malformed import check_values
 
-_CONTENT_ERRORS = frozenset({"VALIDATION_ERROR", "SCHEMA_ERROR", "CLOCK_DRIFT"})
-"""The gateway rejected the content of the push; without some of its edits, it may be accepted."""
-
-CALLER_ERRORS = frozenset({"AUTH_ERROR", "FORBIDDEN", "NOT_FOUND"})
-"""The gateway rejected the caller; a retry helps only after the token or the gateway has changed."""
-
-_OVERLOAD_ERRORS = frozenset({"RATE_LIMITED", "BACKPRESSURE_ERROR"})
-"""The gateway is busy; the same push may be accepted later."""
-
-_NOTHING_STORED = _CONTENT_ERRORS | CALLER_ERRORS | _OVERLOAD_ERRORS
-"""The gateway stored nothing of the push. After any other error it may have."""
 _FIRST_PAGE = 1000
 """Deltas of the first page, at most; the limit doubles while the gateway has more, up to `CoreLimits.pull_deltas`."""
 _hlc_of = attrgetter("hlc")
-"""Returns the hlc of a delta."""
-
-
-class CoreState:
-    """A store, and the position and clock in memory, which change only after a successful commit."""
-
-    def __init__(self, store: ClientStore, position: Position, clock: EditClock) -> None:
-        """Continue from the stored position.
-
-        Args:
-            store: the durable state.
-            position: the store's position, bound to this client.
-            clock: stamps edits.
-        """
-        self.store = store
-        self.position = position
-        self.clock = clock
-        self.has_all_own_writes = False
-        """Whether a pull was complete since the file was opened: this client then has everything that it ever wrote."""
-
-    def commit(self, changes: Changes, **fields: Any) -> Changes:
-        """Store changes together with the new position.
-
-        Args:
-            changes: changed rows and edits.
-            fields: new values of fields of `Position`; the clock's fields are set from the clock.
-
-        Returns:
-            The same changes, with the position if it changed.
-        """
-        own_writes_up_to = self.clock.gateway_hlc if self.has_all_own_writes else self.position.own_writes_up_to
-        position = replace(
-            self.position,
-            hlc=self.clock.last,
-            gateway_hlc=self.clock.gateway_hlc,
-            own_writes_up_to=own_writes_up_to,
-            **fields,
-        )
-        if position != self.position:
-            changes.position = position
-        if changes.position is not None or changes.known or changes.rows or changes.edits or changes.bulk:
-            self.store.commit(changes)
-        self.position = position
-        return changes
-
-    def reload(self) -> None:
-        """Read the position again: another connection may have changed the store."""
-        self.position = self.store.position().bound_to(self.position.client_id)
-        self.clock.advance(self.position.hlc, self.position.gateway_hlc)
-
-    def restamp_future_edits(self) -> set[RowKey]:
-        """Give new stamps to edits made while this machine's clock was ahead; return the rows that were rewritten."""
-        changes = edit_lifecycle.restamp_future_edits(self.store, self.clock)
-        if changes.edits:
-            self.commit(changes)
-        return set(changes.rows)
-
-
-class Pusher:
-    """Decides what to push, and applies the responses."""
-
-    def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits, policy: RetryPolicy) -> None:
-        """Start without a push.
-
-        Args:
-            state: the state that it shares with `ClientCore` and `Puller`.
-            backoff: the retry delays of pushes.
-            limits: the largest push.
-            policy: says after how many overload errors edits are marked as refused (`pushes`).
-        """
-        self.backoff = backoff
-        """The retry delays of pushes."""
-        self._overloads = 0
-        """Consecutive responses with an overload error."""
-        self._max_overloads = policy.pushes
-        self._state = state
-        self._limits = limits
-        self._batch_limit = limits.push_deltas
-        """Edits of the next batch, at most."""
-        self._batch: list[Edit] = []
-        """The edits of the newest push."""
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether a push was sent and its outcome is unknown."""
-        return bool(self._state.store.edits("sent", 1))
-
-    @property
-    def has_work(self) -> bool:
-        """Whether an edit is waiting."""
-        return bool(self._state.store.edits("waiting", 1))
-
-    def request(self) -> SyncPush:
-        """Return the next push, after its edits are stored as sent."""
-        batch = edit_lifecycle.next_batch(self._state.store, self._batch_limit, self._limits.push_bytes)
-        sent = {edit.number: replace(edit, status="sent") for edit in batch if edit.status == "waiting"}
-        self._state.commit(Changes(edits=dict(sent)))
-        self._batch = batch
-        position = self._state.position
-        return SyncPush(position.client_id, tuple(edit.delta for edit in batch), position.cursor)
-
-    def batch_rows(self) -> set[RowKey]:
-        """Return the rows of the newest push."""
-        return {edit.delta.key for edit in self._batch}
-
-    def handle_result(self, result: PushResult, *, advance_cursor: bool) -> Changes:
-        """Move the edits of an accepted push into the known rows.
-
-        Args:
-            result: the gateway's response.
-            advance_cursor: whether to advance to the response's cursor. It may be, if this client has applied
-                everything that it was sent.
-        """
-        state, batch = self._state, self._batch
-        self._overloads = 0
-        self.backoff.reset()
-        self._batch_limit = min(self._limits.push_deltas, self._batch_limit * 2)
-        state.clock.observe(max(edit.delta.hlc for edit in batch))
-        cursor = result.server_hlc if advance_cursor else state.position.cursor
-        return state.commit(edit_lifecycle.accept(state.store, batch, state.position.generation), cursor=cursor)
-
-    def handle_failure(self, response: ErrorResponse | NoResponse) -> Changes:
-        """Mark the edits that the gateway rejected as refused, and the others of the batch as waiting.
-
-        If the gateway may have stored the push, the batch stays in doubt and is repeated. If the gateway rejects a push
-        without naming deltas, the next batches are halved until the rejected edit is alone. After the largest number of
-        overload errors in a row (`RetryPolicy.pushes`), the whole batch is refused.
-
-        Args:
-            response: why the newest push failed.
-
-        Returns:
-            The committed changes; empty while the push is in doubt.
-        """
-        batch = self._batch
-        is_overload = isinstance(response, ErrorResponse) and response.code in _OVERLOAD_ERRORS
-        self._overloads = self._overloads + 1 if is_overload else 0
-        if isinstance(response, ErrorResponse) and is_overload and self._overloads == self._max_overloads:
-            self._overloads = 0
-            self.backoff.failed(response.retry_after)
-            reasons = {edit.delta.delta_id: _rejection(edit, response) for edit in batch}
-            return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
-        if isinstance(response, NoResponse) or response.code not in _NOTHING_STORED:
-            self.backoff.failed(response.retry_after if isinstance(response, ErrorResponse) else None)
-            return Changes()
-        reasons = {rejection.delta_id: rejection for rejection in response.rejected}
-        if not any(edit.delta.delta_id in reasons for edit in batch):  # the gateway named no edit of the batch
-            reasons = {}
-            if response.code not in _CONTENT_ERRORS:
-                self.backoff.failed(
-                    self.backoff.longest_delay if response.code in CALLER_ERRORS else response.retry_after
-                )
-            elif len(batch) > 1:
-                self._batch_limit = len(batch) // 2
-            else:  # this edit alone is the cause
-                reasons = {batch[0].delta.delta_id: _rejection(batch[0], response)}
-        return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
-
-
-def _rejection(edit: Edit, response: ErrorResponse) -> Rejection:
-    """Return the rejection of one edit, for the reason of the whole push's."""
-    return Rejection(edit.delta.delta_id, response.code, response.message)
+"""Returns the hlc (hybrid logical clock) of a delta."""
 
 
 class Puller:
-    """Decides what to pull, and applies pages."""
+    """Chooses what to pull, and applies pages, broadcasts and checkpoints."""
 
     def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits) -> None:
         """Continue from the stored position.
 
         Args:
-            state: the state that it shares with `ClientCore` and `Pusher`.
+            state: the store and the position, which it shares with `ClientCore` and `Pusher`.
             backoff: the retry delays of pulls.
             limits: the largest page.
         """
         self.backoff = backoff
         """The retry delays of pulls."""
         self.due = state.position.cursor > 0 and not state.position.caught_up
-        """Whether to pull from the gateway's own feed."""
+        """Whether to pull the gateway's own changes."""
         self.sources: list[str] = []
-        """Named sources (adapters that the gateway serves beside its own feed) to pull from."""
+        """Named sources to pull from."""
         self.stream_intact = False
-        """Whether this client has applied everything that the gateway has sent to it: no page or broadcast was lost."""
+        """Whether this client has applied everything that the gateway has sent to it: no page or broadcast was lost.
+        False until a pull in this process was complete."""
         self._state = state
         self._limits = limits
         self._page_limit = min(_FIRST_PAGE, limits.pull_deltas)
@@ -246,7 +67,7 @@ class Puller:
         self._frames_applied = 0
         """Frames applied of the checkpoint in progress."""
         self._pushed_rows: set[RowKey] = set()
-        """Rows pushed since the newest page."""
+        """Rows pushed since the newest page. A broadcast of them may be from before the push."""
 
     @property
     def has_work(self) -> bool:
@@ -255,19 +76,20 @@ class Puller:
 
     @property
     def may_be_new_client(self) -> bool:
-        """Whether the gateway may not know this client yet; the gateway gives a checkpoint only to a new client."""
+        """Whether the gateway may not know this client yet. The gateway gives a checkpoint only to a new client."""
         return self._state.position.cursor == 0 and not self._had_page
 
     @property
     def is_reopened(self) -> bool:
-        """Whether the store had a cursor when it was opened, and no page arrived since."""
+        """Whether the store had a cursor when it was opened, and no page has arrived since."""
         position = self._state.position
         return position.cursor > 0 and not position.in_full_pull and not self._had_page
 
     def request(self) -> SyncPull | FetchCheckpoint:
         """Return the next pull, or the request for a checkpoint.
 
-        Until a pull was complete, it also asks for this client's own writes that a restored file may lack.
+        The gateway normally does not send a client its own writes. Until a pull was complete, the pull asks for them
+        too, because a file that was restored from a backup may lack some.
         """
         position = self._state.position
         if position.cursor == 0 and not self._checkpoint_tried:
@@ -279,11 +101,11 @@ class Puller:
         return SyncPull(position.client_id, position.cursor, self._page_limit, source, own_writes_after)
 
     def note_push(self, rows: set[RowKey]) -> None:
-        """Remember pushed rows: until the next page, a broadcast of them may be older or newer than the push."""
+        """Remember pushed rows: until the next page, a broadcast of them may be from before or after the push."""
         self._pushed_rows |= rows
 
     def accepts_cursor_of(self, result: PushResult) -> bool:
-        """Return whether the cursor may advance to a push result's. During a full pull, only pages advance it."""
+        """Return whether the cursor may advance to that of a push's result. In a full pull, only pages advance it."""
         cursor, caught_up = self._state.position.cursor, self._state.position.caught_up
         return self.stream_intact and caught_up and 0 < cursor < result.server_hlc
 
@@ -413,6 +235,6 @@ class Puller:
             self._state.clock.observe(max(map(_hlc_of, deltas)))
         bulk, to_merge = self._state.store.prepare(deltas, generation)
         check_values(to_merge)
-        changes = apply_page(self._state.store, to_merge, generation)
+        changes = page_changes(self._state.store, to_merge, generation)
         changes.bulk = bulk
         return changes

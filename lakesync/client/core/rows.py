@@ -1,8 +1,12 @@
-"""Merging of rows: a page's deltas, accepted edits, and the row that the app sees. The rest of the core calls it.
+"""Merging of rows in the client: pages of the gateway into known rows, and known rows with edits into the app's rows.
 
-A known row is a row as the gateway has it. The app's row is the merge of the known row and its edits, which the gateway
-has not acknowledged. That merge (`lakesync.model.merge`) does not depend on order. So an accepted edit moves into the
-known row, and the app's row does not change.
+A *known row* is a row as the gateway has it. An *edit* is a change of the app that the gateway has not acknowledged.
+The app's row is the merge of the known row and its edits. That merge (`lakesync.model.merge`) does not depend on order.
+So an accepted edit moves into the known row, and the app's row does not change. The other modules of the core call
+these functions, and the client's stores call `visible_row`.
+
+A page is a set of changes that the gateway sends. A full pull is all pages from the beginning; each has a number, the
+generation of the rows that it names.
 """
 
 from __future__ import annotations
@@ -38,10 +42,10 @@ def apply_page_delta(state: RowState, delta: RowDelta) -> bool:
     was_deleted = delta.op == "INSERT" and state.tombstone is not None
     if was_deleted:
         state.tombstone = None
-    return merge_edit(state, delta) or was_deleted
+    return merge_delta(state, delta) or was_deleted
 
 
-def merge_edit(state: RowState, delta: RowDelta) -> bool:
+def merge_delta(state: RowState, delta: RowDelta) -> bool:
     """Merge a delta of an edit or a page into a row, in place, as the gateway does; return whether the row changed.
 
     Args:
@@ -65,19 +69,19 @@ def visible_row(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw]
     if edits:
         state = state.copy() if state is not None else RowState()
         for edit in edits:
-            merge_edit(state, edit.delta)
+            merge_delta(state, edit.delta)
     return state.values() if state is not None and state.visible else None
 
 
-def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) -> Changes:
+def page_changes(store: ClientStore, deltas: Iterable[RowDelta], generation: int) -> Changes:
     """Return what a page changes in the rows that it names. Nothing is stored.
 
     Args:
         store: the store with the known rows and the edits.
         deltas: the page's deltas.
         generation: the number of the latest full pull, or SOURCE_GENERATION for a page of a named source (a database
-            that the gateway serves beside its own rows). A row of an older generation, but not of SOURCE_GENERATION, is
-            emptied first, because the gateway's rows may have been replaced since then.
+            that the gateway serves beside its own rows). A known row of an older full pull is emptied first, because
+            the gateway's rows may have been replaced since then. A row of a named source is not.
     """
     by_row: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:

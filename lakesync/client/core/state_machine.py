@@ -1,11 +1,13 @@
-"""The state machine: which request to send next, and what a response changes.
+"""`ClientCore`, the client's state machine: which request to send to the gateway next, and what a response changes.
 
 `Replica` runs it over the app's database; tests run it over a `MemoryStore`. It does no input or output besides its
 store and takes its clocks as parameters, so that tests can run every order of events.
 
-An *edit* is a write of the app that the gateway has not confirmed yet. It is `waiting` to be pushed; `sent` in a push
+An *edit* is a write of the app that the gateway has not acknowledged. It is `waiting` to be pushed; `sent` in a push
 without a response, which is *in doubt* and is repeated unchanged; or `refused` by the gateway. `Pusher` makes pushes of
-the edits. `Puller` requests pages and applies them, and the gateway's broadcasts (pages without a request).
+the edits. `Puller` requests pages (changes after the client's cursor) and applies them, and the gateway's broadcasts
+(pages without a request). A *full pull* is all pages from cursor 0. A *named source* is a database that the gateway
+reads for clients, beside its own changes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
+from lakesync.client.core.core_state import CoreState
 from lakesync.client.core.edit_lifecycle import EditClock
 from lakesync.client.core.messages import (
     Backoff,
@@ -33,7 +36,8 @@ from lakesync.client.core.messages import (
     RetryPolicy,
     Wait,
 )
-from lakesync.client.core.push_and_pull import CoreState, Puller, Pusher
+from lakesync.client.core.puller import Puller
+from lakesync.client.core.pusher import Pusher
 from lakesync.client.core.store import Changes, ClientStore, Edit, EditStatus, LocalChange
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import wall_clock
@@ -112,7 +116,7 @@ class ClientCore:
         return self._state.position.caught_up
 
     def reload(self) -> None:
-        """Read the position again: another client of the same file may have changed the store."""
+        """Read the cursor and the clock from the store again: another client of the same file may have changed them."""
         self._state.reload()
 
     def record(self, changes: Iterable[LocalChange], *, applied: bool = False) -> Changes:
@@ -189,12 +193,8 @@ class ClientCore:
         edits = self._edits_with(ids, "sent")
         return self._state.commit(Changes(edits={edit.number: replace(edit, status="waiting") for edit in edits}))
 
-    def _edits_with(self, ids: Collection[str], *statuses: EditStatus) -> list[Edit]:
-        """Return the edits with some ids whose status is one of `statuses`."""
-        return [edit for edit in self._state.store.edits() if edit.id in ids and edit.status in statuses]
-
     def next_hlc(self) -> int:
-        """Return a new hlc, above all edits and everything that the gateway sent."""
+        """Return a new hlc (hybrid logical clock), above all edits and everything that the gateway sent."""
         hlc = self._state.clock.now()
         self._state.commit(Changes())
         return hlc
@@ -230,7 +230,7 @@ class ClientCore:
         """Make a pull due.
 
         Args:
-            source: a named source; None for the gateway's own feed.
+            source: a named source; None for the gateway's own changes.
         """
         if source is None:
             self._puller.due = True
@@ -238,7 +238,7 @@ class ClientCore:
             self._puller.sources.append(source)
 
     def resync(self) -> Changes:
-        """Start a full pull, from cursor 0. Edits are kept, and rows that its pages do not name are removed at its end.
+        """Start a full pull. Edits are kept, and rows that its pages do not name are removed at its end.
 
         Raises:
             RuntimeError: a request has no response yet.
@@ -276,10 +276,10 @@ class ClientCore:
             self._state.restamp_future_edits()
         candidates = self._candidates()
         for candidate in candidates:
-            if not candidate.backoff.delay():
+            if candidate.backoff.is_over:
                 request = candidate.request()
                 if isinstance(request, SyncPush):
-                    self._puller.note_push(self._pusher.batch_rows())  # a broadcast of them may be older
+                    self._puller.note_push(self._pusher.batch_rows())
                 self._pending = request
                 return request
         return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))
@@ -305,6 +305,10 @@ class ClientCore:
             self._pending = None
             self._puller.mark_gap()
             raise
+
+    def _edits_with(self, ids: Collection[str], *statuses: EditStatus) -> list[Edit]:
+        """Return the edits with some ids whose status is one of `statuses`."""
+        return [edit for edit in self._state.store.edits() if edit.id in ids and edit.status in statuses]
 
     def _check_no_pending_request(self) -> None:
         """Check that the last request has a response: the core has at most one request in progress."""

@@ -38,7 +38,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     caught_up: bool = False
     """Whether the newest page was the last one: the gateway had nothing more at that moment."""
     generation: int = 1
-    """Number of the current full pull (all pages from cursor 0), from 1. A row of an older generation was not in it."""
+    """Number of the latest full pull (all pages from cursor 0), from 1. A row of an older generation was not in it."""
     in_full_pull: bool = False
     """Whether a pull from cursor 0 is in progress; at its end, rows of older generations are removed."""
     hlc: int = 0
@@ -216,7 +216,7 @@ class ClientStore(Protocol):
 
         Args:
             deltas: the page's deltas.
-            generation: the generation of the page's rows, as for `rows.apply_page`; the rows must become the same.
+            generation: the generation of the page's rows, as for `rows.page_changes`. The rows must become the same.
 
         Returns:
             The store's part, or None if it applies nothing by itself; and the deltas that the core merges.

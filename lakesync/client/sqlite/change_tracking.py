@@ -1,11 +1,10 @@
-"""Change tracking: triggers in the app's file that journal every write to a synced table.
+"""Change tracking: triggers in the app's file journal every write to a synced table.
 
-`SqliteClientStore` creates the triggers, and `Replica` reads the journal, whose rows become edits (changes to push).
-For each row written since the journal was last read, the triggers keep the row before its first write
-(`_lakesync_before_TABLE`; its column `there` says whether the row existed) and its current values
-(`_lakesync_after_TABLE`; `here` says whether the row exists, `at` when it was last written). In both, `c_NAME` has the
-value of the column NAME. Triggers are plain SQL: they run on each connection of every program that opens the file, and
-commit or roll back with the app's own transaction.
+`SqliteClientStore` creates the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes edits of its
+rows, which are changes to push. For each row written since the journal was last read, the triggers keep the row before
+its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and as it is now (`_lakesync_after_TABLE`;
+`here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has the value of the column NAME. The
+triggers commit or roll back with the app's own transaction.
 
 Only the journal says what the app changed. A row that is missing from the table was not necessarily deleted: the table
 may have been dropped, recreated or renamed.
@@ -17,28 +16,27 @@ import hashlib
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from lakesync.client.core.store import LocalChange
-from lakesync.client.sqlite.sql_values import (
-    INVALID_ID,
-    INVALID_VALUES,
-    UTF8_ERROR_MARK,
-    VALID_ID,
-    SqlValue,
-    escape_invalid_utf8,
-    python_value,
-)
+from lakesync.client.sqlite.invalid_utf8 import UTF8_ERROR_MARK, escape_invalid_utf8
+from lakesync.client.sqlite.sql_values import SqlValue, python_value
 from lakesync.client.sqlite.stamps import known_table
+from lakesync.client.sqlite.triggers import (
+    ANCHOR,
+    NOW_MS,
+    TRIGGERS,
+    Operation,
+    after_table,
+    before_table,
+    trigger_name,
+    trigger_statements,
+)
 from lakesync.model.schema import ColumnType, TableSchema
 from lakesync.model.types import RowKey
 
-NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-"""SQL for this machine's time in milliseconds."""
-
-Operation = Literal["INSERT", "UPDATE", "DELETE"]
 JOURNAL_COLUMNS = 4
-"""Columns that reading the journal selects besides those of the row."""
+"""Columns that reading the journal selects besides those of the row: row id, `at`, `there` and `here`."""
 DROP_TRIGGERS_FROM = 300
 """From this many rows on, dropping and recreating a table's triggers is faster than firing them."""
 
@@ -52,35 +50,8 @@ triggers as they were created. `remade` is set when the table was recreated, unt
 _ADDED_COLUMNS = {"triggers": "TEXT", "remade": "INTEGER NOT NULL DEFAULT 0"}
 """Columns of `_lakesync_tables` that files of earlier versions lack."""
 
-_TRIGGERS: dict[str, tuple[str, Operation | None]] = {
-    "insert": ("BEFORE INSERT", "INSERT"),
-    "inserted": ("AFTER INSERT", "INSERT"),
-    "move": ("BEFORE UPDATE OF row_id", None),
-    "moved": ("AFTER UPDATE OF row_id", None),
-    "updated": ("AFTER UPDATE", "UPDATE"),
-    "deleted": ("AFTER DELETE", "DELETE"),
-}
-"""When each trigger fires, and the operation during which LakeSync may drop it; None: never.
-
-`insert` journals a row that INSERT OR REPLACE is about to replace, `inserted` the new row. A change of a row id counts
-as a delete and an insert: `move` journals what is at the new id before, `moved` that the old id is gone, and `updated`,
-which fires too, the rest. `updated` and `deleted` journal the row before and after."""
-_ANCHOR = "move"
-"""The trigger whose row in `sqlite_master` shows which table all of them are on; never dropped alone."""
 _EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}
 """The triggers of earlier versions, which stored no digest."""
-_CASES_PER_SELECT = 200
-"""SQLite limits the length of a CASE expression."""
-
-
-def before_table(table: str) -> str:
-    """Return the quoted name of the journal of a table's rows before their first write."""
-    return f'"_lakesync_before_{table}"'
-
-
-def after_table(table: str) -> str:
-    """Return the quoted name of the journal of the same rows as they are now."""
-    return f'"_lakesync_after_{table}"'
 
 
 class ChangeTracking:
@@ -109,9 +80,9 @@ class ChangeTracking:
         """Create a table's triggers and journal, or adapt them to added columns."""
         self._create_journal(schema)
         existing = self._triggers_of(schema.table)
-        anchor_rowid, _, _ = existing.get(_trigger_name(schema.table, _ANCHOR), (0, "", ""))
+        anchor_rowid, _, _ = existing.get(trigger_name(schema.table, ANCHOR), (0, "", ""))
         existing_statements = {name: sql for name, (_, _, sql) in existing.items()}
-        if existing_statements != _trigger_statements(schema, anchor_rowid):
+        if existing_statements != trigger_statements(schema, anchor_rowid):
             self._create_triggers(schema, existing)
         digest = (self._digest(schema.table), schema.table)
         self._db.execute("UPDATE _lakesync_tables SET triggers = ? WHERE tbl = ?", digest)
@@ -127,7 +98,7 @@ class ChangeTracking:
         existing = {
             name for name, (_, on_table, _) in self._triggers_of(table).items() if on_table.lower() == table.lower()
         }
-        return existing >= {_trigger_name(table, name) for name in _EARLIER_TRIGGERS}
+        return existing >= {trigger_name(table, name) for name in _EARLIER_TRIGGERS}
 
     def journal_unknown_rows(self, table: str) -> None:
         """Journal rows as inserted that neither the gateway nor an edit nor the journal knows."""
@@ -326,8 +297,8 @@ class ChangeTracking:
         for name in existing:
             self._db.execute(f'DROP TRIGGER "{name}"')
         ((next_rowid,),) = self._db.execute("SELECT coalesce(max(rowid), 0) + 1 FROM sqlite_master")
-        statements = _trigger_statements(schema, next_rowid)  # the anchor is created first, so it gets this rowid
-        self._db.execute(statements.pop(_trigger_name(schema.table, _ANCHOR)))
+        statements = trigger_statements(schema, next_rowid)  # the anchor is created first, so it gets this rowid
+        self._db.execute(statements.pop(trigger_name(schema.table, ANCHOR)))
         for statement in statements.values():
             self._db.execute(statement)
 
@@ -347,7 +318,7 @@ class ChangeTracking:
 
     def _drop_triggers(self, table: str, operation: Operation) -> list[str]:
         """Drop the triggers of one operation; return the statements that create them."""
-        names = {_trigger_name(table, name) for name, (_, dropped_for) in _TRIGGERS.items() if dropped_for == operation}
+        names = {trigger_name(table, name) for name, (_, dropped_for) in TRIGGERS.items() if dropped_for == operation}
         statements = {name: sql for name, (_, _, sql) in self._triggers_of(table).items() if name in names}
         for name in statements:
             self._db.execute(f'DROP TRIGGER "{name}"')
@@ -355,7 +326,7 @@ class ChangeTracking:
 
     def _triggers_of(self, table: str) -> dict[str, tuple[int, str, str]]:
         """Return a table's triggers by name: their rowid in `sqlite_master`, the table they are on, and their SQL."""
-        names = [_trigger_name(table, name) for name in _TRIGGERS]
+        names = [trigger_name(table, name) for name in TRIGGERS]
         triggers = self._db.execute(
             "SELECT name, rowid, tbl_name, sql FROM sqlite_master "
             f"WHERE type = 'trigger' AND name IN ({', '.join('?' * len(names))})",
@@ -375,97 +346,6 @@ class ChangeTracking:
         return {name for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
 
 
-def _trigger_name(table: str, trigger: str) -> str:
-    """Return the name of a table's trigger, given its key in `_TRIGGERS`."""
-    return f"_lakesync_{table}_{trigger}"
-
-
 def _row(types: Mapping[str, ColumnType], cells: list[SqlValue]) -> dict[str, object]:
     """Return a row's SQLite values as Python values by column."""
     return {name: python_value(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
-
-
-def _trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
-    """Return the statements that create a table's triggers, by trigger name.
-
-    In SQLite the `OR REPLACE` of the app's statement overrides an `OR IGNORE` inside its triggers. So these use ON
-    CONFLICT, which it does not override. The row after a write is read from the table, not from NEW, because a trigger
-    of the app may have changed it.
-
-    Args:
-        schema: the table's schema.
-        anchor: the rowid of the anchor trigger in `sqlite_master`. VACUUM may change it; the triggers then search it.
-    """
-    table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
-    names = [column.name for column in schema.columns]
-    cells = "".join(f', "c_{name}"' for name in names)
-    current = "".join(f', "{name}"' for name in names)
-    old = "".join(f', OLD."{name}"' for name in names)
-    excluded = "".join(f', "c_{name}" = excluded."c_{name}"' for name in names)
-    is_anchor = f"name = '{_trigger_name(table, _ANCHOR)}' AND tbl_name = '{table}' COLLATE NOCASE"
-    is_tracked = (
-        "NOT EXISTS (SELECT 1 FROM _lakesync_quiet) AND "  # LakeSync itself is not writing
-        f"(EXISTS (SELECT 1 FROM sqlite_master WHERE rowid = {anchor} AND {is_anchor}) "  # the table was not renamed
-        f"OR EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND {is_anchor}))"
-    )
-    keep_first = "ON CONFLICT (row_id) DO NOTHING;"
-    journal_replaced = (
-        f'INSERT INTO {before} (row_id, there{cells}) SELECT row_id, 1{current} FROM "{table}" '
-        f"WHERE row_id = NEW.row_id AND {is_tracked} {keep_first}"
-    )
-    journal_absent = f"INSERT INTO {before} (row_id, there) VALUES (NEW.row_id, 0) {keep_first}"
-    journal_old = f"INSERT INTO {before} (row_id, there{cells}) VALUES (OLD.row_id, 1{old}) {keep_first}"
-    journal_current = (
-        f'INSERT INTO {after} (row_id, at, here{cells}) SELECT row_id, {NOW_MS}, 1{current} FROM "{table}" '
-        f"WHERE row_id = NEW.row_id ON CONFLICT (row_id) DO UPDATE SET at = excluded.at, here = 1{excluded};"
-    )
-    journal_deleted = (
-        f"INSERT INTO {after} (row_id, at, here) VALUES (OLD.row_id, {NOW_MS}, 0) "
-        "ON CONFLICT (row_id) DO UPDATE SET at = excluded.at, here = 0;"
-    )
-    count_change = f"UPDATE _lakesync_tables SET changes = changes + 1 WHERE tbl = '{table}';"
-    id_changed = "NEW.row_id IS NOT OLD.row_id AND "
-    column_changed = 'NEW."{0}" IS NOT OLD."{0}" AND '
-    bodies = {
-        "insert": (None, journal_replaced),
-        "inserted": ("", _value_checks(schema, "") + journal_absent + journal_current + count_change),
-        "move": (id_changed, _id_check(table) + journal_replaced + journal_absent),
-        "moved": (id_changed, journal_deleted),
-        "updated": ("", _value_checks(schema, column_changed) + journal_old + journal_current + count_change),
-        "deleted": ("", journal_old + journal_deleted + count_change),
-    }
-    return {
-        _trigger_name(table, name): (
-            f'CREATE TRIGGER "{_trigger_name(table, name)}" {_TRIGGERS[name][0]} ON "{table}" '
-            f"{'' if condition is None else f'WHEN {condition}{is_tracked} '}BEGIN {body} END"
-        )
-        for name, (condition, body) in bodies.items()
-    }
-
-
-def _id_check(table: str) -> str:
-    """Return the statement of a trigger that rejects an invalid row id."""
-    return f"SELECT CASE WHEN {INVALID_ID.format('NEW.row_id')} THEN {_abort('row_id', table, VALID_ID)} END;"
-
-
-def _value_checks(schema: TableSchema, if_changed: str) -> str:
-    """Return statements that abort a write of an invalid value.
-
-    Args:
-        schema: the table's schema.
-        if_changed: a condition with `{0}` for the column, for updates; empty for inserts, which also check the row id.
-    """
-    table = schema.table
-    cases = [] if if_changed else [f"WHEN {INVALID_ID.format('NEW.row_id')} THEN {_abort('row_id', table, VALID_ID)}"]
-    for column in schema.columns:
-        invalid, expected = INVALID_VALUES[column.type]
-        condition = if_changed.format(column.name) + f"({invalid})".format(f'NEW."{column.name}"')
-        cases.append(f"WHEN {condition} THEN {_abort(column.name, table, expected)}")
-    chunks = [cases[start : start + _CASES_PER_SELECT] for start in range(0, len(cases), _CASES_PER_SELECT)]
-    return "".join(f"SELECT CASE {' '.join(chunk)} END;" for chunk in chunks)
-
-
-def _abort(name: str, table: str, expected: str) -> str:
-    """Return the SQL that aborts a write, with a message: which column of which table takes what."""
-    subject = name if name == "row_id" else f"column {name}"
-    return f"RAISE(ABORT, 'lakesync: {subject} of {table} takes {expected}')"

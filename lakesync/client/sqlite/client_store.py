@@ -1,11 +1,13 @@
 """A client's durable state in the app's own SQLite file, committed together with the app's rows. `Replica` uses it.
 
-The state is: the client's edits, which are changes that the gateway has not acknowledged; its position in the gateway's
-feed; the schemas of the synced tables; and a record of each row that the gateway has, so that later deltas can be
-merged. A row is settled if it has no edits: then its values are only in the app's table. Triggers on the app's tables
-write each change of the app into a journal. A recreated table (`remade` in the file) is one that the app has dropped,
-recreated or renamed, so that it lost its triggers. A generation is the number of a full pull of all rows; rows of an
-older one were not in it. A resync is a full pull that keeps the edits.
+The state is: the client's *edits*, which are changes that the gateway has not acknowledged; its *position*, which is
+the gateway's cursor up to which it has pulled, with clocks and counters; the schemas of the synced tables; and a
+*record* of each row that the gateway has, so that later deltas can be merged. A row is *settled* if it has no edits:
+then its values are only in the app's table, and its record says when each was written.
+
+Triggers on the app's tables write each change of the app into a journal. A *recreated* table (`remade` in the file) is
+one that the app has dropped, recreated or renamed, so that it lost its triggers. A *generation* is the number of a full
+pull of all rows; rows of an older one were not in it. A *resync* is a full pull that keeps the edits.
 """
 
 from __future__ import annotations
@@ -13,46 +15,40 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from lakesync.client.core.rows import visible_row
 from lakesync.client.core.store import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.errors import TableError
-from lakesync.client.queues import QueueLink
-from lakesync.client.sqlite.bulk_changes import BulkChanges, deltas_by_row, deltas_by_table
+from lakesync.client.sqlite.bulk_changes import BulkChanges
 from lakesync.client.sqlite.change_tracking import ChangeTracking
-from lakesync.client.sqlite.row_storage import LISTED_IDS, RowStorage, by_table, id_list
-from lakesync.client.sqlite.stamps import StampCodec
-from lakesync.client.sqlite.table_validation import (
+from lakesync.client.sqlite.column_adoption import (
     added_columns,
     adopt_values,
+    existing_columns,
+    fill_journalled_rows,
+    merge_schemas,
+)
+from lakesync.client.sqlite.edit_table import EditTable
+from lakesync.client.sqlite.page_plan import deltas_by_row, deltas_by_table
+from lakesync.client.sqlite.row_storage import RowStorage, by_table
+from lakesync.client.sqlite.stamps import StampCodec
+from lakesync.client.sqlite.table_validation import (
     check_existing_rows,
     check_names,
     check_table,
     check_triggers,
-    existing_columns,
-    fill_journalled_rows,
     lost_columns,
     repair_table,
 )
-from lakesync.model.errors import ConfigurationError, SchemaError
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.wire.json import decode_deltas, encode_deltas
 
-_TABLES = (
-    """CREATE TABLE IF NOT EXISTS _lakesync_position (
-        id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS _lakesync_edits (
-        number INTEGER PRIMARY KEY, tbl TEXT NOT NULL, row_id TEXT NOT NULL, status TEXT NOT NULL,
-        delta BLOB NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS _lakesync_edits_of ON _lakesync_edits (tbl, row_id)",
-    "CREATE INDEX IF NOT EXISTS _lakesync_edits_by ON _lakesync_edits (status, number)",
-)
-"""Creates the tables for the position and the edits."""
+_POSITION = """CREATE TABLE IF NOT EXISTS _lakesync_position (
+    id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL)"""
+"""Creates the table of the position, which has one row."""
 
 _SELECT_SCHEMA = "SELECT version, schema FROM _lakesync_tables WHERE tbl = ?"
 _encode = msgspec.json.Encoder().encode
@@ -103,17 +99,17 @@ class SqliteClientStore:
         """
         self._db = connection
         self._in_transaction = False
+        """Whether `transaction` is running."""
         self.stamp_codec = StampCodec(connection, self.transaction)
         self._rows = RowStorage(connection, self.stamp_codec)
         self.schemas: dict[str, TableSchema] = {}
         self.tracking = ChangeTracking(connection, self.schemas)
-        self.queue_link: QueueLink | None = None
-        """Notifies the app's own queue of the edits; None if the app has no such queue."""
+        self.edit_table = EditTable(connection)
         self._checked_schema_version: tuple[int] | None = None
         """The file's schema version at which all tables had their triggers."""
         with self.transaction():
-            for statement in _TABLES:
-                self._db.execute(statement)
+            self._db.execute(_POSITION)
+            self.edit_table.create()
             self.stamp_codec.create_table()
             self._rows.create_shared_tables()
             self.tracking.create_shared_tables()
@@ -176,11 +172,10 @@ class SqliteClientStore:
             check_existing_rows(self._db, schema)
             self.tracking.journal_unknown_rows(schema.table)
 
-    def check_tracked(self) -> bool:
-        """Check that all tables have their triggers.
+    def has_newly_recreated_tables(self) -> bool:
+        """Return whether a table was recreated since the last call, so that its rows must be pulled again.
 
-        Returns:
-            Whether another client of the file has created the triggers of a recreated table, which needs a resync.
+        Another client of the file has created the table's new triggers then.
 
         Raises:
             TableError: the app has recreated a table, and its triggers were dropped with the old one.
@@ -236,13 +231,13 @@ class SqliteClientStore:
             version: the gateway's version of the schema; 0 if the app's own schema is used.
             before: the schema that the table had; None if it was not synchronised.
             is_new: whether the table was not synchronised before. Its rows become inserts.
-            recreated: whether the app has dropped, recreated or renamed it. Rows that only this client has become
-                inserts; all others get the values of the gateway and the edits.
+            recreated: whether the app has dropped, recreated or renamed it. Rows that neither the gateway nor an edit
+                knows become inserts; a later resync fills in the others.
         """
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
         existing = existing_columns(self._db, schema, added) if before is not None else {}
-        whole_rows = self._rows.create_table(schema)  # rows whose values did not fit the table before
+        whole_rows = self._rows.create_table(schema)  # rows that the table could not hold before, for lack of a column
         if is_new or recreated or existing:
             check_existing_rows(self._db, schema)
         self._db.execute(
@@ -258,7 +253,8 @@ class SqliteClientStore:
         edits = self.edits_of(whole_rows)
         rows = self._rows.known(whole_rows)
         visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
-        # What the gateway has in new columns goes into the table; rows that the app has written get only these columns.
+        # The gateway's values of added columns go into the table. Rows that the app has written, and that are not edits
+        # yet, get only these columns.
         with self.tracking.paused():
             if existing:
                 adopt_values(self._db, schema, existing, visible)
@@ -282,7 +278,7 @@ class SqliteClientStore:
 
     def _deleted_by_edits(self, table: str) -> list[str]:
         """Return the ids of rows that an edit has deleted."""
-        keys = [key for key in self.edited_rows() if key[0] == table]
+        keys = [key for key in self.edit_table.edited_rows() if key[0] == table]
         known = self.known(keys)
         deleted = []
         for key, edits in self.edits_of(keys).items():
@@ -295,10 +291,10 @@ class SqliteClientStore:
         """Delete the records of settled rows that are missing from their tables.
 
         Raises:
-            TableError: as for `check_tracked`. The app may be about to fill a recreated table, and without their
-                records its rows would become inserts.
+            TableError: a recreated table has no triggers. The app may be about to fill it, and without their records
+                its rows would become inserts.
         """
-        self.check_tracked()
+        self._check_intact(self.schemas)
         for table in self.schemas:
             self._rows.forget_missing(table)
 
@@ -321,34 +317,11 @@ class SqliteClientStore:
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
         """Return edits in order of their numbers. A custom queue chooses the waiting ones. See `ClientStore.edits`."""
-        if self.queue_link is not None and status == "waiting" and limit is not None:
-            return self._chosen_by_queue(self.queue_link, limit)
-        where = "" if status is None else "WHERE status = ?"
-        params = [*([] if status is None else [status]), -1 if limit is None else limit]
-        return [edit for _, edit in self._select_edits(f"{where} ORDER BY number LIMIT ?", params)]
-
-    def _chosen_by_queue(self, link: QueueLink, limit: int) -> list[Edit]:
-        """Return the waiting edits that a custom queue sends next, in its order."""
-        link.reconcile(edit for _, edit in self._select_edits("ORDER BY number", []))
-        numbers = link.next_edits(limit)
-        by_number = self._edits_by_number(numbers)
-        return [edit for number in numbers if (edit := by_number.get(number)) is not None and edit.status == "waiting"]
-
-    def _edits_by_number(self, numbers: Iterable[int]) -> dict[int, Edit]:
-        """Return number → edit, for those of some numbers that exist."""
-        where = f"WHERE number IN {LISTED_IDS}"
-        return {edit.number: edit for _, edit in self._select_edits(where, [_encode(list(numbers)).decode()])}
+        return self.edit_table.edits(status, limit)
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
-        """Return the edits of these rows in order of their numbers; rows without edits are absent."""
-        result: dict[RowKey, list[Edit]] = {}
-        if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
-            return result
-        for table, row_ids in by_table(keys).items():
-            where = f"WHERE tbl = ? AND row_id IN {LISTED_IDS} ORDER BY number"
-            for key, edit in self._select_edits(where, [table, id_list(row_ids)]):
-                result.setdefault(key, []).append(edit)
-        return result
+        """Return the edits of these rows. See `ClientStore.edits_of`."""
+        return self.edit_table.edits_of(keys)
 
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Select rows that can be written in bulk. See `ClientStore.prepare`.
@@ -359,7 +332,7 @@ class SqliteClientStore:
         if len(deltas) < self.bulk_from:
             return None, deltas
         changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
-        edited = by_table(self.edited_rows())
+        edited = by_table(self.edit_table.edited_rows())
         rest: list[RowDelta] = []
         for table, table_deltas in deltas_by_table(deltas).items():
             if table in self.schemas and table not in self._rows.tables_with_defaults:
@@ -369,10 +342,6 @@ class SqliteClientStore:
             else:
                 rest += table_deltas
         return changes, rest
-
-    def edited_rows(self) -> list[RowKey]:
-        """Return the rows that have edits."""
-        return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
 
     def copy_from(self, staging_tables: Mapping[str, str], generation: int) -> set[str]:
         """Copy complete rows from staging tables, into which a checkpoint was loaded, except rows that have edits.
@@ -402,7 +371,7 @@ class SqliteClientStore:
             self._check_intact(changes.tables & self.schemas.keys())
             edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
             self._rows.copy_settled(edited - changes.known.keys())
-            self._put_edits(changes.edits)
+            self.edit_table.put(changes.edits)
             if isinstance(changes.bulk, BulkChanges):
                 changes.bulk.write(self._db, self.stamp_codec, self.tracking)
             self._rows.put(changes.rows)
@@ -433,63 +402,11 @@ class SqliteClientStore:
             self._db.execute(commit)
         except BaseException:
             self.stamp_codec.clear_cache()
-            if self.queue_link is not None:
-                self.queue_link.discard_changes()
+            self.edit_table.rolled_back()
             if self._db.in_transaction:  # a full disk has rolled back by itself
                 for statement in rollback:
                     self._db.execute(statement)
             raise
         finally:
             self._in_transaction = False
-        if self.queue_link is not None:
-            self.queue_link.notify()
-
-    def _select_edits(self, where: str, params: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
-        """Yield edits with their rows' keys; `where` is the end of the SELECT, from WHERE on."""
-        statement = f"SELECT tbl, row_id, number, delta, status, code, message FROM _lakesync_edits {where}"
-        for table, row_id, number, delta, status, code, message in self._db.execute(statement, params).fetchall():
-            yield (table, row_id), Edit(number, decode_deltas(delta)[0], status, code, message)
-
-    def _put_edits(self, edits: dict[int, Edit | None]) -> None:
-        """Insert or replace edits by number, or delete those that are None; prepare the queue's notification."""
-        if self.queue_link is not None and edits:
-            self.queue_link.collect_changes(self._edits_by_number(edits), edits)
-        deleted = [(number,) for number, edit in edits.items() if edit is None]
-        self._db.executemany("DELETE FROM _lakesync_edits WHERE number = ?", deleted)
-        self._db.executemany(
-            "INSERT OR REPLACE INTO _lakesync_edits (number, tbl, row_id, status, delta, code, message) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (number, *edit.delta.key, edit.status, encode_deltas((edit.delta,)), edit.code, edit.message)
-                for number, edit in edits.items()
-                if edit is not None
-            ],
-        )
-
-
-def merge_schemas(old: TableSchema, new: TableSchema) -> TableSchema:
-    """Return the new schema, followed by the columns that only the old one has: no column is ever removed.
-
-    Args:
-        old: the schema that the table has.
-        new: the app's or the gateway's schema.
-
-    Raises:
-        SchemaError: a column has another type, or differs only in case.
-    """
-    columns = {column.name.lower(): column for column in new.columns}
-    for column in old.columns:
-        new_column = columns.get(column.name.lower(), column)
-        if new_column.name != column.name:
-            raise SchemaError(
-                f"column {column.name!r} of table {old.table!r} in this database differs only in case from "
-                f"{new_column.name!r}, and SQLite ignores case: use the same name in the app's schema and at the "
-                "gateway"
-            )
-        if new_column.type != column.type:
-            raise SchemaError(
-                f"column {column.name!r} of table {old.table!r} is {column.type} in this database and cannot become "
-                f"{new_column.type}: add a column under another name"
-            )
-    kept = tuple(column for column in old.columns if column.name.lower() not in columns)
-    return replace(new, columns=new.columns + kept)
+        self.edit_table.committed()

@@ -1,6 +1,8 @@
 """The app's database file: its connections, transactions, and the lock that lets one client synchronise it.
 
-Apps use `LocalDB`; the other modules of the client use the functions and `SyncLock`.
+`LocalDB` has the connection on which the app reads and writes; `lakesync.open` creates it, and apps reach it as
+`client.db`. The other modules of the client use the functions and `SyncLock`. Triggers on the app's synced tables track
+what the app writes.
 """
 
 from __future__ import annotations
@@ -23,27 +25,26 @@ MEMORY = ":memory:"
 """The name of a database that ends with the process. It is a temporary file, because it has several connections."""
 Backend = Literal["file", "memory"]
 """Where a database is kept; `memory` ends with the process."""
-BUSY_SECONDS = 30.0
+_BUSY_SECONDS = 30.0
 """How long a connection waits while another one writes."""
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 """Commits go to a write-ahead log, and each waits for the disk."""
 
 
-def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+def connect(path: Path, *, autocommit: bool) -> sqlite3.Connection:
     """Open a connection to an app's database.
 
     Args:
         path: the file; it is created if it does not exist.
         autocommit: whether a statement outside of BEGIN commits by itself; otherwise Python's sqlite3 begins a
             transaction before a write.
-        timeout: seconds to wait while another connection writes.
 
     Raises:
         ConfigurationError: the file is not an SQLite database, or cannot be opened.
     """
     with ExitStack() as on_failure:
         try:
-            connection = sqlite3.connect(path, timeout=timeout, check_same_thread=False)
+            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
             on_failure.callback(connection.close)
             if autocommit:
                 connection.isolation_level = None
@@ -88,6 +89,12 @@ def run_query(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
     return cursor
 
 
+def rows_as_dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """Fetch all rows of a cursor as dicts by column."""
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
 def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
     """Return the client's error for an error of SQLite.
 
@@ -111,7 +118,10 @@ def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
 
 
 def first_sync_path(path: Path) -> Path:
-    """Return the path of the file next to the app's into which a first sync is loaded, under the `SyncLock`."""
+    """Return the path of the file, next to the app's, into which a client's first sync is loaded.
+
+    Only the client that holds the `SyncLock` uses it.
+    """
     return path.with_name(path.name + "-lakesync-first")
 
 
@@ -139,7 +149,7 @@ def database_file(name: str, backend: Backend) -> str:
 
 
 class LocalDB:
-    """The app's database file and the connection that the app writes with. Writes to synced tables are tracked."""
+    """The app's database file, and the app's connection to it. Threads may share it."""
 
     def __init__(self, name: str | Path) -> None:
         """Open a database.
@@ -233,9 +243,7 @@ class LocalDB:
             had_transaction = self._conn.in_transaction
             self._conn.execute("PRAGMA query_only = ON")
             try:
-                cursor = run_query(self._conn, sql, params)
-                names = [column[0] for column in cursor.description]
-                return [dict(zip(names, row, strict=True)) for row in cursor]
+                return rows_as_dicts(run_query(self._conn, sql, params))
             finally:
                 self._conn.execute("PRAGMA query_only = OFF")
                 if self._conn.in_transaction and not had_transaction:  # sqlite3 has begun one for a rejected write
@@ -263,7 +271,7 @@ class LocalDB:
                 raise DbError(f"{self.path} cannot be saved now: another connection reads or writes it; try again")
 
     def exclusive(self) -> AbstractContextManager[Any]:
-        """Return a lock on the app's connection, for `with`. Other threads that use the connection by this object wait.
+        """Return a lock on the app's connection, for `with`. Methods of this object wait for it in other threads.
 
         Raises:
             ConfigurationError: the database is closed, or was opened before a fork.
@@ -301,7 +309,10 @@ class LocalDB:
                 raise self._write_error(error) from error
             try:
                 yield self._conn
-                self._commit()
+                try:
+                    self._conn.commit()
+                except sqlite3.OperationalError as error:
+                    raise self._write_error(error) from error
             except BaseException:
                 self._conn.rollback()
                 raise
@@ -347,13 +358,6 @@ class LocalDB:
             raise
         with suppress(sqlite3.OperationalError):
             self._conn.execute("RELEASE part")
-
-    def _commit(self) -> None:
-        """Commit; raise DbError if the disk is full."""
-        try:
-            self._conn.commit()
-        except sqlite3.OperationalError as error:
-            raise self._write_error(error) from error
 
     def _write_error(self, error: sqlite3.OperationalError) -> DbError:
         """Return the client's error for a failed write."""

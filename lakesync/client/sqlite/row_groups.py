@@ -1,8 +1,9 @@
-"""Groups rows of pages and checkpoints by table and layout, and writes a group with few SQL statements.
+"""Groups rows that the gateway has sent by table and layout, and writes a group with few SQL statements.
 
-A row consists of one or more deltas: an INSERT and later UPDATEs. Its layout says which columns each of them wrote
-(`stamps.Layout`). Its record stores the stamp (hlc and client id) of each delta, in the table beside the app's table.
-Rows with one layout need the same SQL. `bulk_changes` uses it for pages, and `sync.checkpoint_load` for checkpoints.
+A row consists of one or more deltas (changes of some of its columns): an INSERT and later UPDATEs. Its *layout* says
+which columns each of them wrote. Its *record* stores the stamp (hlc and client id) of each delta, in a table beside the
+app's table. Rows with one layout need the same SQL. `bulk_changes` uses this module for pages of changes, and
+`sync.checkpoint_load` for checkpoints, which have all rows for a new client.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeVar
 
-from lakesync.client.sqlite.sql_values import (
+from lakesync.client.sqlite.bulk_decoding import (
     DecodedColumns,
     NotBulkWritableError,
     TableTypes,
@@ -235,7 +236,7 @@ def write_rows(
         group: the rows.
         columns: the values of each column of the group, as SQLite binds them.
         records: the rows' records.
-        generation: the rows' generation: the number of the latest pull of all rows.
+        generation: the number of the latest pull of all rows, which is stored with each record.
         types: the column types of all tables.
         replace: whether the rows exist and all their values are replaced; otherwise they are new.
     """
@@ -266,7 +267,7 @@ def update_rows(
         group: the rows.
         columns: the new values of each column of the group, as SQLite binds them.
         records: the rows' records after the update.
-        generation: the rows' generation.
+        generation: as for `write_rows`.
     """
     names = ", ".join(f"c{index}" for index in range(len(columns)))
     changes = ", ".join(f'"{name}" = _lakesync_new.c{index}' for index, name in enumerate(group.names))

@@ -1,8 +1,10 @@
 """The app's tables, and the records of what the gateway has of their rows (`_lakesync_known_TABLE`).
 
-`SqliteClientStore` calls it. An edit is a change of this client that the gateway has not acknowledged. The record of a
-settled row, which has no edits, has only stamps: which delta wrote each column. The values are in the app's table. A
-row with edits, or one that its table cannot store without loss, has its values in the record too (column `whole`).
+`SqliteClientStore` calls it. An *edit* is a change of this client that the gateway has not acknowledged. The record of
+a *settled* row, which has no edits, has only stamps: when and by which client each column was written. Its values are
+in the app's table. A row with edits, or one that its table cannot store without loss, has its values in the record too
+(column `whole`). The record also has the row's *generation*: the number of the full pull (all pages from the beginning)
+that named the row last, or SOURCE_GENERATION for a row of a named source (a database beside the gateway's changes).
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.client.core.store import SOURCE_GENERATION, KnownRow
-from lakesync.client.sqlite.bulk_changes import StoredRecords
-from lakesync.client.sqlite.change_tracking import before_table
+from lakesync.client.sqlite.page_plan import StoredRecords
 from lakesync.client.sqlite.sql_values import (
     DECLARED,
     STRICT_DECLARED,
@@ -27,13 +28,14 @@ from lakesync.client.sqlite.sql_values import (
 )
 from lakesync.client.sqlite.stamps import Record, StampCodec, Stamps, known_table, stamps_of
 from lakesync.client.sqlite.table_validation import has_defaults, is_strict
+from lakesync.client.sqlite.triggers import before_table
 from lakesync.model.errors import IntegrityError
 from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
 from lakesync.model.schema import ColumnType, TableSchema
 from lakesync.model.types import RowKey
 
-LISTED_IDS = "(SELECT value FROM json_each(?))"
-"""SQL for the ids in one JSON parameter, which `id_list` returns."""
+LISTED_VALUES = "(SELECT value FROM json_each(?))"
+"""SQL for a list of ids or numbers that is one parameter, which `value_list` returns."""
 
 _KNOWN_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
     tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
@@ -46,9 +48,7 @@ _COLUMNS = "row_id, generation, stamps, whole"
 """The columns of a record."""
 
 _StoredRow = tuple[int, Record | None, bytes | None]
-"""A record: generation, stamps (None if it has values), and the whole row (None if only stamps).
-
-A generation is the number of the full pull (all pages from cursor 0) that named the row last."""
+"""A record: generation; stamps, None if the row is stored whole; the whole row with values and stamps, else None."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -60,9 +60,9 @@ def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
     return result
 
 
-def id_list(row_ids: Collection[str]) -> str:
-    """Return ids as the parameter of `LISTED_IDS`."""
-    return _encode(list(row_ids)).decode()
+def value_list(values: Iterable[str] | Iterable[int]) -> str:
+    """Return ids or numbers as the parameter of `LISTED_VALUES`."""
+    return _encode(list(values)).decode()
 
 
 class _RecordTable(NamedTuple):
@@ -130,8 +130,8 @@ class RowStorage:
         for table, row_ids in by_table(keys).items():
             settled: list[tuple[str, int, Record]] = []
             records = self._record_table(table)
-            statement = f"SELECT {_COLUMNS} FROM {records.from_clause} IN {LISTED_IDS}"
-            for row_id, generation, stamps, whole in self._db.execute(statement, (*records.key, id_list(row_ids))):
+            statement = f"SELECT {_COLUMNS} FROM {records.from_clause} IN {LISTED_VALUES}"
+            for row_id, generation, stamps, whole in self._db.execute(statement, (*records.key, value_list(row_ids))):
                 if whole is None:
                     settled.append((row_id, generation, stamps))
                 else:
@@ -159,7 +159,7 @@ class RowStorage:
         )
         generations: list[int | None] = [None] * len(row_ids)
         records: list[Record | None] = [None] * len(row_ids)
-        for index, generation, stamps in self._db.execute(statement, (id_list(row_ids),)):
+        for index, generation, stamps in self._db.execute(statement, (value_list(row_ids),)):
             generations[index], records[index] = generation, stamps
         return StoredRecords(generations, records)
 
@@ -218,7 +218,7 @@ class RowStorage:
             )
 
     def copy_from(self, staging_table: str, table: str, generation: int) -> int:
-        """Copy rows and records from a staging table, except rows that have edits.
+        """Copy rows and records from a staging table, which has the rows of a checkpoint, except rows that have edits.
 
         Args:
             staging_table: the staging table's quoted name, with its database's name.
@@ -256,11 +256,13 @@ class RowStorage:
             return {}
         types = self._types[table]
         columns = "".join(f', "{name}"' for name in types)
-        ids = (id_list(row_ids),)
-        rows = self._db.execute(f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {LISTED_IDS}', ids).fetchall()
+        ids = (value_list(row_ids),)
+        rows = self._db.execute(
+            f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {LISTED_VALUES}', ids
+        ).fetchall()
         if self._db.execute(f"SELECT 1 FROM {before_table(table)} LIMIT 1").fetchone() is not None:
             columns = "".join(f', "c_{name}"' for name in types)
-            before = f"SELECT row_id{columns} FROM {before_table(table)} WHERE there AND row_id IN {LISTED_IDS}"
+            before = f"SELECT row_id{columns} FROM {before_table(table)} WHERE there AND row_id IN {LISTED_VALUES}"
             rows += self._db.execute(before, ids)
         return {
             row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}

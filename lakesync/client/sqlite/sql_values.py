@@ -1,27 +1,14 @@
-r"""Values in SQLite: conversion from and to JSON (as on the wire) and Python, checks, and decoding of many by column.
+"""Values of synced tables in SQLite: conversion from and to JSON (the gateway's form) and Python, and checks in SQL.
 
-The other modules of `sqlite` call it. Triggers use the SQL conditions to reject values that the gateway would reject,
-when the app writes them; `table_validation` uses them for existing rows. `{0}` stands for the value, as `NEW."title"`
-or `t."title"`: never a bare name, which could be a column of `json_tree`.
-
-A program with another encoding can write text that is not valid UTF-8 into SQLite. Python's sqlite3 cannot read such
-text. Change tracking calls `escape_invalid_utf8`, which replaces each invalid byte with an escape such as `\xe9`, so
-that the change can be pushed. `table_validation` calls `find_invalid_utf8`.
-
-The values of many deltas are decoded column by column, in the form in which sqlite3 binds them, without a Python object
-for each row. This makes storing large pages and checkpoints faster. Values that SQLite would change are rejected with
-`NotBulkWritableError`; such rows are then merged one by one.
+The other modules of `sqlite` call the functions. The triggers on the app's tables use the SQL conditions to reject
+values that the gateway would reject, when the app writes them; `table_validation` uses the conditions for existing
+rows. `{0}` stands for the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of
+`json_tree`.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from itertools import chain
-from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -29,9 +16,7 @@ from msgspec import Raw
 from lakesync.model.delta import MAX_DEPTH, jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.schema import ColumnType
-from lakesync.model.types import RowDelta
 from lakesync.model.validation import MAX_ID_CHARS
-from lakesync.wire.pages import PageDelta, cells_of
 
 DECLARED: dict[ColumnType, str] = {
     "string": "TEXT",
@@ -121,37 +106,6 @@ INVALID_VALUES: dict[ColumnType, tuple[str, str]] = {
 }
 """By column type: the condition for an invalid value, and what a value must be, for messages."""
 
-UTF8_ERROR_MARK = "UTF-8"
-"""Part of the message of the OperationalError that sqlite3 raises when it reads text that is not valid UTF-8."""
-JsonValue = bytes | memoryview | msgspec.Raw
-"""JSON text."""
-TableTypes = Mapping[str, Mapping[str, ColumnType]]
-"""Table → column → the column's type."""
-
-_NONE = type(None)
-_PYTHON_TYPES: dict[ColumnType, frozenset[type]] = {
-    "string": frozenset({str, _NONE}),
-    "number": frozenset({int, float, _NONE}),
-    "boolean": frozenset({bool, _NONE}),
-    "null": frozenset({_NONE}),
-}
-"""The types of decoded values that a column stores unchanged."""
-_MSGSPEC_TYPES: dict[ColumnType, Any] = {
-    "string": str | None,
-    "number": int | float | None,
-    "boolean": bool | None,
-    "null": None,
-    "json": msgspec.Raw,
-}
-"""The types by which msgspec checks values while it decodes them."""
-_MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**63 - 1024
-"""SQLite stores numbers in this range unchanged. The upper limit is the largest double below 2^63."""
-_DELTAS_DECODED_TOGETHER = 100
-"""Deltas decoded by one call: few enough to stay in the processor's cache."""
-_UNICODE_ESCAPE = b"\\u"
-"""Half of a surrogate pair has no UTF-8 form, so JSON can contain it only as an escape that begins like this."""
-_column_of, _value_of = attrgetter("column"), attrgetter("value")
-
 
 def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
     """Return a JSON value in the form in which a column stores it.
@@ -217,245 +171,3 @@ def python_value(kind: ColumnType, value: SqlValue) -> Any:
         except ValidationError:
             return str(value)
     return value
-
-
-def find_invalid_utf8(db: sqlite3.Connection, table: str, columns: Sequence[str]) -> tuple[str, str] | None:
-    """Find the first cell with text that is not valid UTF-8.
-
-    Args:
-        db: the app's database.
-        table: a synced table.
-        columns: the columns to read, besides `row_id`.
-
-    Returns:
-        The row id, with escapes for invalid bytes, and the column; None if all text is valid.
-    """
-    selected = ", ".join(["row_id", *(f'"{name}"' for name in columns)])
-    query = f'SELECT {selected} FROM "{table}"'
-    try:
-        for _ in db.execute(query):
-            pass
-    except sqlite3.OperationalError as error:
-        if UTF8_ERROR_MARK not in str(error):
-            raise
-    else:
-        return None
-    with _text_as_bytes(db):
-        for row_id, *cells in db.execute(query):
-            for name, cell in zip(["row_id", *columns], [row_id, *cells], strict=True):
-                if _is_invalid(cell):
-                    return row_id.decode(errors="backslashreplace"), name
-    return None
-
-
-def escape_invalid_utf8(
-    db: sqlite3.Connection, table: str, journal: tuple[str, str], types: Mapping[str, ColumnType]
-) -> None:
-    r"""Replace invalid bytes in the changed rows of a table, and in the copies of these rows in the change journal.
-
-    Args:
-        db: the app's database.
-        table: a synced table.
-        journal: the quoted names of the tables with these rows before and after the change; the names of their columns
-            have the prefix `c_`.
-        types: the types of the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
-    """
-    after, tables = journal[1], (f'"{table}"', *journal)
-    for each, prefix in zip(tables, ("", "c_", "c_"), strict=True):
-        selected = "".join(f', "{prefix}{name}"' for name in types)
-        with _text_as_bytes(db):
-            rows = db.execute(
-                f"SELECT row_id{selected} FROM {each} WHERE row_id IN (SELECT row_id FROM {after})"
-            ).fetchall()
-        for row_id, *cells in rows:
-            for (name, kind), cell in zip(types.items(), cells, strict=True):
-                if _is_invalid(cell):
-                    text = cell.decode(errors="replace" if kind == "json" else "backslashreplace")
-                    where = "WHERE row_id = CAST(? AS TEXT)"
-                    db.execute(f'UPDATE {each} SET "{prefix}{name}" = ? {where}', (text, row_id))
-    with _text_as_bytes(db):
-        ids = [row_id for (row_id,) in db.execute(f"SELECT row_id FROM {after}").fetchall() if _is_invalid(row_id)]
-    for row_id in ids:
-        for each in tables:
-            db.execute(
-                f"UPDATE {each} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
-                (row_id.decode(errors="backslashreplace"), row_id),
-            )
-
-
-@contextmanager
-def _text_as_bytes(db: sqlite3.Connection) -> Iterator[None]:
-    """Let a connection return text as bytes, so that invalid text can be read."""
-    text_factory = db.text_factory
-    db.text_factory = bytes
-    try:
-        yield
-    finally:
-        db.text_factory = text_factory
-
-
-def _is_invalid(cell: object) -> bool:
-    """Return whether a cell that was read as bytes is not UTF-8; numbers and NULL are valid."""
-    if not isinstance(cell, bytes):
-        return False
-    try:
-        cell.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
-class NotBulkWritableError(Exception):
-    """These rows must be merged row by row: a schema or a column is missing, or a value has another type."""
-
-
-class ColumnGroup(NamedTuple):
-    """Deltas that write the same columns in the same order."""
-
-    names: tuple[str, ...]
-    indexes: Sequence[int]
-    """The deltas' indexes in the argument of `group_by_columns`."""
-    values: list[Any]
-    """JSON values: those of the first delta, then those of the second, and so on."""
-
-
-def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
-    """Group deltas by the names of their columns.
-
-    Raises:
-        NotBulkWritableError: the columns of a delta are not valid JSON.
-    """
-    names: list[str] = []
-    values: list[Any] = []
-    widths: list[int] = []
-    try:
-        for chunk in cells_of(deltas):
-            cells = list(chain.from_iterable(chunk))
-            names += map(_column_of, cells)
-            values += map(_value_of, cells)
-            widths += map(len, chunk)
-    except ValidationError:
-        raise NotBulkWritableError from None
-    first = names[: widths[0]] if widths else []
-    if set(widths) <= {len(first)} and names == first * len(deltas):  # all write the same columns, the usual case
-        return [ColumnGroup(tuple(first), range(len(deltas)), values)]
-    groups: dict[tuple[str, ...], ColumnGroup] = {}
-    start = 0
-    for index, width in enumerate(widths):
-        key = tuple(names[start : start + width])
-        group = groups.setdefault(key, ColumnGroup(key, [], []))
-        cast("list[int]", group.indexes).append(index)
-        group.values.extend(values[start : start + width])
-        start += width
-    return groups.values()
-
-
-class DecodedColumns(NamedTuple):
-    """The decoded columns of deltas that all write the same columns."""
-
-    names: tuple[str, ...]
-    columns: list[Sequence[Any]]
-    """The values of each column, as SQLite binds them."""
-
-
-def decode_uniform(deltas: Sequence[RowDelta], types: Mapping[str, ColumnType]) -> DecodedColumns | None:
-    """Decode deltas of a page that all write the same columns, with a decoder made for these columns.
-
-    Args:
-        deltas: deltas of one table.
-        types: column → type, of all columns of the table.
-
-    Returns:
-        The columns; None if a delta writes other columns than the first, or a value has another type than its column.
-        Then use `group_by_columns` and `decode_column`, which are slower and find out which values cannot be stored.
-    """
-    # a `PageDelta` still has its columns as JSON text
-    texts = [delta.cells for delta in cast("Sequence[RowDelta | PageDelta]", deltas) if isinstance(delta, PageDelta)]
-    if not texts or len(texts) < len(deltas):
-        return None
-    try:
-        names = tuple(map(_column_of, deltas[0].columns))
-    except ValidationError:
-        return None
-    if not names or not all(name in types for name in names) or len(set(names)) < len(names):
-        return None
-    kinds = [types[name] for name in names]
-    decode = _uniform_decoder(tuple(zip(names, kinds, strict=True)))
-    values: list[Any] = []
-    has_escapes = False
-    try:
-        for start in range(0, len(texts), _DELTAS_DECODED_TOGETHER):
-            text = b"[" + b",".join(texts[start : start + _DELTAS_DECODED_TOGETHER]) + b"]"
-            has_escapes = has_escapes or _UNICODE_ESCAPE in text
-            values += map(_value_of, chain.from_iterable(decode(text)))
-        columns = [values[index :: len(names)] for index in range(len(names))]
-        bound = [_sql_values(kind, column, has_escapes) for kind, column in zip(kinds, columns, strict=True)]
-        return DecodedColumns(names, bound)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, NotBulkWritableError):
-        return None
-
-
-def decode_column(kind: ColumnType, values: Sequence[JsonValue]) -> Sequence[Any]:
-    """Decode the JSON values of a column to the form in which sqlite3 binds them.
-
-    Args:
-        kind: the column's type.
-        values: JSON values, one for each row.
-
-    Raises:
-        NotBulkWritableError: a value has another type, or SQLite would change it.
-    """
-    joined = b",".join(values)
-    has_escapes = _UNICODE_ESCAPE in joined
-    try:
-        decoded: list[Any] = _decode(b"[" + joined + b"]")
-        if len(decoded) != len(values):  # a "value" such as `1,2` has a comma, so it is not one value
-            raise NotBulkWritableError
-        if kind == "json":
-            return _sql_values(kind, values, has_escapes)
-        if not set(map(type, decoded)) <= _PYTHON_TYPES[kind]:
-            raise NotBulkWritableError
-        return _sql_values(kind, decoded, has_escapes)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise NotBulkWritableError from None
-
-
-def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> Sequence[Any]:
-    """Return the values of a column in the form in which sqlite3 binds them.
-
-    Args:
-        kind: the column's type.
-        values: decoded values of this type; JSON text for a JSON column.
-        has_escapes: whether the JSON text had Unicode escapes, which may stand for half of a surrogate pair.
-
-    Raises:
-        NotBulkWritableError, UnicodeError: SQLite would change a value.
-    """
-    if kind == "json":
-        if has_escapes:
-            raise NotBulkWritableError
-        return [None if (text := bytes(value).strip()) == b"null" else text.decode() for value in values]
-    if kind == "string" and has_escapes:  # raises UnicodeError for half of a surrogate pair
-        "".join([value for value in values if value is not None]).encode()
-    if kind == "number":
-        numbers = [value for value in values if value is not None]
-        if numbers and (min(numbers) < _MIN_NUMBER or max(numbers) > _MAX_NUMBER):
-            raise NotBulkWritableError
-    if kind == "boolean":  # sqlite3 is slow for types other than int, float, str and bytearray
-        return [None if value is None else int(value) for value in values]
-    return values
-
-
-@lru_cache(256)
-def _uniform_decoder(columns: tuple[tuple[str, ColumnType], ...]) -> Any:
-    """Return a decoder for a JSON list of deltas' columns that all have these names and types, in this order.
-
-    Each column is a tagged struct whose tag is the name, so that msgspec checks names, order and types itself.
-    """
-    cells = [
-        msgspec.defstruct(
-            "Cell", [("value", _MSGSPEC_TYPES[kind])], tag_field="column", tag=name, frozen=True, gc=False
-        )
-        for name, kind in columns
-    ]
-    return msgspec.json.Decoder(list[tuple[tuple(cells)]]).decode  # type: ignore[misc]

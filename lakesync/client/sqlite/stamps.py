@@ -1,10 +1,13 @@
-"""Compact records of a row's stamps: which delta, named by its hlc and client id, last wrote each column.
+"""Compact records of a row's stamps: which delta last wrote each column.
 
-A client needs them to merge later deltas. `row_storage` and the modules that write pages in bulk store a record for
-each row without edits, whose values are in the app's table. Nearly all rows consist of one or two deltas. Such a row
-has a binary record of 16 or 28 bytes: the number of a layout, which says which delta wrote which columns; then each
-delta's hlc and the number of its client, oldest first. The record of any other row is JSON text. The table
-`_lakesync_names` has the numbers of layouts and client ids.
+A delta is a change of some columns of one row. Its *stamp* is its hlc (hybrid logical clock) and the id of the client
+that wrote it; in a merge, the greater stamp wins. A client keeps the stamps of each row, to merge later deltas.
+`row_storage` and the modules that write pages in bulk store a record for each row without edits (changes that were not
+acknowledged), whose values are in the app's table.
+
+Nearly all rows consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a
+*layout*, which says which delta wrote which columns; then each delta's hlc and the number of its client, oldest first.
+The record of any other row is JSON text. The table `_lakesync_names` has the numbers of layouts and client ids.
 """
 
 from __future__ import annotations
@@ -52,9 +55,9 @@ class Stamps(msgspec.Struct, array_like=True):
     parts: list[tuple[int, str, tuple[str, ...]]]
     """The hlc, client id and columns of each delta, oldest first."""
     tombstone: Stamp | None
-    """The stamp of the newest DELETE."""
+    """The stamp of the newest DELETE; None if there is none."""
     inserted: Stamp | None
-    """The stamp of the newest INSERT."""
+    """The stamp of the newest INSERT; None if it is unknown."""
 
 
 _decode_layout = msgspec.json.Decoder(Layout).decode
@@ -103,7 +106,7 @@ class StampCodec:
             cache.clear()
 
     def needs_new_numbers(self, layout: Layout, clients: Iterable[str]) -> bool:
-        """Return whether encoding with this layout and these clients may have to write to the database.
+        """Return whether encoding rows would write new numbers of layouts or clients to the database.
 
         Args:
             layout: the rows' layout.

@@ -1,29 +1,21 @@
-"""The app's tables and their schemas: which tables can be synchronised, how to fix one, and how to adopt a column.
+"""Which of the app's tables can be synchronised, with the schemas that the app declares; and how to repair one.
 
-`SqliteClientStore` calls it when it opens a database or a schema grows. A column is adopted when it becomes
-synchronised in a table that already has rows. The app's table may already have the column with values, and the gateway
-may have values of it for the table's rows.
-
-The change journal is a pair of tables per synced table, into which triggers write each row that the app writes: as it
-was before (`before_table`) and as it is after (`after_table`). Their columns `there` and `here` say whether the row
-existed then. `change_tracking.py` has the triggers; the next sync makes edits of the journalled rows. The table
-`_lakesync_quiet` has a row while LakeSync itself writes, so that triggers do not act.
+`SqliteClientStore` calls it when it opens a database or a schema gets columns. Triggers of LakeSync on a synced table
+journal what the app writes. The table `_lakesync_quiet` has a row while LakeSync itself writes, so that they do not.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from msgspec import Raw
-
-from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS, NOW_MS, after_table, before_table
-from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, SqlValue, find_invalid_utf8, to_sql
+from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS
+from lakesync.client.sqlite.invalid_utf8 import find_invalid_utf8
+from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, VALID_ID
 from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import TableSchema, check_schema
-from lakesync.model.types import RowKey
 
 _KIND_NAMES = {"virtual": "virtual table", "shadow": "shadow table of a virtual table"}
 """Kinds of `pragma_table_list` in words, where they differ."""
@@ -37,9 +29,6 @@ _NUMERIC = ("number", "boolean")
 """Column types whose values are numbers in SQLite."""
 _GENERATED = (2, 3)
 """Values of `hidden` in `PRAGMA table_xinfo` for generated columns."""
-
-VisibleRows = Mapping[RowKey, Mapping[str, Raw] | None]
-"""Rows as the app should see them: the gateway's values with the edits."""
 
 
 def check_names(schema: TableSchema, others: Iterable[str]) -> None:
@@ -168,9 +157,7 @@ def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
     table = schema.table
     invalid = db.execute(f'SELECT row_id FROM "{table}" WHERE {INVALID_ID.format("row_id")} LIMIT 1').fetchone()
     if invalid is not None:
-        raise ConfigurationError(
-            f"table {table!r} has a row whose row_id is {invalid[0]!r}: change it to text of 1 to 512 characters"
-        )
+        raise ConfigurationError(f"table {table!r} has a row whose row_id is {invalid[0]!r}: change it to {VALID_ID}")
     for column in schema.columns:
         condition, expected = INVALID_VALUES[column.type]
         name = f't."{column.name}"'
@@ -284,85 +271,3 @@ def _is_unique(db: sqlite3.Connection, table: str) -> bool:
         if unique and not partial and keys == [("row_id", "BINARY")]:
             return True
     return False
-
-
-def added_columns(before: TableSchema | None, schema: TableSchema) -> list[str]:
-    """Return the columns that a table's schema did not have before.
-
-    Args:
-        before: the schema before; None if the table was not synchronised.
-        schema: the schema now.
-    """
-    return [name for name in schema.types if before is None or name not in before.types]
-
-
-def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[str]) -> dict[str, str]:
-    """Return the added columns that the app's table already has, each with its DEFAULT as SQL.
-
-    Args:
-        db: the app's database.
-        schema: the table's new schema.
-        added: the result of `added_columns`.
-    """
-    columns = db.execute(f'PRAGMA table_info("{schema.table}")').fetchall()
-    existing = {name.lower(): default for _, name, _, _, default, _ in columns}
-    return {name: existing[name.lower()] or "NULL" for name in added if name.lower() in existing}
-
-
-def adopt_values(
-    db: sqlite3.Connection, schema: TableSchema, existing: Mapping[str, str], visible: VisibleRows
-) -> None:
-    """Write the app's values in existing columns into the change journal, as if they were written now.
-
-    A column's DEFAULT is not a write: it would appear newer than what other clients wrote. Where the gateway has a
-    value, the app's is discarded, because it is unknown which one is newer.
-
-    Args:
-        db: the app's database.
-        schema: the table's new schema.
-        existing: the result of `existing_columns`.
-        visible: rows for which the gateway has values in columns that the table lacked.
-    """
-    table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
-    for name in existing:
-        row_ids = [(row_id,) for (_, row_id), row in visible.items() if row is not None and name in row]
-        db.executemany(f'UPDATE "{table}" SET "{name}" = NULL WHERE row_id = ?', row_ids)
-    is_default = {name: f'"{name}" IS ({default})' for name, default in existing.items()}
-    # Rows that are journalled already get the columns' values. A DEFAULT goes into both tables, so it is no change.
-    for name, condition in is_default.items():
-        for journal, where in ((before, f"{before}.there AND t.{condition}"), (after, f"{after}.here")):
-            db.execute(
-                f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
-                f"WHERE t.row_id = {journal}.row_id AND {where}"
-            )
-    # Other rows are added to the journal if the app has written one of the columns.
-    is_written = " OR ".join(f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in is_default.items())
-    source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
-    cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
-    names, current = ", ".join(cells), ", ".join(cells.values())
-    db.execute(f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}")
-    cells |= {f'"c_{name}"': f'CASE WHEN {condition} THEN "{name}" END' for name, condition in is_default.items()}
-    previous = ", ".join(cells.values())
-    db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}")
-
-
-def fill_journalled_rows(db: sqlite3.Connection, schema: TableSchema, added: list[str], visible: VisibleRows) -> None:
-    """Write the gateway's values of added columns into rows that are in the journal, and into the journal.
-
-    Other columns of these rows are not touched, because the app's writes to them are not edits yet.
-
-    Args:
-        db: the app's database.
-        schema: the table's new schema.
-        added: the added columns.
-        visible: the journalled rows.
-    """
-    table, types = schema.table, schema.types
-    for (_, row_id), row in visible.items():
-        cells: dict[str, SqlValue] = {name: to_sql(types[name], row[name]) for name in added if row and name in row}
-        if cells:
-            in_table = ", ".join(f'"{name}" = ?' for name in cells)
-            in_journal = ", ".join(f'"c_{name}" = ?' for name in cells)
-            db.execute(f'UPDATE "{table}" SET {in_table} WHERE row_id = ?', [*cells.values(), row_id])
-            for journal in (before_table(table), after_table(table)):
-                db.execute(f"UPDATE {journal} SET {in_journal} WHERE row_id = ?", [*cells.values(), row_id])

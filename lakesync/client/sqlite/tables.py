@@ -1,7 +1,8 @@
 """Access to synced tables by row id, as an alternative to SQL: `db["todos"].insert(title="Buy oat milk")`.
 
-Apps use `Table` through `Client`. `SyncTracker` offers the same with the method names of the reference, the TypeScript
-system whose wire protocol LakeSync implements.
+Apps get a `Table` from a `Client`, which has all of them in its `Tables`. `SyncTracker` offers the same with the method
+names of the reference, the TypeScript system whose wire protocol LakeSync implements. Triggers of LakeSync on the
+tables track every write, and reject values that the gateway would reject.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import msgspec
@@ -222,7 +224,7 @@ class Table:
         return names, cells
 
     def _write_checked(self, statement: str, cells: list[Any]) -> int:
-        """Run a write as `_write` does; a violated constraint or trigger raises ValidationError."""
+        """Do the same as `_write`, and raise ValidationError for a violated constraint or trigger."""
         try:
             return self._write(statement, cells)
         except sqlite3.IntegrityError as error:
@@ -231,19 +233,15 @@ class Table:
     def _write(self, statement: str, cells: list[Any]) -> int:
         """Run a write in the open transaction, or in its own; return the number of written rows."""
         with self._db.exclusive():
-            if self._db.conn.in_transaction:
-                return self._execute(statement, cells)
-            with self._db.transaction():
-                count = self._execute(statement, cells)
-        self._on_write()
+            in_transaction = self._db.conn.in_transaction
+            with nullcontext() if in_transaction else self._db.transaction():
+                try:
+                    count = self._db.conn.execute(statement, cells).rowcount
+                except sqlite3.OperationalError as error:
+                    raise database_error(error, str(self._db.path)) from error
+        if not in_transaction:
+            self._on_write()
         return count
-
-    def _execute(self, statement: str, cells: list[Any]) -> int:
-        """Execute a statement, and return the number of rows that it wrote."""
-        try:
-            return self._db.conn.execute(statement, cells).rowcount
-        except sqlite3.OperationalError as error:
-            raise database_error(error, str(self._db.path)) from error
 
 
 class Tables:

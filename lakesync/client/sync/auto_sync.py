@@ -1,10 +1,12 @@
 """Auto-sync: a thread that synchronises at intervals, after local writes, and when the gateway sends changes.
 
-`SyncCoordinator` starts and stops it. If the transport can open subscriptions (WebSockets), the thread holds one open:
-the gateway sends changes on it as broadcasts, and pulls are sent on it too. Pushes are HTTP requests in any case.
+`SyncCoordinator` starts and stops it. If the transport can open *subscriptions* (WebSockets), the thread keeps one
+open. The gateway sends changes on it as broadcasts, which are pages without a request, and the thread also sends its
+pulls on it. Pushes are HTTP requests in any case. The thread uses a subscription until it fails, and then synchronises
+by HTTP until it may open another one.
 
-The session runs the steps of a synchronisation; the replica is the app's database with the client's state, whose core
-decides which request is next. The core has caught up when its newest page was the gateway's last one.
+The session has the steps of a synchronisation. The replica is the app's database, with the core: the state machine that
+decides which request is next. The core has *caught up* if the gateway had no further page after the newest one.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class AutoSync:
         self._thread: SyncThread | None = None
         self._subscription: Subscription | None = None
         self._next_pull = 0.0
-        """When a pull is due, on the monotonic clock."""
+        """When a pull is due, on the monotonic clock; 0 for now."""
         self._wall = time.time
         """Returns seconds since 1970."""
         self._clock_difference = 0.0
@@ -90,7 +92,7 @@ class AutoSync:
                 if closing:
                     self._session.cancel()
                 if not self._session.is_foreground:  # the request in progress is this thread's, not the app's
-                    self._session.cancel_request()
+                    self._session.exchange.cancel_request()
                 self._thread.join(CLOSE_TIMEOUT)
             self._thread = None
 
@@ -112,12 +114,12 @@ class AutoSync:
                 self._woken.clear()
 
     def _run_once(self) -> None:
-        """Use a subscription until it ends; without one, synchronise once with requests and wait."""
+        """Use a subscription until it ends; without one, synchronise once by HTTP and wait."""
         try:
             transport = self._session.transport
             if not isinstance(transport, RealtimeTransport):
                 self._sleep(self._cycle())
-            elif not self._backoff.delay() and self._catch_up():
+            elif self._backoff.is_over and self._catch_up():
                 self._use_subscription(transport)
             else:
                 self._sleep(min(self._cycle(), self._backoff.delay()))
@@ -126,9 +128,9 @@ class AutoSync:
             self._sleep(self._interval)
 
     def _catch_up(self) -> bool:
-        """Catch up with requests before a subscription is opened; return whether that succeeded.
+        """Pull by HTTP until there are no more pages, before a subscription is opened; return whether that succeeded.
 
-        On a slow connection, long pages would delay a WebSocket's pings.
+        On a slow connection, large pages would delay a WebSocket's pings.
         """
         replica = self._session.replica
         was_recent = time.time() - (self._session.last_sync or 0.0) < self._heartbeat
@@ -146,30 +148,30 @@ class AutoSync:
             self._session.report_failure(error)
 
     def _finish(self, result: CycleResult) -> None:
-        """Report the result of a synchronisation to the app, unless it failed because the thread is stopped."""
-        if result.error is None or not self._stopping.is_set():  # as in `_report_failure`
+        """Report the result of a synchronisation to the app, unless it failed and the thread is stopped."""
+        if result.error is None or not self._stopping.is_set():  # it may have failed because it was cancelled
             self._session.finish(result)
 
     def _cycle(self) -> float:
-        """Synchronise once with requests; return the seconds until the next time."""
+        """Synchronise once by HTTP; return the seconds until the next time."""
         session, result = self._session, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._interval)
-            session.repeat_interrupted_request()  # its sender was interrupted, for example by `stop`
+            session.repeat_interrupted_request()  # `stop` may have interrupted one
             waits = [session.send_all(result, self._stopping.is_set)]
             if not self._stopping.is_set():
-                waits.append(session.send_actions(result))
+                waits.append(session.action_sender.send_due(result))
             self._finish(result)
         return self._seconds_until_due(waits)
 
     def _request_pull_if_due(self, interval: float) -> None:
-        """Have the next synchronisation pull if a pull is due. The next pull follows after about `interval` seconds.
+        """Request a pull from the core, if one is due; the next one is due after about `interval` seconds.
 
         The time varies by a tenth, so that clients that started together do not pull together.
         """
         if time.monotonic() >= self._next_pull:
             self._next_pull = time.monotonic() + interval * random.uniform(0.9, 1.1)  # noqa: S311 not a secret
-            self._session.request_pull()
+            self._session.replica.core.request_pull()
 
     def _seconds_until_due(self, waits: list[float | None]) -> float:
         """Return the seconds until a pull or one of `waits` (None: not needed) is due; negative if it is overdue."""
@@ -218,17 +220,17 @@ class AutoSync:
         session, replica, result = self._session, self._session.replica, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._heartbeat)
-            session.push_app_queued(result)
+            session.push_custom_deltas(result)
             waits: list[float | None] = []
             while not self._stopping.is_set():
                 request = replica.next_request()
                 if isinstance(request, Wait):
-                    waits = [request.seconds, session.send_actions(result)]
+                    waits = [request.seconds, session.action_sender.send_due(result)]
                     break
                 if isinstance(request, SyncPull) and request.source is None:
                     self._pull_over(subscription, request, result)
-                else:
-                    session.send(request, result)
+                else:  # a push, or a pull from a named source (a database beside the gateway's own changes)
+                    session.exchange.send(request, result)
             self._finish(result)
         self._wait_for_broadcast(subscription, self._seconds_until_due(waits))
 
@@ -250,18 +252,18 @@ class AutoSync:
                     raise UnreachableError(
                         f"the gateway did not answer on the WebSocket within {RESPONSE_TIMEOUT:.0f} s"
                     )
-            session.check_progress(request, message.page)
+            session.exchange.check_progress(request, message.page)
         except LakeSyncError as error:
-            if replica.has_pending_request():
+            if replica.core.has_pending_request:
                 result.error = error
                 replica.receive(response_of(error))
             raise
         self._backoff.reset()
-        session.count(request, message.page, replica.receive(message.page), result)
+        session.exchange.apply(request, message.page, result)
 
     def _apply_broadcast(self, page: SyncResponse, result: CycleResult) -> None:
-        """Apply a broadcast, and count its deltas in `result`."""
-        self._session.count(None, None, self._session.replica.receive(Broadcast(page)), result)
+        """Apply a broadcast, and add what it changed to `result`."""
+        self._session.exchange.apply(None, Broadcast(page), result)
 
     def _wait_for_broadcast(self, subscription: Subscription, seconds: float) -> None:
         """Wait at most some seconds for a broadcast and apply it; return at once if there is something to send.

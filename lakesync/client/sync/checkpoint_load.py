@@ -1,14 +1,14 @@
-"""Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database.
+"""Loads a checkpoint for a client's first sync: into a staging file first, then in one commit into the app's database.
 
-`Exchange` calls `load_checkpoint`. A checkpoint has all rows that the client may see, in frames: protobuf messages with
-deltas. The app must not see a part of a checkpoint, so the rows stay in a second SQLite file, next to the app's, until
-all have arrived.
+`Exchange` calls `load_checkpoint`. A *checkpoint* is a snapshot of all rows that the client may see. The gateway sends
+it in frames, which are protobuf messages with deltas (changes of some columns of a row). The app must not see a part of
+a checkpoint, so the rows stay in a second SQLite file, next to the app's, until all have arrived.
 
-A row is bulk-writable, which means that SQL copies it without a merge, if its deltas are an INSERT and UPDATEs with
-values of the right types. Such rows are copied in groups: the rows of a group have the same table, and the same columns
-written by each delta (its layout). In the staging file, each synced table has a staging table `rows_of_TABLE` with the
-row ids, records (the timestamp and client of each delta) and values of these rows. The table `rest` has all other rows
-as deltas.
+A row is *bulk-writable* if its deltas are an INSERT and UPDATEs with values of the right types: then SQL copies it
+without a merge. Such rows are written in groups: the rows of a group have the same table, and the same columns written
+by each delta (its layout). In the staging file, each synced table has a staging table `rows_of_TABLE` with the row ids,
+records (the timestamp and client of each delta) and values of these rows. The table `rest` has all other rows as
+deltas, which the client's state machine (`core`) merges.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 from lakesync.client.core import CheckpointEnd, CheckpointFrame, ClientCore, NoResponse
 from lakesync.client.errors import DbError
+from lakesync.client.sqlite.bulk_decoding import NotBulkWritableError, TableTypes
 from lakesync.client.sqlite.database import first_sync_path, remove_database
 from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, execute_for_rows
-from lakesync.client.sqlite.sql_values import NotBulkWritableError, TableTypes, from_sql
+from lakesync.client.sqlite.sql_values import from_sql
 from lakesync.client.sqlite.stamps import Record, StampCodec
 from lakesync.client.status import Progress
 from lakesync.client.sync.replica import Replica
@@ -81,7 +82,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
             tables = replica.step(lambda core: _copy_to_app(replica, core, checkpoint.cursor, highest_hlc))
         return Loaded(rows, tables)
     except sqlite3.Error as error:
-        if replica.has_pending_request():  # the core still waits for the checkpoint that it requested
+        if replica.core.has_pending_request:  # the core still waits for the checkpoint that it requested
             replica.receive(NoResponse("the staging file could not be written"))
         raise DbError(f"{path}, into which a first sync is loaded, cannot be written now: {error}") from error
     finally:
@@ -205,7 +206,7 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     """
     store, db = replica.store, replica.db
     # `copy_from` skips rows with edits, so the core merges them, and rows that are not bulk-writable, as deltas
-    edited = [key for key in store.edited_rows() if key[0] in store.schemas]
+    edited = [key for key in store.edit_table.edited_rows() if key[0] in store.schemas]
     merged: list[RowDelta] = []
     if edited:
         merged = _read_rows(db, edited, replica.types(), store.stamp_codec)

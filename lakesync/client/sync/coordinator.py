@@ -1,21 +1,19 @@
 """The coordinator: starts synchronisations for the app, and connects the database, the transport, queues and listeners.
 
-`Client` creates one; apps reach it as `client.coordinator`, or create a `SyncCoordinator` as they would in the
-TypeScript client, the reference. A transport sends requests to the gateway. An edit is a change by the app that the
-gateway has not acknowledged; the outbox has all of them. The replica is the client's state in the database. It changes
-in steps: a step is a transaction that first records what the app has written as edits.
+`lakesync.open` creates one; apps reach it as `client.coordinator`, or create a `SyncCoordinator` as in the TypeScript
+client, whose protocol LakeSync uses. A transport sends requests to the gateway. An *edit* is a change by the app that
+the gateway has not acknowledged; it is *refused* if the gateway rejected it. The outbox has all edits. The replica is
+the app's database with the client's state machine (`core`). It changes in steps: a step is a transaction that first
+records what the app has written as edits. Auto-sync is a thread that synchronises by itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
-
-import msgspec
 
 from lakesync.client.core import CoreLimits, Mode, RetryPolicy
 from lakesync.client.errors import UnreachableError
@@ -23,12 +21,13 @@ from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import SyncTracker, Tables
-from lakesync.client.status import Checksum, Event, EventListeners, SyncReport, SyncStatus, TableCheck
+from lakesync.client.status import Event, EventListeners, SyncReport, SyncStatus, TableCheck
 from lakesync.client.sync.auto_sync import AutoSync
 from lakesync.client.sync.exchange import CycleResult
 from lakesync.client.sync.outbox import ActionQueue, Outbox
 from lakesync.client.sync.replica import Replica
 from lakesync.client.sync.sync_session import SyncSession
+from lakesync.client.sync.verification import checksums, record_untracked_changes
 from lakesync.client.transports.base import ConnectorTypesTransport, NamedTransport, SyncTransport
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, LakeSyncError
@@ -39,11 +38,6 @@ DEFAULT_INTERVAL = 10.0
 """Seconds between the pulls of auto-sync."""
 DEFAULT_HEARTBEAT = 60.0
 """Seconds between the pulls of auto-sync while a WebSocket is open."""
-_ROWS_PER_READ = 10_000
-"""Rows that one query reads for a checksum, so that writers do not wait long."""
-_MASK = (1 << 64) - 1
-"""Keeps the low 64 bits of a sum."""
-_encode = msgspec.json.Encoder().encode
 
 
 def check_mode(mode: str) -> None:
@@ -86,7 +80,6 @@ class SyncCoordinator:
         heartbeat: float = DEFAULT_HEARTBEAT,
         retry: RetryPolicy | None = None,
         limits: CoreLimits | None = None,
-        wall: Callable[[], int] | None = None,
     ) -> None:
         """Prepare a database for synchronisation; no request is sent yet.
 
@@ -102,8 +95,6 @@ class SyncCoordinator:
             heartbeat: seconds between the pulls of auto-sync while a WebSocket is open.
             retry: delays and attempts after failures; None for the defaults.
             limits: the largest push and the largest pulled page; None for the defaults of `CoreLimits`.
-            wall: returns milliseconds since 1970, for tests. None: the system's clock, and an edit is stamped with the
-                time at which the app wrote it.
 
         Raises:
             ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
@@ -127,7 +118,6 @@ class SyncCoordinator:
             limits=limits,
             retry=retry,
             queue=queue,
-            wall=wall,
         )
         db.reload_schema()
         self.replica.app_blocks_this_thread = lambda: db.blocks_this_thread
@@ -173,7 +163,7 @@ class SyncCoordinator:
             oldest_pending=self._oldest_pending(),
             lag=None if last is None else time.time() - last,
             last_error=session.last_error,
-            clock_offset=session.clock_offset,
+            clock_offset=session.exchange.clock_offset,
             mode=self._mode,
         )
 
@@ -213,14 +203,15 @@ class SyncCoordinator:
         return self._sync(None)
 
     def push_to_gateway(self) -> SyncReport:
-        """Push, without pulling; also in a `pullOnly` client, like the reference. Raises as `sync_once` does."""
+        """Push, without pulling; also in a `pullOnly` client. Raises as `sync_once` does."""
         return self._sync("pushOnly")
 
     def pull_from_gateway(self, source: str | None = None) -> int:
         """Pull, without pushing; also in a `pushOnly` client. Raises as `sync_once` does.
 
         Args:
-            source: a named source, an adapter that the gateway serves beside its own feed; None for the own feed.
+            source: a named source, a database that the gateway reads for clients beside its own changes; None for the
+                gateway's own changes.
 
         Returns:
             The number of changed rows.
@@ -228,7 +219,7 @@ class SyncCoordinator:
         return self._sync("pullOnly", source).pulled
 
     def pull_from(self, source: str) -> int:
-        """Pull from a named source; return the number of changed rows."""
+        """Do the same as `pull_from_gateway`, for a named source; the TypeScript client has both methods."""
         return self.pull_from_gateway(source)
 
     def execute_action(
@@ -278,7 +269,7 @@ class SyncCoordinator:
         return self.outbox.depth()
 
     def resync(self) -> SyncReport:
-        """Pull everything again; rows and edits stay meanwhile. Raises as `sync_once` does."""
+        """Synchronise, and pull all rows again; rows and edits stay meanwhile. Raises as `sync_once` does."""
         with self._session.exclusive():
             self.replica.resync()
         return self.sync_once()
@@ -295,11 +286,11 @@ class SyncCoordinator:
             LakeSyncError: the gateway rejected the request or did not respond; no row was changed.
         """
         with self._session.exclusive():
-            _record_untracked_changes(self.replica)
+            record_untracked_changes(self.replica)
             self.sync_once()
-            before = _checksums(self.replica)
+            before = checksums(self.replica)
             self.resync()
-            after = _checksums(self.replica)
+            after = checksums(self.replica)
             self.sync_once()  # acknowledges the newest page to the gateway
         return {table: TableCheck(before[table], after[table]) for table in before}
 
@@ -319,7 +310,7 @@ class SyncCoordinator:
     def notify_write(self) -> None:
         """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it."""
         # A step would wait forever for a transaction that the app has open in this thread.
-        if self.replica.store.queue_link is not None and not self.replica.app_blocks_this_thread():
+        if self.replica.store.edit_table.queue_link is not None and not self.replica.app_blocks_this_thread():
             self.replica.step(lambda _: None)
         self.wake()
 
@@ -345,7 +336,7 @@ class SyncCoordinator:
         Args:
             mode: the mode of this synchronisation instead of the client's own, without actions; None for the client's
                 own, with actions.
-            source: a named source to pull from; None for the gateway's own feed.
+            source: a named source to pull from; None for the gateway's own changes.
 
         Raises:
             LakeSyncError: as for `sync_once`.
@@ -361,11 +352,11 @@ class SyncCoordinator:
                 session.repeat_interrupted_request()
                 self.replica.core.reset_backoff()
                 if mode != "pushOnly":
-                    session.request_pull(source)  # a `pushOnly` client ignores it
+                    self.replica.core.request_pull(source)  # if the client's own mode is `pushOnly`, no pull follows
                 session.send_all(result, lambda: session.is_cancelled)
                 if mode is None and not session.is_cancelled:
                     self.actions.clear_delays()
-                    session.send_actions(result)
+                    session.action_sender.send_due(result)
             except LakeSyncError as error:
                 session.report_failure(error)
                 raise
@@ -382,41 +373,3 @@ class SyncCoordinator:
         """Return the time of the oldest change that the gateway has not acknowledged; None if it has all."""
         oldest_ms = self.replica.oldest_unacknowledged_at()
         return None if oldest_ms is None else datetime.fromtimestamp(oldest_ms / 1000, UTC)
-
-
-def _checksums(replica: Replica) -> dict[str, Checksum]:
-    """Return the checksum of every table, without uncommitted writes."""
-    return {table: _checksum(replica, table) for table in replica.tables()}
-
-
-def _record_untracked_changes(replica: Replica) -> None:
-    """Prepare a comparison: record what the app changed without the client's triggers, which usually record writes.
-
-    These are rows that were written, and tables that were dropped and recreated. The client has a record of every row
-    that it knows. A row without a record is treated as an insert by the app, and will be pushed, because it may be the
-    only copy.
-    """
-    store = replica.store
-    # Create the triggers of tables that were dropped and recreated.
-    replica.step(lambda _: store.track_recreated_tables())
-    # Journal rows without a record as inserts; the next step records them as edits.
-    replica.step(lambda _: store.journal_unknown_rows())
-    # Forget rows that were deleted without the triggers, so that the resync inserts them again.
-    replica.step(lambda _: store.forget_missing())
-    # After a table was recreated, the first call of `check_tracked` returns True, and a sync then starts a resync,
-    # which fills the table. This call makes the next sync skip that, so that the comparison shows what the table lacks.
-    replica.step(lambda _: store.check_tracked())
-
-
-def _checksum(replica: Replica, table: str) -> Checksum:
-    """Return a table's checksum. The table is read in parts, so that writers do not wait."""
-    names = ", ".join(["row_id", *(f'"{name}"' for name in replica.store.schemas[table].types)])
-    count = total = 0
-    last_id = ""
-    query = f'SELECT {names} FROM "{table}" WHERE row_id > ? ORDER BY row_id LIMIT {_ROWS_PER_READ}'
-    while rows := replica.read(query, (last_id,)):
-        for row in rows:
-            total += int.from_bytes(hashlib.blake2b(_encode(row), digest_size=8).digest())
-        count += len(rows)
-        last_id = rows[-1][0]
-    return Checksum(count, total & _MASK)

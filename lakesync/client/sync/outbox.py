@@ -29,7 +29,8 @@ DEFAULT_PEEK = 100
 class Outbox:
     """The edits in the file. A commit of the app adds them; the gateway's response or `drop` removes them.
 
-    It implements `SyncQueue`: a delta that is pushed becomes an edit and changes the app's row.
+    An edit is *refused* if the gateway rejected it; it stays until `retry` or `drop`. The class implements `SyncQueue`:
+    `push` makes an edit of a delta (a change of a row), and changes the app's row.
     """
 
     def __init__(self, replica: Replica, wake: Callable[[], object]) -> None:
@@ -234,8 +235,8 @@ class ActionQueue:
         Returns:
             Seconds until they are due.
         """
+        delay = max(retry_after or 0.0, self._retry.delay(self._failures))
         self._failures += 1
-        delay = max(retry_after or 0.0, self._retry_delay(self._failures - 1))
         due = [(time.time() + delay, action.action_id) for action in actions]
         statement = "UPDATE _lakesync_actions SET due = ? WHERE id = ?"
         self._replica.step(lambda _: self._db.executemany(statement, due))
@@ -308,13 +309,9 @@ class ActionQueue:
             return bool(self._db.execute(set_to + where, done).rowcount)
         attempts = self.get(action_id).attempts + (outcome.code not in _STILL_RUNNING)
         ended = not outcome.retryable or attempts >= self._retry.actions
-        due = time.time() + self._retry_delay(attempts)
+        due = time.time() + self._retry.delay(attempts)
         failed = ("failed" if ended else "waiting", due, attempts, None, outcome.code, outcome.message, action_id)
         return bool(self._db.execute(set_to + where, failed).rowcount) and ended
-
-    def _retry_delay(self, failures: int) -> float:
-        """Return the seconds before a retry. They double with each failure."""
-        return min(self._retry.longest_delay, self._retry.first_delay * 2.0 ** min(failures, 10))
 
     def _update_one(self, statement: str, action_id: str, problem: str) -> None:
         """Run a statement for one action; raise NotFoundError with `problem` if no row matched."""

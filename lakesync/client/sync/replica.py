@@ -1,10 +1,11 @@
 """The replica: the app's database with the core that synchronises it. Each step of the core is one transaction.
 
-The core (`lakesync.client.core`) is a state machine that decides what to push and pull, and applies responses. An edit
-is a change by the app that the gateway has not acknowledged. A step first turns what the app has written, on any
-connection, into edits, in the same transaction. So no page of the gateway is ever applied over a write that the core
-does not know. Reads use a second connection, because a step may have to wait for a transaction of the app in which the
-app itself reads. `SyncCoordinator` creates the replica.
+`SyncCoordinator` creates the replica; the other modules of `sync` read and change the database through it. The core
+(`lakesync.client.core`) is a state machine that decides what to push and pull, and applies responses. An *edit* is a
+change by the app that the gateway has not acknowledged. A step first turns what the app has written, on any connection,
+into edits, in the same transaction. So no page of the gateway is ever applied over a write that the core does not know.
+Reads use a second connection, because a step may have to wait for a transaction of the app in which the app itself
+reads. A *full pull* fetches all rows again and removes those that the gateway does not name.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Replica:
     """A client's database and core. Thread-safe: one thread at a time runs a step.
 
     `store.tracking` is the change tracking: triggers write every row that the app changes into a journal in the file. A
-    recreated table is one that the app dropped and created again, by which it lost its triggers.
+    *recreated* table is one that the app dropped and created again, by which it lost its triggers.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Replica:
         queue: SyncQueue | None = None,
         wall: Callable[[], int] | None = None,
     ) -> None:
-        """Open the database and continue from its position: the cursor, and what else was stored of the progress.
+        """Open the database, and continue from the cursor and clocks that are stored in it.
 
         Args:
             path: the app's database file.
@@ -111,8 +112,8 @@ class Replica:
             self.store = SqliteClientStore(self.db, schemas)
             self._bind(gateway)
             if queue is not None:
-                self.store.queue_link = QueueLink(queue)
-                self.store.queue_link.reconcile(self.store.edits())
+                link = self.store.edit_table.queue_link = QueueLink(queue)
+                link.reconcile(self.store.edits())
             self._core = self._create_core()
             if self.store.recreated_tables():
                 self.step(self._resync)
@@ -180,7 +181,7 @@ class Replica:
         """
 
         def request(core: ClientCore) -> Request | Wait:
-            if self.store.check_tracked():
+            if self.store.has_newly_recreated_tables():
                 self._resync(core)
             return core.next_request()
 
@@ -220,19 +221,19 @@ class Replica:
         with self._reader() as db:
             return db.execute(statement, parameters).fetchall()
 
-    def app_queued(self, limit: int) -> list[QueueItem]:
-        """Return deltas to push that the app itself has put into its own queue; none if it has no such queue.
+    def custom_items(self, limit: int) -> list[QueueItem]:
+        """Return deltas to push that the app itself has put into its custom queue; none if it has no such queue.
 
         Args:
-            limit: number of deltas, at most.
+            limit: number of the queue's next items that are inspected, at most.
         """
-        link = self.store.queue_link
+        link = self.store.edit_table.queue_link
         if link is None:
             return []
 
         def select(core: ClientCore) -> list[QueueItem]:
             link.reconcile(core.edits())
-            return link.app_items(limit)
+            return link.items_of_app(limit)
 
         return self.step(select)
 
@@ -262,12 +263,8 @@ class Replica:
                 times += [wall_of(delta.hlc) for delta in decode_deltas(body)]
         return min((time for time in times if time is not None), default=None)
 
-    def has_pending_request(self) -> bool:
-        """Return whether a request of the core has no response yet."""
-        return self._core.has_pending_request
-
     def subscription_opened(self) -> None:
-        """Record in the core that a subscription is open, on which the gateway can broadcast."""
+        """Record in the core that a subscription (a WebSocket) is open, on which the gateway can send changes."""
         with self._lock:
             self._has_subscription = True
             self.step(lambda core: core.connection_opened())
@@ -334,7 +331,7 @@ class Replica:
         return core
 
     def _record_full_chunk(self) -> bool:
-        """If the journal has more rows than RECORDED_TOGETHER, record that many in a transaction and return True."""
+        """If the journal has more rows than RECORDED_TOGETHER, make edits of that many, and return True."""
         if self.store.tracking.count() <= RECORDED_TOGETHER:
             return False
         with self._transaction():
@@ -364,7 +361,7 @@ class Replica:
         """Write known rows and edits into recreated tables again, and start a full pull."""
         self.store.forget_missing()
         if recreated := set(self.store.recreated_tables()):
-            core.refresh_rows([key for key in self.store.edited_rows() if key[0] in recreated])
+            core.refresh_rows([key for key in self.store.edit_table.edited_rows() if key[0] in recreated])
             self.store.clear_recreated()
         core.resync()
 

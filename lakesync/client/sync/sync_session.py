@@ -1,9 +1,11 @@
 """Whole synchronisations, one at a time: push, pull, send actions, adopt new columns, and call the app's listeners.
 
 The core (`lakesync.client.core`) is a state machine that decides which request comes next. A session sends its
-requests, and gives it the responses. `SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its
-thread. `ActionSender` sends the queued actions, which the gateway executes in external systems. `SchemaSynchroniser`
-adds columns that the gateway's schemas have and the app's tables lack; apps may call it too.
+requests with an `Exchange`, which passes the responses to the core. `SyncCoordinator` calls a session for the app, and
+`AutoSync` calls it in its thread. `ActionSender` sends the queued actions, which are requests that the gateway executes
+once in an external system. `SchemaSynchroniser` adds columns that the gateway's schemas have and the app's tables lack;
+apps may call it too. The replica is the app's database with the core. An edit is a change of the app that the gateway
+has not acknowledged; it is *refused* if the gateway rejected it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from lakesync.client.core import ClientCore, NoResponse, Wait
-from lakesync.client.core.messages import Request, Response
-from lakesync.client.core.store import Changes
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sqlite.database import SyncLock
 from lakesync.client.status import EventListeners, SyncReport
@@ -27,7 +27,7 @@ from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import ActionTransport, SchemaTransport, SyncTransport
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPush
 
 CLOSE_TIMEOUT = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
@@ -49,18 +49,18 @@ class SyncSession:
         """
         self.replica = replica
         self.transport = transport
+        self.exchange = Exchange(replica, transport, lambda progress: listeners.emit("onProgress", progress))
         self.action_sender = ActionSender(actions, transport, replica.core.client_id, listeners)
         self.last_sync: float | None = None
         """When the client last had everything that the gateway had, in seconds since 1970; None: not yet."""
         self.last_error: LakeSyncError | None = None
         """The newest failure; None after a later success."""
         self.had_contact = False
-        """Whether a synchronisation has ended that sent something or received a broadcast, with or without success."""
+        """Whether a synchronisation that sent or received something has ended, with or without success."""
         self._listeners = listeners
         self._schemas = SchemaSynchroniser(replica)
         self._knows_schemas = False
         """Whether the gateway's newest schemas were adopted."""
-        self._exchange = Exchange(replica, transport, lambda progress: listeners.emit("onProgress", progress))
         self._lock = threading.RLock()
         self.is_foreground = False
         """Whether the synchronisation in progress was started by the app, not by auto-sync."""
@@ -68,11 +68,6 @@ class SyncSession:
         """Whether the app's newest synchronisation was cancelled and should end before its next request."""
         self._sync_lock = SyncLock(replica.path)
         """Keeps other processes from synchronising the same file."""
-
-    @property
-    def clock_offset(self) -> float | None:
-        """Seconds by which this machine's clock is ahead of the gateway's, if the transport measures it."""
-        return self._exchange.clock_offset
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -99,7 +94,7 @@ class SyncSession:
                 self.is_foreground = False
 
     def acquire_sync_lock(self) -> None:
-        """Become the only client that synchronises the file, until the session is closed.
+        """Become the only client that synchronises the file, until the session is closed. Further calls do nothing.
 
         Raises:
             DbError: another client of the file is synchronising.
@@ -108,33 +103,13 @@ class SyncSession:
 
     def repeat_interrupted_request(self) -> None:
         """Make the core repeat a request whose sender was interrupted before it passed on a response."""
-        if self.replica.has_pending_request():
+        if self.replica.core.has_pending_request:
             self.replica.receive(NoResponse("interrupted"))
-
-    def request_pull(self, source: str | None = None) -> None:
-        """Make a pull due.
-
-        Args:
-            source: name of the source that the gateway reads instead of its own feed; None for its own feed.
-        """
-        self.replica.core.request_pull(source)
-
-    def send(self, request: Request, result: CycleResult) -> None:
-        """Send a request of the core, and pass the response to the core. See `Exchange.send`."""
-        self._exchange.send(request, result)
-
-    def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
-        """Check that a page of a subscription does not make the client pull forever. See `Exchange.check_progress`."""
-        self._exchange.check_progress(request, page)
-
-    def count(self, request: Request | None, response: Response | None, changes: Changes, result: CycleResult) -> None:
-        """Add the changes of a page from a subscription to a result. See `Exchange.count`."""
-        self._exchange.count(request, response, changes, result)
 
     def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
         """Send requests until the core has none.
 
-        Pages are fetched in advance. A fetch in progress is awaited at the end if the core has no more requests,
+        A thread pulls pages in advance. Its pull in progress is awaited at the end if the core has no more requests,
         otherwise cancelled.
 
         Args:
@@ -145,28 +120,28 @@ class SyncSession:
             Seconds until the core has another request; None if it waits for an edit, or the method was stopped.
         """
         try:
-            self.push_app_queued(result)
+            self.push_custom_deltas(result)
             while not should_stop():
                 request = self.replica.next_request()
                 if isinstance(request, Wait):
                     return request.seconds
-                self.send(request, result)
-            self._exchange.cancel_prefetching()
+                self.exchange.send(request, result)
+            self.exchange.cancel_prefetching()
             return None
         except BaseException:
-            self._exchange.cancel_prefetching()
+            self.exchange.cancel_prefetching()
             raise
         finally:
-            self._exchange.stop_prefetching()
+            self.exchange.stop_prefetching()
 
-    def push_app_queued(self, result: CycleResult) -> None:
-        """Push deltas that the app has put into the queue that it passed to `lakesync.open`.
+    def push_custom_deltas(self, result: CycleResult) -> None:
+        """Push deltas that the app itself has put into its custom queue, the one that it passed to `lakesync.open`.
 
         They do not change the app's rows. A failure is stored in `result.error`, and the queue keeps the deltas.
         """
-        link = self.replica.store.queue_link
+        link = self.replica.store.edit_table.queue_link
         while link is not None and self.replica.core.mode != "pullOnly":
-            deltas = tuple(item.delta for item in self.replica.app_queued(self.replica.limits.push_deltas))
+            deltas = tuple(item.delta for item in self.replica.custom_items(self.replica.limits.push_deltas))
             if not deltas:
                 return
             ids = [delta.delta_id for delta in deltas]
@@ -183,10 +158,6 @@ class SyncSession:
                 raise
             link.queue.ack(ids)
             result.pushed += len(ids)
-
-    def send_actions(self, result: CycleResult) -> float | None:
-        """Send the actions that are due; return the seconds until another one is due, None if none is waiting."""
-        return self.action_sender.send_due(result)
 
     def report_failure(self, error: LakeSyncError) -> None:
         """Record a failure, and call the listeners of `onError`."""
@@ -218,15 +189,11 @@ class SyncSession:
         self._listeners.emit("onSyncComplete", report)
         return report
 
-    def cancel_request(self) -> None:
-        """Cancel the request in progress, if the transport can. Any thread may call it."""
-        self._exchange.cancel_request()
-
     def cancel(self) -> None:
         """End the synchronisation that the app has started, not one of auto-sync. Any thread may call it."""
         self.is_cancelled = True
         if self.is_foreground:
-            self.cancel_request()
+            self.exchange.cancel_request()
 
     def close(self) -> None:
         """Close the transport and the replica; a request in progress is cancelled after `CLOSE_TIMEOUT`."""
@@ -240,12 +207,10 @@ class SyncSession:
             self._lock.release()
 
     def _adopt_schemas(self, result: CycleResult) -> None:
-        """Fetch the gateway's schemas and add new columns.
+        """Fetch the gateway's schemas and add their new columns, if that may be necessary.
 
-        This happens after the first synchronisation, and after each in which the gateway refused an edit because of its
-        columns, or sent a column that the app's table lacks.
-
-        A failure is stored in `result.error`.
+        It may be after the first synchronisation, and after each in which the gateway refused an edit because of its
+        columns, or sent a column that the app's table lacks. A failure is stored in `result.error`.
         """
         if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
             self._knows_schemas = False

@@ -1,39 +1,27 @@
-"""The protocols of transports, by which a client sends requests to its gateway; `LocalTransport`; and tokens.
+"""The protocols of transports, by which a client sends requests to its gateway; and `LocalTransport`.
 
 `lakesync.client.sync` calls a transport. There is one protocol for each capability: every transport pushes and pulls
 (`SyncTransport`); the other protocols are optional, and are recognised by `isinstance`. Every method blocks. If the
 gateway responds with an error, the method raises the class of `lakesync.model.errors` with the error's code. If no
 complete response arrives, it raises `UnreachableError`; then the gateway may or may not have processed the request.
 
-A transport sends a token with each request. The app passes a fixed one, or a function that returns a new one each time:
-a token provider. `TokenHolder` has the token and renews it; the command line uses the other functions too.
+A *page* is a part of the changes that a client lacks. Its *cursor* is where the next page begins. A *broadcast* is a
+page that the gateway sends without a request. An *action* is a request that the gateway executes once in an external
+system, through a connector.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import msgspec
-
-from lakesync.client.errors import UnreachableError
+from lakesync.client.transports.tokens import Token
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.model.errors import AuthError, ConfigurationError, NotFoundError
+from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
-
-Token = str | Callable[[], str]
-"""A JWT, or a function that returns one that is valid now."""
-_RENEW_BEFORE_SECONDS = 30.0
-"""A token is renewed this long before its expiry; at half of its remaining lifetime if that is less."""
-_RETRY_SECONDS = 5.0
-"""A provider that failed is called again after this time, while the old token is still valid."""
 
 
 class SyncTransport(Protocol):
@@ -50,7 +38,7 @@ class SyncTransport(Protocol):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that is being received: all rows that a client may see, for its first sync."""
+    """A checkpoint that is being received: a snapshot of all rows that a client may see, for its first sync."""
 
     cursor: int
     """The cursor of the pull that follows it (header `X-Checkpoint-Hlc`)."""
@@ -195,7 +183,14 @@ class LocalGateway(Protocol):
         """Store deltas, all or none."""
 
     def submit_pull(self, pull: SyncPull, claims: Claims, *, knows_resync: bool = False) -> Future[SyncResponse]:
-        """Return a page; with `knows_resync`, raise ResyncRequiredError for a cursor that it does not know."""
+        """Return a page.
+
+        Args:
+            pull: the pull.
+            claims: the claims of the client's token.
+            knows_resync: whether the client can start from the beginning again; then an unknown cursor raises
+                `ResyncRequiredError`.
+        """
 
     def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
         """Execute actions."""
@@ -260,117 +255,3 @@ class LocalTransport:
     def _claims_of(self, client_id: str) -> Claims:
         """Return the claims with which a client's request is served."""
         return {"sub": client_id, **self._claims}
-
-
-def claims(token: str) -> dict[str, Any]:
-    """Return the claims of a JWT without verifying it, because only the gateway can; an empty dict if it is no JWT."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        decoded = msgspec.json.decode(body)
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
-
-
-def check_token(token: str) -> str:
-    """Check that a token can be sent in a header, and return it.
-
-    Raises:
-        AuthError: the token contains an invalid character. The message does not quote it, because it is a secret.
-    """
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise AuthError("the token contains a space, a line break or a character outside of ASCII: remove it")
-    return token
-
-
-class TokenHolder:
-    """A transport's token: fixed, or from a provider.
-
-    The provider is called before the first request, before its token expires, and after the gateway rejected it.
-    Thread-safe: one thread at a time calls the provider; the others wait and use its token.
-    """
-
-    def __init__(self, token: Token | None) -> None:
-        """Hold a token or a provider; None if the gateway needs no token."""
-        self._lock = threading.RLock()
-        self._provider: Callable[[], str] | None = None
-        self._token: str | None = None
-        self._renew_at: float | None = None
-        """When to call the provider again, in seconds since 1970; None: only after the token was rejected."""
-        if token is not None:
-            self.replace(token)
-
-    def replace(self, token: Token) -> None:
-        """Use another token or provider."""
-        with self._lock:
-            self._provider = token if callable(token) else None
-            self._token = None if callable(token) else token
-            self._renew_at = None
-
-    @property
-    def renewable(self) -> bool:
-        """Whether there is a provider that can replace a rejected token."""
-        return self._provider is not None
-
-    def current(self) -> str | None:
-        """Return the token to send now; None if the gateway needs none.
-
-        Raises:
-            ConfigurationError: the provider did not return a string, or returned an empty one.
-            AuthError: the token contains a character that a header cannot have.
-            UnreachableError: the provider raised an OSError, as without a network, and there is no valid token.
-        """
-        with self._lock:
-            if self._provider is not None and (self._token is None or self._is_due()):
-                self._call_provider(self._provider)
-            return None if self._token is None else check_token(self._token)
-
-    def renew(self, rejected: str | None) -> None:
-        """Replace a token that the gateway rejected, unless another thread has replaced it meanwhile.
-
-        Args:
-            rejected: the token that was sent.
-
-        Raises:
-            ConfigurationError, UnreachableError: as for `current`.
-        """
-        with self._lock:
-            if self._provider is not None and self._token == rejected:
-                self._token = None
-                self._call_provider(self._provider)
-
-    def _call_provider(self, provider: Callable[[], str]) -> None:
-        """Store the provider's token and when to renew it; after an OSError, keep a token that is still valid.
-
-        Raises:
-            ConfigurationError, UnreachableError: as for `current`.
-        """
-        try:
-            token = provider()
-        except OSError as error:  # requests, httpx and urllib raise it without a network
-            if self._token is not None and not self._has_expired(self._token):
-                self._renew_at = time.time() + _RETRY_SECONDS
-                return
-            raise UnreachableError(f"the token provider failed: {error!r}") from error
-        if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
-            returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
-            raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
-        self._token = token
-        expires = claims(token).get("exp")
-        seconds_left = expires - time.time() if isinstance(expires, int | float) else 0.0
-        # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
-        lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
-        self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
-
-    def _is_due(self) -> bool:
-        """Return whether it is time to renew the token."""
-        return self._renew_at is not None and time.time() >= self._renew_at
-
-    @staticmethod
-    def _has_expired(token: str) -> bool:
-        """Return whether a token has expired by this machine's clock; False for one without an expiry."""
-        expires = claims(token).get("exp")
-        return isinstance(expires, int | float) and expires <= time.time()

@@ -1,21 +1,17 @@
 """The transport that sends a client's requests to the gateway server over HTTP. `lakesync.client.sync` calls it.
 
 A gateway's routes are below `/sync/GATEWAY_ID`. Every method that sends a request raises the gateway's error, and
-`UnreachableError` if no complete response of a gateway arrived.
-
-Requests are sent in worker threads (`CancellableCalls`), so that the caller can stop waiting for them. Closing a socket
-would not end every call: during a DNS lookup or a connection attempt there is no socket to close yet.
+`UnreachableError` if no complete response of a gateway arrived. Requests are sent in worker threads
+(`CancellableCalls`), so that the caller can stop waiting for them.
 """
 
 from __future__ import annotations
 
 import io
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
@@ -25,7 +21,9 @@ import msgspec
 import requests
 
 from lakesync.client.errors import UnreachableError, error_from_code
-from lakesync.client.transports.base import Checkpoint, ServerSchema, Token, TokenHolder
+from lakesync.client.transports.base import Checkpoint, ServerSchema
+from lakesync.client.transports.cancellable_calls import CancellableCalls, start_thread
+from lakesync.client.transports.tokens import Token, TokenHolder
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.errors import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
 from lakesync.model.schema import TableSchema
@@ -38,91 +36,13 @@ from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
 
-_POLL_SECONDS = 0.5
-"""Seconds of one wait for a result; a call waits many times. If Ctrl-C is pressed just before a wait begins, Python
-raises KeyboardInterrupt only after that wait, so no wait may be long."""
 _CLIENT_KIND = "python"
 """Value of the header `X-LakeSync-Client`. The gateway then rejects a cursor that it does not know with
 RESYNC_REQUIRED, after which this client pulls everything again; clients without the header do not know that code."""
 _MAX_IDLE_SECONDS = 60.0
 """An idle connection is not used again after this time, because a router may have dropped it silently."""
 _PROTOBUF = "application/x-protobuf"
-
-
-class CancellableCalls:
-    """Blocking calls whose callers can stop waiting. Thread-safe."""
-
-    def __init__(self) -> None:
-        """Start without calls."""
-        self._waiting: set[Future[Any]] = set()
-        """One future for each `run` in progress."""
-        self._lock = threading.Lock()
-
-    def run(self, call: Callable[[], T], discard: Callable[[T], object] = lambda _: None) -> T:
-        """Run a blocking call in a thread and wait for it.
-
-        Args:
-            call: the blocking function.
-            discard: called in that thread with the result if the caller has stopped waiting, to close it.
-
-        Returns:
-            The call's result; its exception is raised.
-
-        Raises:
-            UnreachableError: `cancel_all` was called meanwhile. The call continues in its thread.
-        """
-        future: Future[T] = Future()
-        with self._lock:
-            self._waiting.add(future)
-        try:
-            start_thread(lambda: _run(call, discard, future))
-            while not future.done():
-                with suppress(TimeoutError):
-                    future.result(_POLL_SECONDS)
-            return future.result()
-        except CancelledError:
-            raise UnreachableError("the request was cancelled") from None
-        finally:
-            future.cancel()  # after a KeyboardInterrupt
-            with self._lock:
-                self._waiting.discard(future)
-
-    def cancel_all(self) -> None:
-        """Make every waiting `run` raise `UnreachableError`. Any thread may call it."""
-        with self._lock:
-            for future in self._waiting:
-                future.cancel()
-
-
-def start_thread(call: Callable[[], object]) -> None:
-    """Run a function in a new daemon thread.
-
-    Python 3.12 and later cannot start a thread while the interpreter shuts down; the function then runs in this thread.
-    """
-    try:
-        threading.Thread(target=call, name="lakesync-request", daemon=True).start()
-    except RuntimeError:
-        call()
-
-
-def _run(call: Callable[[], T], discard: Callable[[T], object], future: Future[T]) -> None:
-    """Complete a future with the outcome of a call; discard the result if the future was cancelled."""
-    try:
-        result = call()
-    except BaseException as error:  # raised in the waiting thread
-        _complete(future.set_exception, error)
-    else:
-        if not _complete(future.set_result, result):
-            discard(result)
-
-
-def _complete(set_outcome: Callable[[Any], None], outcome: object) -> bool:
-    """Call a future's `set_result` or `set_exception`; return False if the future was cancelled."""
-    try:
-        set_outcome(outcome)
-    except InvalidStateError:
-        return False
-    return True
+"""The content type of actions."""
 
 
 class _ErrorBody(msgspec.Struct, rename="camel"):
@@ -232,8 +152,8 @@ class HttpTransport:
         response = self._request("GET", "checkpoint", params={"clientId": client_id}, stream=True)
         try:
             yield Checkpoint(_checkpoint_cursor(response), _frames(response, self._calls))
-        finally:  # in a thread, because closing waits for a cancelled read
-            start_thread(response.close)
+        finally:
+            start_thread(response.close)  # closing waits for a cancelled read, and this thread must not
 
     def schema(self, table: str) -> ServerSchema | None:
         """Return a table's registered schema, with `GET schema`; None if the gateway has none for this table."""
@@ -342,7 +262,7 @@ class HttpTransport:
 
 
 def _reason(error: OSError) -> str:
-    """Return the message of the innermost wrapped error, without class names."""
+    """Return the message of the error that `requests` has wrapped, without class names."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
     return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", str(inner or error))
 

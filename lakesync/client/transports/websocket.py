@@ -1,7 +1,7 @@
-"""The transport with a WebSocket, on which the gateway sends changes as they happen (broadcasts).
+"""The transport with a WebSocket, on which the gateway sends changes as they happen: broadcasts.
 
-Auto-sync opens the WebSocket, and pulls on it. All other requests use HTTP, where an error can name the rejected
-deltas.
+`AutoSync`, the client's thread that synchronises by itself, opens the WebSocket as a *subscription*, and pulls on it.
+All other requests use HTTP, where an error can name the rejected deltas.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from lakesync.client.errors import UnreachableError, error_from_code
-from lakesync.client.transports.base import Message, Token
+from lakesync.client.transports.base import Message
 from lakesync.client.transports.http import HttpTransport, error_from_response
+from lakesync.client.transports.tokens import Token
 from lakesync.model.errors import LakeSyncError, ValidationError
 from lakesync.model.types import SyncPull
 from lakesync.wire import protobuf
@@ -131,9 +132,10 @@ def _ssl_context(ca: str | None) -> ssl.SSLContext:
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
-    """An event loop that looks up addresses in its own thread, which has nothing else to do meanwhile.
+    """An event loop that looks up addresses in its own thread instead of a thread pool.
 
-    asyncio's thread pool would delay the interpreter's exit until a lookup ends, and starts no thread during the exit.
+    The thread has nothing else to do meanwhile. The pool would delay the interpreter's exit until a lookup ends, and
+    starts no thread during the exit.
     """
 
     async def getaddrinfo(self, *args: Any, **options: Any) -> Any:

@@ -10,7 +10,7 @@ import lakesync
 from lakesync.client import LocalTransport
 from lakesync.client.core import CoreLimits
 from lakesync.client.errors import UnreachableError
-from lakesync.client.sync import exchange
+from lakesync.client.sync import prefetch
 from lakesync.model.types import SyncResponse
 
 ROWS, PAGE = 60, 5
@@ -87,11 +87,11 @@ EVERYTHING = sorted(f"no {number}" for number in range(ROWS))
 
 
 def test_pages_prefetched_during_a_write_are_written_together(bob, monkeypatch):
-    sizes = written(bob, monkeypatch, lambda _: bob.transport.wait_for(exchange.MAX_PAGES + 1))
+    sizes = written(bob, monkeypatch, lambda _: bob.transport.wait_for(prefetch.MAX_PAGES + 1))
     assert bob.sync().pulled == ROWS
     assert titles(bob) == EVERYTHING
-    assert sizes[:2] == [PAGE, exchange.MAX_PAGES * PAGE]
-    assert max(sizes) <= exchange.MAX_PAGES * PAGE
+    assert sizes[:2] == [PAGE, prefetch.MAX_PAGES * PAGE]
+    assert max(sizes) <= prefetch.MAX_PAGES * PAGE
     assert len(set(bob.transport.asked)) == len(bob.transport.asked) == ROWS // PAGE
 
 
@@ -122,7 +122,7 @@ def test_a_page_prefetched_before_a_push_is_pulled_again_after_it(bob, monkeypat
 
 
 def test_no_page_is_prefetched_above_the_byte_limit(bob, monkeypatch):
-    monkeypatch.setattr(exchange, "MAX_BYTES", 0)
+    monkeypatch.setattr(prefetch, "MAX_BYTES", 0)
     pulled = []
     sizes = written(bob, monkeypatch, lambda _: pulled.append(len(bob.transport.asked)))
     bob.sync()

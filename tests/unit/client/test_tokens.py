@@ -10,7 +10,7 @@ import jwt
 import pytest
 
 from lakesync.client.errors import UnreachableError
-from lakesync.client.transports.base import TokenHolder
+from lakesync.client.transports.tokens import TokenHolder
 from lakesync.model.errors import ConfigurationError
 
 SECRET = "a secret of at least thirty-two bytes"

@@ -1,0 +1,140 @@
+"""The token that a client sends with each request: `TokenHolder` has it and renews it. Transports use it.
+
+A token is a JWT. The app passes a fixed one, or a *provider*: a function that returns a token that is valid now. The
+command line uses `claims` and `check_token` too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from lakesync.client.errors import UnreachableError
+from lakesync.model.errors import AuthError, ConfigurationError
+
+Token = str | Callable[[], str]
+"""A JWT, or a function that returns one that is valid now."""
+_RENEW_BEFORE_SECONDS = 30.0
+"""Seconds before its expiry at which a token is renewed; half of its remaining lifetime if that is less."""
+_RETRY_SECONDS = 5.0
+"""Seconds after which a provider that failed is called again, while the old token is still valid."""
+
+
+class TokenHolder:
+    """A transport's token: fixed, or from a provider.
+
+    The provider is called before the first request, before its token expires, and after the gateway rejected it.
+    Thread-safe: one thread at a time calls the provider; the others wait and use its token.
+    """
+
+    def __init__(self, token: Token | None) -> None:
+        """Hold a token or a provider; None if the gateway needs no token."""
+        self._lock = threading.RLock()
+        self._provider: Callable[[], str] | None = None
+        self._token: str | None = None
+        self._renew_at: float | None = None
+        """When to call the provider again, in seconds since 1970; None: only after the token was rejected."""
+        if token is not None:
+            self.replace(token)
+
+    def replace(self, token: Token) -> None:
+        """Use another token or provider."""
+        with self._lock:
+            self._provider = token if callable(token) else None
+            self._token = None if callable(token) else token
+            self._renew_at = None
+
+    @property
+    def renewable(self) -> bool:
+        """Whether there is a provider that can replace a rejected token."""
+        return self._provider is not None
+
+    def current(self) -> str | None:
+        """Return the token to send now; None if the gateway needs none.
+
+        Raises:
+            ConfigurationError: the provider did not return a string, or returned an empty one.
+            AuthError: the token contains a character that a header cannot have.
+            UnreachableError: the provider raised an OSError, as without a network, and there is no valid token.
+        """
+        with self._lock:
+            if self._provider is not None and (self._token is None or self._is_due()):
+                self._call_provider(self._provider)
+            return None if self._token is None else check_token(self._token)
+
+    def renew(self, rejected: str | None) -> None:
+        """Replace a token that the gateway rejected, unless another thread has replaced it meanwhile.
+
+        Args:
+            rejected: the token that was sent.
+
+        Raises:
+            ConfigurationError, UnreachableError: as for `current`.
+        """
+        with self._lock:
+            if self._provider is not None and self._token == rejected:
+                self._token = None
+                self._call_provider(self._provider)
+
+    def _call_provider(self, provider: Callable[[], str]) -> None:
+        """Store the provider's token and when to renew it; after an OSError, keep a token that is still valid.
+
+        Raises:
+            ConfigurationError, UnreachableError: as for `current`.
+        """
+        try:
+            token = provider()
+        except OSError as error:  # requests, httpx and urllib raise it without a network
+            if self._token is not None and not self._has_expired(self._token):
+                self._renew_at = time.time() + _RETRY_SECONDS
+                return
+            raise UnreachableError(f"the token provider failed: {error!r}") from error
+        if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
+            returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
+            raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
+        self._token = token
+        expires = claims(token).get("exp")
+        seconds_left = expires - time.time() if isinstance(expires, int | float) else 0.0
+        # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
+        lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
+        self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
+
+    def _is_due(self) -> bool:
+        """Return whether it is time to renew the token."""
+        return self._renew_at is not None and time.time() >= self._renew_at
+
+    @staticmethod
+    def _has_expired(token: str) -> bool:
+        """Return whether a token has expired by this machine's clock; False for one without an expiry."""
+        expires = claims(token).get("exp")
+        return isinstance(expires, int | float) and expires <= time.time()
+
+
+def claims(token: str) -> dict[str, Any]:
+    """Return the claims of a JWT without verifying it, because only the gateway can; an empty dict if it is no JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        decoded = msgspec.json.decode(body)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def check_token(token: str) -> str:
+    """Check that a token can be sent in a header, and return it.
+
+    Raises:
+        AuthError: the token contains an invalid character. The message does not quote it, because it is a secret.
+    """
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise AuthError("the token contains a space, a line break or a character outside of ASCII: remove it")
+    return token
