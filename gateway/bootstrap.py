@@ -23,8 +23,8 @@ from lakesync.adapters.backend_config import open_backend, resolve_backend
 from lakesync.config import Config
 from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
+from lakesync.engine.housekeeping import Housekeeping
 from lakesync.engine.sources import SharedSource
-from lakesync.engine.standalone_engine import Housekeeping
 from lakesync.flush import FlushReport, FlushSettings, Outlet, open_object_queue
 from lakesync.model.errors import ConfigurationError, LakeSyncError, SchemaError, ValidationError
 from lakesync.model.schema import TableSchema, parse_schema

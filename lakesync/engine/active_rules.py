@@ -3,6 +3,7 @@
 The rules consist of buckets: tables with filters, which may compare a column with a claim of the client's token. A
 *bucket key* is a bucket's name with values of the compared columns. Rows are stored with their bucket keys, and a
 client's claims give it bucket keys: it may see the rows with one of its keys.
+
 Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
 After a change of the rules, a *re-index* gives all rows their new keys, in short commits. Every `SyncGateway` has one
 `Reindexer` for this, and starts it after a change, when the gateway is opened, and when a pull finds a re-index that is
@@ -17,9 +18,9 @@ from concurrent.futures import Future
 
 import structlog
 
-from lakesync.feed.apply import keys_of
-from lakesync.feed.positions import Access
 from lakesync.feed.reindex import reindex_some
+from lakesync.feed.row_buckets import keys_of
+from lakesync.feed.scopes import Access
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import Claims
 from lakesync.rules.keys import BucketIndex
@@ -75,7 +76,7 @@ class RulesCache:
         """Return whether all rows are stored with the bucket keys of the active rules."""
         config = view.config
         rules = (config.rules_version, config.rules)
-        if config.rules_version == 0 or self._reindexed == rules:
+        if config.rules_version == 0 or self._reindexed == rules:  # version 0: the gateway never had rules
             return True
         progress = view.reindexing()
         if progress is None or progress.rules_version != config.rules_version or not progress.done:

@@ -3,17 +3,16 @@
 An *adapter* gives access to a database or object store. A *flush* writes staging's deltas to the gateway's adapter. A
 *source* is another adapter, from which clients pull. *Rehydration* fills a staging store that was lost, or is always
 empty at the start, from the deltas in the adapter. Apps call these methods on the gateway of `open_gateway`;
-`Housekeeping` calls the flusher in the background.
+`engine.housekeeping` calls the flusher in the background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import msgspec
 
-from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta
 from lakesync.adapters.registry import Adapter, as_database
 from lakesync.adapters.transfer.loads import LoadBarrier
@@ -21,7 +20,8 @@ from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, commit_push
-from lakesync.engine.sources import Source, Sources
+from lakesync.engine.source_reading import Source, read_all
+from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import PushResult, RowDelta, SyncPush
 from lakesync.model.validation import user_of
@@ -156,9 +156,12 @@ class AdapterGateway:
             StagingUnavailableError: staging does not respond; a repeat continues.
         """
         from_adapter = deltas is None
-        source = _deltas_in(self.flusher.destination, self.gateway_id) if deltas is None else iter(deltas)
+        if deltas is None:
+            stored_deltas = read_all(self.flusher.destination, DeltaQuery(gateway=self.gateway_id))
+            deltas = (stored.delta for stored in stored_deltas)
+        remaining = iter(deltas)
         total = 0
-        while chunk := list(islice(source, _DELTAS_PER_READ)):  # an iterator: each slice continues after the one before
+        while chunk := list(islice(remaining, _DELTAS_PER_READ)):
             self._restore(chunk)
             total += len(chunk)
             if from_adapter:
@@ -217,26 +220,6 @@ class AdapterGateway:
     def list_sources(self) -> list[str]:
         """Return the names of the registered sources, sorted."""
         return self.sources.names()
-
-
-def _deltas_in(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
-    """Yield all deltas of a gateway that an adapter contains, in order of arrival.
-
-    Args:
-        adapter: an open adapter.
-        gateway_id: the gateway's id.
-
-    Raises:
-        AdapterError: the adapter cannot be read.
-    """
-    query = DeltaQuery(gateway=gateway_id)
-    while True:
-        page = adapter.query_deltas_since(query)
-        for stored in page.deltas:
-            yield stored.delta
-        if page.end is None:
-            return
-        query = msgspec.structs.replace(query, after=page.end)
 
 
 def _restore_job(

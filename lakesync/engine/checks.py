@@ -2,7 +2,7 @@
 
 A *push* has *deltas*: INSERTs, UPDATEs and DELETEs of single rows, each with the client's timestamp (hlc) and an id. It
 is accepted or rejected as a whole; the error names each rejected delta. `SyncGateway` calls `check_push`, `check_pull`
-and `check_limit`, which need no stored state. `engine.pushing` calls the others in the transaction that stores the
+and `check_page_size`, which need no stored state. `engine.pushing` calls the others in the transaction that stores the
 push. The gateway server fills `EngineLimits` from its settings, and `open_gateway` from its arguments.
 """
 
@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from lakesync.actions.action_services import ActionLimits
-from lakesync.feed.apply import PushRows, too_wide
+from lakesync.feed.push_rows import PushRows, too_wide_rows
 from lakesync.model import hlc
 from lakesync.model.errors import (
     BackpressureError,
@@ -60,8 +60,6 @@ class EngineLimits(msgspec.Struct, frozen=True):
     time overrides this one."""
 
 
-_CLOCK = "; set the client's clock"
-"""The end of the message about a clock that is ahead."""
 _OUTSIDE = "the row is outside of what this client may write"
 
 
@@ -114,12 +112,12 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
         ValidationError: `max_deltas` is not from 1 to `MAX_PULL`.
         ForbiddenError: the pull has another client's id than the token.
     """
-    check_limit(pull.max_deltas)
+    check_page_size(pull.max_deltas)
     if pull.client_id != claims.get("sub"):
         raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
 
 
-def check_limit(limit: int) -> None:
+def check_page_size(limit: int) -> None:
     """Check the page size of a pull, in deltas.
 
     Raises:
@@ -161,7 +159,7 @@ def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: PushRows) -> N
     Raises:
         ValidationError: a row would have too many columns; its `rejected` names every delta of such rows.
     """
-    wide = too_wide(stored, rows, MAX_ROW_COLUMNS)
+    wide = too_wide_rows(stored, rows, MAX_ROW_COLUMNS)
     if not wide:
         return
     rejected = [
@@ -202,14 +200,14 @@ def check_scope(
     scope: Literal["visible", "rules"],
     now_ms: int,
     stored: Mapping[RowKey, StoredRow],
-    keys: AbstractSet[str] = frozenset(),
+    visible_keys: AbstractSet[str] = frozenset(),
 ) -> None:
     """Reject deltas of rows that are outside of the sender's buckets: the *write scope* (promise R8 in docs/spec.md).
 
     The sync rules put rows into buckets, and a client sees the rows in the buckets that its token's claims allow. The
-    rules are evaluated for the rows' values. A row that does not exist or is deleted, before or after the push, is
-    not outside at that time. One case is rejected nevertheless: the DELETE of a row that the client can never have been
-    sent. It would cancel an INSERT of another client that arrives later.
+    rules are evaluated for the rows' values. A row that does not exist or is deleted, before or after the push, counts
+    as inside at that time. The DELETE of a row that the client can never have been sent is rejected too: it would
+    cancel an INSERT of another client that arrives later.
 
     Args:
         deltas: the push's deltas that are not stored yet.
@@ -218,8 +216,8 @@ def check_scope(
         scope: `visible` checks each row as it is stored, `rules` also as the push would make it.
         now_ms: server wall time in milliseconds since 1970.
         stored: the rows of `deltas` as they are stored; rows that do not exist yet are absent.
-        keys: the bucket keys (a bucket with values of its filters) that the sender may see. They are compared with the
-            rows' stored keys first, which is fast. Empty while the stored keys may be older than the active rules.
+        visible_keys: the bucket keys (a bucket with values of its filters) that the sender may see. They are compared
+            with the rows' stored keys first, which is fast. Empty while the stored keys may be older than the rules.
 
     Raises:
         ForbiddenError: `rejected` has every delta of a row that is outside. The message does not reveal whether the row
@@ -228,8 +226,8 @@ def check_scope(
     if index.shows_all_rows:
         return
     unchecked = deltas
-    if scope == "visible" and keys:  # skips rows that the stored keys show to the sender: ten times faster
-        shown = {key for key, row in stored.items() if not keys.isdisjoint(row.keys)}
+    if scope == "visible" and visible_keys:  # skips rows that the stored keys show to the sender: ten times faster
+        shown = {key for key, row in stored.items() if not visible_keys.isdisjoint(row.keys)}
         if len(shown) == len(deltas):  # each delta has a row of its own, and the sender may see all of them
             return
         unchecked = [delta for delta in deltas if delta.key not in shown]
@@ -300,7 +298,9 @@ def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: 
     summary = _summary(rejected, len(push.deltas))
     if malformed:
         return ValidationError(summary, rejected)
-    return ForbiddenError(summary, rejected) if foreign else ClockDriftError(summary + _CLOCK, rejected)
+    if foreign:
+        return ForbiddenError(summary, rejected)
+    return ClockDriftError(summary + "; set the client's clock", rejected)
 
 
 def _conflicting_ids(deltas: Sequence[RowDelta]) -> list[Rejection]:
@@ -308,9 +308,9 @@ def _conflicting_ids(deltas: Sequence[RowDelta]) -> list[Rejection]:
     if len({delta.delta_id for delta in deltas}) == len(deltas):
         return []
     first: dict[str, RowDelta] = {}  # the first delta with each id
-    twice = {delta.delta_id for delta in deltas if first.setdefault(delta.delta_id, delta) != delta}
+    conflicting = {delta.delta_id for delta in deltas if first.setdefault(delta.delta_id, delta) != delta}
     message = "two deltas of the push have this id and differ: give each its own id"
-    return [Rejection(each, ValidationError.code, message) for each in first if each in twice]
+    return [Rejection(each, ValidationError.code, message) for each in first if each in conflicting]
 
 
 def _future_rejections(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:

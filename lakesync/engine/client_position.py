@@ -15,7 +15,8 @@ from lakesync.engine.explanation import ClaimsSource
 from lakesync.engine.source_positions import feed_cursor
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
 from lakesync.feed.client_state import unknown_client, with_possible_broadcasts
-from lakesync.feed.positions import NEVER_PULLED, Access, Position, for_full_pull, locate, restart_position
+from lakesync.feed.positions import NEVER_PULLED, Position, for_full_pull, locate, restart_position
+from lakesync.feed.scopes import Access
 from lakesync.model.types import Claims
 from lakesync.model.validation import user_of
 from lakesync.staging.records import ClientRecord

@@ -24,7 +24,7 @@ from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.engine.sources import SharedSource
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import by_row
+from lakesync.feed.push_rows import by_row
 from lakesync.feed.reindex import rewrite_rows
 from lakesync.flush import FlushQueue, Outlet
 from lakesync.model.errors import NotFoundError, ValidationError

@@ -27,7 +27,8 @@ from lakesync.engine.explanation import (
 )
 from lakesync.feed import pull_page
 from lakesync.feed.client_state import current_record
-from lakesync.feed.positions import Access, Position
+from lakesync.feed.positions import Position
+from lakesync.feed.scopes import Access
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey
 from lakesync.rules.model import Bucket, holds, operands_of, text_of_raw
@@ -115,7 +116,7 @@ def _unconfirmed(
     return next_pull(view, key, client_id, position_at(view, record, client_id, confirmed, access, tracked), access)
 
 
-class _OneRow:
+class _OneRowView:
     """A `FeedView` of one row only, so that `pull_page` computes what a pull returns of this row.
 
     An entry is a row's history under one bucket key: when the row joined, left and last changed. An explanation agrees
@@ -158,7 +159,7 @@ def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, a
         position: the feed position from which the client pulls.
         access: the claims and bucket keys that decide what the client may see.
     """
-    page = pull_page(_OneRow(view, key), client_id, position, access, _NO_LIMIT)
+    page = pull_page(_OneRowView(view, key), client_id, position, access, _NO_LIMIT)
     return tuple(delta.op for delta in page.deltas)
 
 
@@ -228,25 +229,23 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
     keys = rules.index(config).row_keys(row.table, state.values()) if state.visible else frozenset()
     columns = [
         ExplainedColumn(
-            *(column, cell.origin.client_id, cell.origin.hlc, cell.origin.delta_id),
-            _wall_ms(cell.at) if cell.at else None,
+            column,
+            client_id=cell.origin.client_id,
+            hlc=cell.origin.hlc,
+            delta_id=cell.origin.delta_id,
+            touched_ms=wall_of(cell.at) if cell.at else None,
         )
         for column, cell in state.cells.items()
     ]
     return ExplainedRow(
         exists=True,
         visible=state.visible,
-        changed_ms=_wall_ms(row.arrival),
+        changed_ms=wall_of(row.arrival),
         arrival_hlc=row.arrival,
         tombstone_hlc=tombstone_hlc,
         tombstone_client_id=tombstone_client_id,
         bucket_keys=row.keys,
         keys_by_rules=tuple(sorted(keys)),
         columns=tuple(sorted(columns, key=lambda each: each.column)),
-        client_wrote_ms=_wall_ms(row.writers[client_id].latest) if client_id in row.writers else None,
+        client_wrote_ms=wall_of(row.writers[client_id].latest) if client_id in row.writers else None,
     )
-
-
-def _wall_ms(hlc: int | None) -> int | None:
-    """Return the wall time of an HLC timestamp, in milliseconds since 1970; None for None."""
-    return None if hlc is None else wall_of(hlc)

@@ -22,30 +22,30 @@ from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
-from lakesync.engine.checks import EngineLimits, check_limit, check_pull, check_push
+from lakesync.engine.checkpoint_start import start_from
+from lakesync.engine.checks import EngineLimits, check_page_size, check_pull, check_push
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.configuration_gateway import ConfigurationGateway
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
+from lakesync.engine.futures import chained, completed
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
 from lakesync.engine.peek import PeekPage, peek
-from lakesync.engine.pulling import remember_checkpoint, remember_page
+from lakesync.engine.pulling import remember_page
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
-from lakesync.feed.client_state import current_record, is_blank
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RejectedError
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.staging.notices import Presence
 from lakesync.staging.records import Checkpoint
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
@@ -208,7 +208,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         page = self.submit_page(
             pull, claims, knows_resync=knows_resync, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
         )
-        return _then(page, lambda made: _completed(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
+        return chained(page, lambda made: completed(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
 
     def submit_page(
         self,
@@ -224,9 +224,19 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         check_pull(pull, claims)
         if pull.source is not None:
             pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
-            return _then(pulled, lambda page: _completed(SyncPage(page.deltas, page.server_hlc, page.has_more)))
+            return chained(pulled, lambda page: completed(SyncPage(page.deltas, page.server_hlc, page.has_more)))
         live = live or not confirmed  # a page without a request is sent on the connection that gets broadcasts
-        return self._page(PullRequest(pull, claims, knows_resync, confirmed, self._wall(), live, has_not_pulled))
+        return self._page(
+            PullRequest(
+                pull,
+                claims,
+                knows_resync=knows_resync,
+                confirmed=confirmed,
+                now_ms=self._wall(),
+                live=live,
+                has_not_pulled=has_not_pulled,
+            )
+        )
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """Pull a page and wait; see `submit_pull` for the errors.
@@ -251,7 +261,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             ValidationError: `since` is not a cursor that this method returned.
             ResyncRequiredError: the rules changed since the cursor was returned.
         """
-        check_limit(limit)
+        check_page_size(limit)
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
     def submit_unsent(self, queries: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
@@ -352,21 +362,9 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         if checkpoint is None:
             raise NotFoundError(f"gateway {self.gateway_id!r} has no checkpoint yet: pull from 0 instead")
         now = self._wall()
-
-        def check_and_remember(commit: Commit) -> Checkpoint:
-            access = self.rules.access(commit, claims)
-            # `sees_by_values` is set while the rows are still being assigned to the buckets of the active rules
-            stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
-            if checkpoint.epoch != commit.epoch or stale:
-                raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
-            if commit.predates_erasure(checkpoint):
-                raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
-            if not is_blank(current_record(commit.client(client_id), commit.epoch)):
-                raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
-            remember_checkpoint(commit, client_id, checkpoint.arrival, access, now)
-            return checkpoint
-
-        return self._store.submit(self.gateway_id, check_and_remember)
+        return self._store.submit(
+            self.gateway_id, lambda commit: start_from(commit, checkpoint, client_id, claims, self.rules, now)
+        )
 
     def request_flush(self) -> None:
         """Request a flush of the log to the lake from the data pipeline."""
@@ -412,7 +410,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         """Read a page of the gateway's own feed, and record it; a sharded gateway overrides this."""
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
-        return _then(reading, lambda page: self._record_page(request, page))
+        return chained(reading, lambda page: self._record_page(request, page))
 
     def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
@@ -420,43 +418,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             self._reindexer.start()  # rows are not all assigned to buckets yet: continue, in case an error stopped it
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
-            return _completed(reading.with_cursor(cursor))
+            return completed(reading.with_cursor(cursor))
         return self._store.submit(
             self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
         )
-
-
-def _completed(value: T) -> Future[T]:
-    """Return a completed future."""
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future
-
-
-def _then(source: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
-    """Chain two futures.
-
-    Args:
-        source: the first future.
-        follow: called with its result, in the thread that completes it; returns the second future.
-
-    Returns:
-        A future that ends like the second one; or with the error of `source`, or that `follow` raised.
-    """
-    target: Future[U] = Future()
-
-    def forward(ended: Future[U]) -> None:
-        error = ended.exception()
-        if error is not None:
-            target.set_exception(error)
-        else:
-            target.set_result(ended.result())
-
-    def start(ended: Future[T]) -> None:
-        try:
-            follow(ended.result()).add_done_callback(forward)
-        except BaseException as error:
-            target.set_exception(error)
-
-    source.add_done_callback(start)
-    return target

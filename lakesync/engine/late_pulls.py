@@ -37,7 +37,7 @@ def with_start_page(record: ClientRecord, position: Position) -> ClientRecord:
     return with_page(record, replace(start, pages_sent=-1))  # -1: the client may have been sent more than that
 
 
-def with_new_number(record: ClientRecord, cursor: int, newest: int) -> tuple[ClientRecord, int]:
+def with_unused_mark(record: ClientRecord, cursor: int, newest: int) -> tuple[ClientRecord, int]:
     """Create a page mark that means the same as a complete cursor, and that the client never had before.
 
     It lies above every cursor from before the client moved back, and below the next arrival, because broadcasts read

@@ -28,15 +28,8 @@ from lakesync.feed.client_state import (
     unknown_client,
     with_possible_broadcasts,
 )
-from lakesync.feed.positions import (
-    NO_BASE,
-    Access,
-    Position,
-    for_full_pull,
-    is_complete_page,
-    locate,
-    restart_position,
-)
+from lakesync.feed.positions import NO_BASE, Position, for_full_pull, is_complete_page, locate, restart_position
+from lakesync.feed.scopes import Access
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.records import ClientRecord
@@ -82,7 +75,7 @@ class Reading(NamedTuple):
     """The gateway's newest arrival (its own HLC timestamp of a commit)."""
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the client has everything that it may see, once it has the page."""
         position = self.position
         if self.access.sees_by_values is not None and (
@@ -171,7 +164,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
     # a client that starts again and may have unknown rows must be recorded as such, even if there is nothing to send
     if (
         reading.page.deltas
-        or not reading.complete
+        or not reading.is_complete
         or (reading.position.resync and reading.position.may_hold_unknown_rows)
     ):
         return None

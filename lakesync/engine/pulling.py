@@ -1,8 +1,7 @@
 """Records a pull: stores in a transaction what the cursor of the response means, and returns the response.
 
 `engine.page_reading` reads the page before, and finds whether there is anything to record; it also explains the terms.
-`SyncGateway` calls `remember_page` then. The gateway of a shard calls `remember_restart`, and checkpoints (files with
-all rows, from which a new client starts) `remember_checkpoint`.
+`SyncGateway` calls `remember_page` then, and the gateway of a shard `remember_restart`.
 
 A *page* is one response with changes that the client lacks. The client's *record* says what each cursor means that the
 client was sent. A *scope* is a period in which a client was sent pages under the same claims and sync rules. At a
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.late_pulls import page_for_cursor, with_confirmed_cursor, with_new_number, with_start_page
+from lakesync.engine.late_pulls import page_for_cursor, with_confirmed_cursor, with_start_page, with_unused_mark
 from lakesync.engine.page_reading import PullRequest, Reading, is_start, read_page, reset_sources_on_restart
 from lakesync.feed.client_cursors import (
     complete_page,
@@ -30,15 +29,15 @@ from lakesync.feed.client_cursors import (
 from lakesync.feed.client_state import (
     current_record,
     ends_scope,
-    has_other_access,
+    may_broadcast_under_other_access,
     with_possible_broadcasts,
     with_scope,
     with_subscription,
 )
-from lakesync.feed.positions import NEVER_PULLED, NO_BASE, Access
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.types import SyncPage
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
-from lakesync.staging.records import ClientRecord, Page
+from lakesync.staging.records import ClientRecord
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
 
@@ -64,7 +63,7 @@ def remember_page(
     client_id = request.pull.client_id
     latest = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
     # The client may also have a connection with other claims. Its process must know of the claims of this page.
-    has_other_connection = latest is not None and has_other_access(latest, reading.access)
+    has_other_connection = latest is not None and may_broadcast_under_other_access(latest, reading.access)
     if latest is not None and (
         _sent_state(latest) != _sent_state(reading.record)
         or (ends_scope(latest, reading.access) and commit.arrival > reading.newest)
@@ -83,7 +82,7 @@ def remember_page(
         record = with_subscription(
             record, reading.access, cursor_is_unstored=request.has_not_pulled and bool(reading.page.deltas)
         )
-    if request.confirmed and not reading.complete:
+    if request.confirmed and not reading.is_complete:
         # More pages follow, and a broadcast may arrive between them. So from here on, the client may have rows that
         # these pages do not contain.
         record = with_possible_broadcasts(record, reading.newest)
@@ -142,46 +141,6 @@ def announce_other_connection(commit: ClientCommit, record: ClientRecord, *, liv
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
-def remember_checkpoint(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
-    """Record that a client was sent a checkpoint (all rows as of one arrival), which it may or may not receive.
-
-    Args:
-        commit: the open transaction in the gateway's store.
-        client_id: the client's id.
-        arrival: the arrival at which the checkpoint was made; the client pulls from this cursor.
-        access: the claims and bucket keys that decide what the client may see.
-        now_ms: server wall time in milliseconds since 1970.
-    """
-    record = current_record(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
-    # all rows of the checkpoint count as sent; at least 1, because 0 means that nothing was sent
-    sent_up_to = max(arrival, 1)
-    record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
-    *earlier, scope = record.scopes
-    nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
-        cursor=0,
-        read_up_to=0,
-        base=NO_BASE,
-        newest_at_start=commit.arrival,
-        resync=False,
-        base_scope=0,
-        scope=scope.number,
-        transition_at=0,
-        rescan=(),
-        rescan_first=True,
-        pages_sent=-1,
-    )
-    record = with_page(
-        replace(
-            record,
-            scopes=(*earlier, replace(scope, first_cursor=arrival)),
-            confirmed_cursor=0,
-            last_sent_cursor=arrival,
-        ),
-        nothing,
-    )
-    commit.put_client(record)
-
-
 def _sent_state(record: ClientRecord | None) -> object:
     """Return the fields of a record on which a page depends, to compare two versions of the record."""
     if record is None:
@@ -213,11 +172,11 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
         record = with_confirmed_cursor(record, reading, 0 if is_start(position) else reading.since)
         if is_start(position):
             record = with_start_page(record, position)
-    if reading.complete:
+    if reading.is_complete:
         record, cursor = with_complete_cursor(record, reading.newest)
         if cursor <= record.moved_back_from:
             # a late pull may have the same cursor, from before the client moved back
-            record, cursor = with_new_number(record, cursor, reading.newest)
+            record, cursor = with_unused_mark(record, cursor, reading.newest)
         return replace(record, last_sent_cursor=cursor), cursor
     # clients expect their cursor to increase, also while a rescan reads below it
     record, cursor = with_page_mark(
@@ -240,14 +199,14 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
         reading: the page that was read.
     """
     since, position = reading.since, reading.position
-    if not reading.complete and since <= NEVER_PULLED:
+    if not reading.is_complete and since <= NEVER_PULLED:
         return record, since  # the client has no cursor yet, and gets none until it is sent rows
     # A cursor that cannot be served gets no meaning. If the client sends it again, it starts again.
     is_unknown = is_start(position) and all(page.cursor != since for page in record.pages)
     # Another request of the client may be under way, with another token. If a page was sent since the requested cursor,
     # the client may have that page when this response is lost, so the response confirms no more than this cursor.
     nothing_sent_since = reading.nothing_sent_since
-    if not reading.complete:
+    if not reading.is_complete:
         if is_unknown:
             record, since = with_page_mark(record, reading.page.read_up_to, above=since)
         if request.confirmed:

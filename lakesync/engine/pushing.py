@@ -26,7 +26,7 @@ from lakesync.engine.checks import EngineLimits, check_backlog, check_column_cou
 from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import PushRows, by_row, mark_astray, own_bucket, record_repeats
+from lakesync.feed.astray import mark_astray, record_repeats
 from lakesync.feed.client_cursors import (
     find_page,
     may_have_been_sent,
@@ -36,11 +36,14 @@ from lakesync.feed.client_state import (
     current_record,
     cursors_belong_to,
     ends_scope,
-    has_other_access,
+    may_broadcast_under_other_access,
     with_possible_broadcasts,
     with_scope,
 )
-from lakesync.feed.positions import NEVER_PULLED, Access, is_complete_page, max_sent
+from lakesync.feed.positions import NEVER_PULLED, is_complete_page
+from lakesync.feed.push_rows import PushRows, by_row
+from lakesync.feed.row_buckets import own_bucket
+from lakesync.feed.scopes import Access, max_sent
 from lakesync.model.delta import dedup_key
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.records import ClientRecord, Page, StoredRow
@@ -164,7 +167,7 @@ def commit_push(
     elif certain.doubted is not None:  # its next pulls return again what it may not have received
         record, cursor = with_cursor_in_doubt(record, certain.doubted, commit.arrival, max_sent(with_sent.scopes))
     if new.deltas or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
-        if has_other_access(record, access):
+        if may_broadcast_under_other_access(record, access):
             announce_other_connection(commit, record, live=False)
         record = with_scope(record, access, commit.arrival)
     if record != known:

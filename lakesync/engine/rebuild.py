@@ -22,25 +22,24 @@ import msgspec
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.engine import Engine
-from lakesync.feed.apply import arrivals_of, move, own_bucket
-from lakesync.feed.reindex import moves_of
+from lakesync.feed.push_rows import arrivals_of
+from lakesync.feed.row_buckets import change_keys, keys_of, own_move
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import start_of, wall_of
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.rebuild_commit import RebuildCommit, ReplacementStore
 from lakesync.staging.records import ARRIVAL_STEP, GatewayConfig, Move, StoredRow
-from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 from lakesync.staging.store_urls import replacement_stores
 
 MARGIN_MS = 60_000
 """Milliseconds by which new arrivals exceed the clock and all arrivals of the rebuilt shards in the lake.
 
-The lost store may have used later ones. Arrivals of different shards are not compared, so a shard that is rebuilt alone
-need not be above the others: it has no part of earlier checkpoints, and knows no earlier cursor.
-"""
+The lost store may have used later ones. A shard that is rebuilt alone need not be above the others: arrivals of
+different shards are not compared, and checkpoints and cursors from before are not valid in its new epoch."""
 
 _DELTAS_A_COMMIT = 5_000
 """Deltas that one commit restores."""
@@ -214,7 +213,7 @@ def _rebuild_gateway(
     floor = max(first_arrival(max(newest for _, _, newest in restored.values())), *feed_ends.values())
     rebuilt = []
     for name, store in stores.items():
-        store.run(gateway, lambda commit: commit.restore_end(floor))
+        store.run(gateway, lambda commit: commit.finish_rebuild(floor))
         epoch, arrival = store.run(gateway, lambda commit: (commit.epoch, commit.arrival))
         pushes, deltas, newest = restored[name]
         rebuilt.append(
@@ -234,7 +233,7 @@ def _rebuild_gateway(
     return rebuilt
 
 
-def _put_connector(connector: StoredConnector, commit: Restoring) -> None:
+def _put_connector(connector: StoredConnector, commit: RebuildCommit) -> None:
     """Store a connector; it runs as a commit of its own."""
     commit.put_connector(connector)
 
@@ -251,7 +250,7 @@ def _by_shard(pushes: Iterable[LakePush], shard_of: Callable[[str], str]) -> dic
     return by_shard
 
 
-def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: Restoring) -> int:
+def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: RebuildCommit) -> int:
     """Store the delta ids and merged rows of some pushes, with every move of a row into or out of a bucket.
 
     The moves show later which rows have left a bucket, so that clients that still have them are sent a DELETE.
@@ -274,15 +273,15 @@ def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: R
     rows = {key: row.copy() for key, row in stored.items()}
     moves: list[Move] = []
     for push in pushes:
-        commit.restore(push.client_id, push.deltas, push.arrival)
+        commit.restore_push(push.client_id, push.deltas, push.arrival)
         for delta in push.deltas:
             rows.setdefault(delta.key, StoredRow(delta.key, arrival=0, state=RowState())).state.merge(delta)
         for key, arrival in arrivals_of(push.deltas, push.arrival).items():
             row, feed_end = rows[key], max(arrival, feed_end + ARRIVAL_STEP)
             row.arrival = row.writers_floor = feed_end  # any client may have written to the row up to here
-            moves += moves_of(row, index)  # sets the row's bucket keys, too
+            moves += change_keys(row, keys_of(row, index), feed_end)
             if not index.shows_all_rows:  # a client that wrote to it may have it without seeing it
-                moves.append(move(row, own_bucket(push.client_id), feed_end, "own"))
+                moves.append(own_move(row, push.client_id, feed_end))
     commit.put_rows(rows.values(), moves)
     return feed_end
 

@@ -9,9 +9,10 @@ and the gateway must know whether the client has received a page. So each page o
 2. If it sends 899 next, to the source or to the feed, it has page 1, and gets page 2.
 3. If it sends 900 again, the response was lost, and it is sent page 1 again.
 4. If it pushed in between, it sends the cursor of the push's response, which says nothing about page 1. It is sent page
-   1 again and, after `MAX_ATTEMPTS` attempts, page 2. From here on, pages are sent without confirmation, in a *pass*.
-   When the pass has read the source to its end, the next pass begins after the last confirmed page. So the client is
-   never stuck at a page, and never misses one.
+   1 again and, after `MAX_ATTEMPTS` attempts, page 2, without a confirmation of page 1.
+
+A *pass* is such a reading of pages without confirmation, up to the source's end. The next pass begins again after the
+last confirmed page. So the client is never stuck at a page, and never misses one.
 
 An *access period* is the time in which a client read a source under certain sync rules and claims. Old periods are kept
 to know later which rows the client may have, and may not see now.
@@ -38,8 +39,8 @@ MAX_ATTEMPTS = 3
 """How often a page is sent without confirmation before a pull continues with the next page, in a pass."""
 
 _MARKS_KEPT = 8
-"""How many marks are kept per source. An older one is taken for a cursor of the feed. It lies just below the cursor
-that it stands for, so the client is sent a few changes again, and misses none."""
+"""How many marks are kept per source. An older one is taken for a cursor of the feed. It is a little lower than the
+cursor that it stands for, so the feed repeats a few changes, and omits none."""
 
 _PERIODS_KEPT = 100
 """The most access periods (pairs of rules and claims) kept per source; of more, the oldest become one in which the
@@ -234,7 +235,7 @@ def _in_access_period(
     if same is not None and same is periods[-1]:
         return position
     others = [each for each in periods if each is not same and each.last is not None]
-    access_periods = _within_bounds((*others, same or AccessPeriod(rules, claims, newest())))
+    access_periods = _within_bounds((*others, same or AccessPeriod(rules, claims, first=newest())))
     return replace(position, access_periods=access_periods, confirmed=None, pending=None, pass_position=None)
 
 

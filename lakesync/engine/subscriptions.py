@@ -23,7 +23,6 @@ import msgspec
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import pull_page
-from lakesync.feed.apply import own_bucket, owner_of
 from lakesync.feed.client_cursors import find_page, with_cursor_in_doubt
 from lakesync.feed.client_state import (
     current_record,
@@ -34,7 +33,9 @@ from lakesync.feed.client_state import (
     with_scope,
     with_subscription,
 )
-from lakesync.feed.positions import NEVER_PULLED, Access, Position, SentPeriod, max_sent
+from lakesync.feed.positions import NEVER_PULLED, Position, SentPeriod
+from lakesync.feed.row_buckets import own_bucket, owner_of
+from lakesync.feed.scopes import Access, max_sent
 from lakesync.model.types import Claims, SyncResponse
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store.feed import ClientView

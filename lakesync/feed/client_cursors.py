@@ -1,14 +1,17 @@
 """Cursors in a client's record: creates them, and says what each one means.
 
-`engine.pulling`, `engine.late_pulls`, `engine.pushing` and `engine.subscriptions` call these functions in their
-transactions, and store the result. All functions are pure: they return a changed copy of the `ClientRecord`.
-`feed.client_state` changes the scopes in the record. The terms, which `feed.positions` defines in full:
+`engine.pulling`, `engine.late_pulls`, `engine.pushing` and `engine.subscriptions` call these functions in the
+transaction of a pull, a push or a subscription, and store the result; `engine.page_reading` looks up pages. All
+functions are pure: they return a changed copy of the `ClientRecord`. `feed.client_state` changes the scopes in the
+record. The terms:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
   after the last page that it has.
 - A *scope* is a period in which a client was sent pages under the same claims and rules.
-- At a *complete cursor*, the client has exactly what it could see then. A *page mark* is a cursor in the middle of a
-  series of pages; the record stores a `Page` that says what it means.
+- At a *complete cursor*, the client has exactly what it could see then; it is the *base* of the pages that follow. A
+  *page mark* is a cursor in the middle of these pages. The record stores a `Page` that says what the mark means.
+- A cursor is *in doubt* if the client may have received all, a part or nothing of what it was sent after its latest
+  *confirmed* cursor: one that the client sent back.
 - A *transition* is a series of pages that takes a client from one scope to the next. A *rescan* reads ranges of the
   feed that lie below the cursor.
 
@@ -19,7 +22,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import NEVER_PULLED, NO_BASE, later_scopes, max_sent, scope_numbered, scope_of
+from lakesync.feed.positions import NEVER_PULLED, NO_BASE
+from lakesync.feed.scopes import later_scopes, scope_numbered, scope_of
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope
 
@@ -30,9 +34,9 @@ PAGES_KEPT = 16
 def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
     """Return the record after a complete cursor of its newest scope was sent, and that cursor.
 
-    The first complete cursor of a scope lies between two arrivals, like a page mark, if the client may have the newest
-    arrival as a cursor of before: of an earlier scope, or of a record that was forgotten in an erasure. That arrival
-    would then have two meanings.
+    The cursor is usually the newest arrival. The first one of a scope must differ from it if the client may have been
+    sent that arrival as a cursor before, in an earlier scope or before its record was erased: it would have two
+    meanings. Then the first complete cursor lies between two arrivals, like a page mark.
 
     Args:
         record: the client's record, with at least one scope.
@@ -100,7 +104,7 @@ def find_page(record: ClientRecord, cursor: int) -> Page | None:
     if scope is None:
         return None
     later = later_scopes(record, scope)
-    nothing_sent_since = max_sent((scope, *later)) <= cursor and not any(other.sent_up_to for other in later)
+    nothing_sent_since = scope.sent_up_to <= cursor and not any(other.sent_up_to for other in later)
     return complete_page(cursor, cursor, scope, record.pages_sent if nothing_sent_since else -1)
 
 
@@ -212,7 +216,7 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
     transition_at, base_scope, scope = confirmed.transition_at, confirmed.base_scope, confirmed.scope
     if later:  # a transition to the later scope, whose rescan begins at 0
         transition_at, base_scope, scope, low = low, confirmed_scope.number, later[0].number, 0
-    # The range that the last page of a rescan has read again already comes last.
+    # What the client's last pages have read again already is read last.
     last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last_sent_cursor), ())
     continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
     rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])

@@ -1,9 +1,9 @@
 """Changes of the scopes in a client's record: what the gateway stores about the rows that it sent to the client.
 
-`engine.pulling`, `engine.late_pulls`, `engine.pushing` and `engine.subscriptions` call these functions in their
-transactions, and store the result. All functions are pure: they return a changed copy of the `ClientRecord`.
-`feed.client_cursors` changes the cursors and pages in the record. `feed.positions.locate` later reads from the record
-what a cursor means. The terms, which `feed.positions` defines in full:
+`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in the transaction of a pull, a push
+or a subscription, and store the result. All functions are pure: they return a changed copy of the `ClientRecord`.
+Whatever reads a record in the engine calls `current_record` first. `feed.client_cursors` changes the cursors and pages
+in the record, and `feed.positions` computes from it what a cursor means. The terms:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
   after the last page that it has.
@@ -12,6 +12,9 @@ what a cursor means. The terms, which `feed.positions` defines in full:
 - A *scope* is a period in which a client was sent pages under the same claims and rules; a *past key* is a bucket key
   of a scope that was removed from the record.
 - At a *complete cursor*, the client has exactly what it could see then.
+- A DELETE leaves nothing with the client. So there are two feed positions: `sent_up_to` counts every row and DELETE
+  that was sent, and `may_have_up_to` only what the client may still have, from INSERTs and UPDATEs (`upserted_up_to`).
+- A *re-index* computes the bucket keys of all rows again, in the background, after the rules changed.
 - *Broadcasts* are pages that the server sends over a WebSocket without a request. They are not recorded for each
   client: `Scope.gets_broadcasts` says that they may be sent.
 
@@ -25,17 +28,16 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import (
-    SCOPES_KEPT,
-    Access,
-)
+from lakesync.feed.scopes import Access
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import LOST, ClientRecord, PastKey, Scope
 
+SCOPES_KEPT = 8
+"""The newest scopes of a client that are always kept. Older ones are kept only while a stored page needs them."""
 PAST_KEPT = 1000
 """The most past keys in a record."""
 _NO_END = MAX_HLC
-"""`PastKey.sent_up_to` of a key from before a rebuild: it is unknown until when the client was sent rows under it."""
+"""`PastKey.may_have_up_to` of a key from before a rebuild of the store: the latest row that was sent is unknown."""
 
 
 def current_record(record: ClientRecord | None, epoch: int, visible_keys: Iterable[str] = ()) -> ClientRecord | None:
@@ -121,8 +123,8 @@ def with_subscription(record: ClientRecord, access: Access, *, cursor_is_unstore
     )
 
 
-def has_other_access(record: ClientRecord, access: Access) -> bool:
-    """Return whether the client may have another connection, which gets broadcasts under other claims or rules.
+def may_broadcast_under_other_access(record: ClientRecord, access: Access) -> bool:
+    """Return whether the client may get broadcasts on another connection, under other claims or rules.
 
     Args:
         record: the client's record.
@@ -166,9 +168,9 @@ def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: 
         epoch: the store's epoch.
         keys: the bucket keys under which it may have been sent rows.
         sent_up_to: the newest arrival, if the client is seen for the first time in this epoch: later rows are recorded
-            when they are sent. By default it is unknown until when it was sent rows under the keys.
+            when they are sent. By default, the latest row that it was sent is unknown.
     """
-    past = tuple(PastKey(key, began_at=0, sent_up_to=sent_up_to, ended_at=sent_up_to) for key in sorted(keys))
+    past = tuple(PastKey(key, began_at=0, may_have_up_to=sent_up_to, ended_at=sent_up_to) for key in sorted(keys))
     return ClientRecord(client_id, epoch, last_seen_ms=0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 
@@ -233,7 +235,7 @@ def _with_older_keys(
 ) -> tuple[PastKey, ...]:
     """Return the past keys after rows were sent under keys that only earlier scopes have, during a re-index.
 
-    Only these keys are added, not the other keys of the earlier scopes: the client was sent nothing under those.
+    The other keys of the earlier scopes are not added: the client was sent nothing under them.
 
     Args:
         record: the client's record.
@@ -242,7 +244,7 @@ def _with_older_keys(
         upserted_up_to: the latest feed position of an INSERT or UPDATE that was sent.
     """
     known = [
-        replace(past, sent_up_to=max(past.sent_up_to, upserted_up_to), ended_at=max(past.ended_at, newest))
+        replace(past, may_have_up_to=max(past.may_have_up_to, upserted_up_to), ended_at=max(past.ended_at, newest))
         if past.key in older_keys
         else past
         for past in record.past_keys
@@ -319,11 +321,13 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
         joined: dict[tuple[str, bool], PastKey] = {}
         for each in periods:
             # apart from periods without an end (`_NO_END`), which would remove the end of the others
-            group = (each.key, each.sent_up_to == _NO_END)
+            group = (each.key, each.may_have_up_to == _NO_END)
             known = joined.get(group, each)
-            ended_at = max(known.ended_at, each.ended_at)
             joined[group] = PastKey(
-                each.key, min(known.began_at, each.began_at), max(known.sent_up_to, each.sent_up_to), ended_at
+                each.key,
+                began_at=min(known.began_at, each.began_at),
+                may_have_up_to=max(known.may_have_up_to, each.may_have_up_to),
+                ended_at=max(known.ended_at, each.ended_at),
             )
         periods = list(joined.values())
-    return tuple(sorted(periods, key=lambda period: period.sent_up_to)[-PAST_KEPT:])
+    return tuple(sorted(periods, key=lambda period: period.may_have_up_to)[-PAST_KEPT:])

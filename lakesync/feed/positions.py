@@ -1,8 +1,8 @@
 """Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
 
-`engine.page_reading` calls `locate` for every pull. The result, a `Position`, tells `feed.pull` which part of the feed
-to read, and `feed.row_presence` which rows the client may have. `feed.client_state` and `feed.client_cursors` use the
-small functions on scopes and pages. `docs/feed.md` explains the whole; these are its terms:
+`engine.page_reading` calls `locate` for every pull, and `engine.client_position` to explain what a client has. The
+result, a `Position`, tells `feed.pull` which part of the feed to read, and `feed.row_presence` which rows the client
+may have. `docs/feed.md` explains the whole; these are its terms:
 
 - An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`. A
   *cursor* is the number that a client sends to continue after the last page that it has.
@@ -24,12 +24,13 @@ small functions on scopes and pages. `docs/feed.md` explains the whole; these ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from lakesync.feed.scopes import Access, later_scopes, max_sent, scope_numbered, scope_of
 from lakesync.model.types import Claims
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope
 
 NEVER_PULLED = 1
 """Cursor of a client that pushed before its first pull. It is not 0, because a client with cursor 0 first downloads a
@@ -38,57 +39,8 @@ checkpoint (files with all rows as of one arrival)."""
 NO_BASE = -1
 """`Position.base` if there is no complete cursor at which the pages began: the client had no rows, or unknown ones."""
 
-SCOPES_KEPT = 8
-"""The newest scopes of a client that are always kept. Older ones are kept only while a stored page needs them."""
-
 Range = tuple[int, int]
 """A range of the feed: above the first and up to the second arrival."""
-
-
-class Access(NamedTuple):
-    """What a client may see now. `engine.active_rules` computes it."""
-
-    claims: Claims
-    """The claims that the rules read."""
-    keys: frozenset[str]
-    """The bucket keys that these claims may see."""
-    rules_version: int
-    """Version of the active rules."""
-    sees_by_values: Callable[[StoredRow], bool] | None = None
-    """Returns whether the active rules show a row, by the row's values. Set only while a re-index is running, because
-    stored rows may then still have the bucket keys of earlier rules. None otherwise: the stored keys suffice."""
-
-    def sees(self, row: StoredRow) -> bool:
-        """Return whether the client may see the row as it is now, by its bucket keys or its values."""
-        return self.sees_by_keys(row) or (self.sees_by_values is not None and self.sees_by_values(row))
-
-    def sees_by_keys(self, row: StoredRow) -> bool:
-        """Return whether the client may see the row by its stored bucket keys."""
-        return any(key in self.keys for key in row.keys)
-
-    def same_as(self, scope: Scope) -> bool:
-        """Return whether a scope has these claims and rules."""
-        return scope.rules_version == self.rules_version and scope.claims == self.claims
-
-    def must_restart_after(self, scope: Scope, *, confirmed: bool) -> bool:
-        """Return whether the client must start again, because pages that it was sent later make its cursor useless.
-
-        One client id may be used with several tokens, whose claims differ. A client stores each page together with the
-        page's cursor. So a client that still sends an older cursor has not applied the later page, and the older cursor
-        keeps its meaning. This conclusion is wrong in two cases, in which the client must start again:
-
-        - The client does not store the cursors of the later pages (`Scope.has_unstored_cursors`).
-        - The later pages were sent under other rules. They may have been sent on the same connection, with the same
-          token, while the client's pull was in progress. So the client may apply them after it sent the cursor.
-
-        Args:
-            scope: the scope of such pages: a later one than that of the cursor.
-            confirmed: whether the client sent the cursor itself. False for the cursor that the server keeps for a
-                connection: it covers every page sent on that connection, so unstored cursors do not matter.
-        """
-        return not self.same_as(scope) and (
-            scope.rules_version != self.rules_version or (confirmed and scope.has_unstored_cursors)
-        )
 
 
 class SentPeriod(NamedTuple):
@@ -99,9 +51,8 @@ class SentPeriod(NamedTuple):
 
     began_at: int
     """The gateway's newest arrival when the period began."""
-    upserted_up_to: int
-    """The latest feed position at which a row was sent that the client may still have: `Scope.may_have_up_to`, or
-    `PastKey.sent_up_to`, which is the same for a removed scope."""
+    may_have_up_to: int
+    """The latest feed position at which a row was sent that the client may still have."""
     ended_at: int
     """The gateway's newest arrival when the period ended, because the client's claims or the rules changed; `MAX_HLC`
     if it has not ended."""
@@ -212,7 +163,7 @@ def for_full_pull(position: Position) -> Position:
     resyncs.
 
     Such a client needs no DELETE of rows that it was sent before the store was rebuilt from the lake. Of that time only
-    past keys are known, and it is unknown until when the client could see them (`SentPeriod.upserted_up_to` is
+    past keys are known, and it is unknown until when the client could see them (`SentPeriod.may_have_up_to` is
     `MAX_HLC`). They also match rows that came into a bucket after the client lost access to it. A DELETE would reveal
     the ids of these rows, so the keys are removed from the position.
 
@@ -221,50 +172,13 @@ def for_full_pull(position: Position) -> Position:
     """
     if not position.resync:
         return position
-    known = {key: [each for each in periods if each.upserted_up_to < MAX_HLC] for key, periods in position.sent.items()}
+    known = {key: [each for each in periods if each.may_have_up_to < MAX_HLC] for key, periods in position.sent.items()}
     return position._replace(sent={key: periods for key, periods in known.items() if periods})
-
-
-def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None = None) -> Scope | None:
-    """Return the scope of a complete cursor; None if it belongs to no stored scope.
-
-    Args:
-        record: the client's record.
-        cursor: a cursor that the client was sent.
-        connection_claims: the claims of the connection that the cursor belongs to, if other connections of the client
-            are sent cursors too; None if it may be any connection's.
-    """
-    for scope in reversed(record.scopes):
-        if connection_claims is not None and any(
-            connection_claims.get(name) != value for name, value in scope.claims.items()
-        ):
-            continue
-        # A complete cursor of this scope is its first one, or any later arrival before the next scope took over.
-        # `first_cursor` is -1 if no complete cursor was sent in the scope.
-        # If scopes after this one were removed, `cursors_end` is their first complete cursor; else it is 0.
-        if scope.first_cursor == cursor or (0 <= scope.first_cursor < cursor and cursor % ARRIVAL_STEP == 0):
-            return scope if not scope.cursors_end or cursor < scope.cursors_end else None
-    return None
-
-
-def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
-    """Return the scopes of a record that began after this one.
-
-    Args:
-        record: the client's record.
-        scope: one of the record's scopes.
-    """
-    return [later for later in record.scopes if later.number > scope.number]
 
 
 def is_complete_page(page: Page) -> bool:
     """Return whether the page's cursor means the same as a complete cursor."""
     return page.read_up_to == page.base and page.base_scope == page.scope and not page.rescan
-
-
-def max_sent(scopes: Iterable[Scope | PastKey]) -> int:
-    """Return the latest feed position at which a row was sent in any of the scopes; 0 if none was sent."""
-    return max((scope.sent_up_to for scope in scopes), default=0)
 
 
 def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resync: bool) -> Position:
@@ -411,16 +325,6 @@ def _keys(base_scope: Scope, page_scope: Scope, access: Access) -> tuple[frozens
     return old_keys, access.keys
 
 
-def scope_numbered(record: ClientRecord, number: int) -> Scope | None:
-    """Return a scope by its number; None if it was removed from the record.
-
-    Args:
-        record: the client's record.
-        number: the scope's `number`, as a stored page has it.
-    """
-    return next((scope for scope in record.scopes if scope.number == number), None)
-
-
 def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what the client may have been sent since a base, as `_sent_periods` does.
 
@@ -430,13 +334,15 @@ def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dic
     reached any complete cursor.
     """
     past = [
-        each for each in record.past_keys if base < max(each.sent_up_to, each.ended_at) and each.sent_up_to < MAX_HLC
+        each
+        for each in record.past_keys
+        if base < max(each.may_have_up_to, each.ended_at) and each.may_have_up_to < MAX_HLC
     ]
     scopes = record.scopes if base == NO_BASE else [base_scope, *later_scopes(record, base_scope)]
     return _sent_periods(past, scopes)
 
 
-def _sent_periods(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[SentPeriod]], int]:
+def _sent_periods(past: Sequence[PastKey], scopes: Sequence[Scope]) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what a client was sent: periods by bucket key, and the latest feed position of a row or a DELETE.
 
     The position in a scope without keys counts too: its client was sent DELETEs.
@@ -445,12 +351,11 @@ def _sent_periods(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dic
         past: keys of removed scopes.
         scopes: stored scopes.
     """
-    past, scopes = list(past), list(scopes)
     sent: dict[str, list[SentPeriod]] = {}
     for each in past:
         if each.key:
-            sent.setdefault(each.key, []).append(SentPeriod(each.began_at, each.sent_up_to, each.ended_at))
+            sent.setdefault(each.key, []).append(SentPeriod(each.began_at, each.may_have_up_to, each.ended_at))
     for scope in scopes:
         for key in scope.keys:
             sent.setdefault(key, []).append(SentPeriod(scope.began_at, scope.may_have_up_to, scope.ended_at))
-    return sent, max(max_sent(past), max_sent(scopes))
+    return sent, max([max_sent(scopes), *[each.may_have_up_to for each in past]])

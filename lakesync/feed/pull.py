@@ -10,9 +10,9 @@ gateway's own timestamp of the commit; it is the row's *feed position*.
 
 Pages are read in one of three ways, the fastest that is right at the client's position:
 
-- The client certainly lacks every row in a range of the feed: the store returns the rows encoded as JSON.
-- One bucket key concerns the client: each row is decided by its only entry.
-- Otherwise, each row is decided by its entries under all bucket keys that concern the client.
+- As a *range*, if the client certainly lacks every row in a part of the feed: the store returns the rows encoded.
+- From *one bucket*, if only one bucket key concerns the client: each row is decided by its only entry.
+- By *histories* otherwise: each row is decided by its entries under all bucket keys that concern the client.
 
 A client's *position* says where it continues, and its *base* is the latest arrival at which it had exactly what it
 could see. A *transition* is a series of pages after its claims or the rules changed, and a *resync* is one for a client
@@ -25,17 +25,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lakesync.feed import render
-from lakesync.feed.apply import has_from_insert, own_bucket
-from lakesync.feed.positions import Access, Position, Range
-from lakesync.feed.row_presence import (
-    RowPresence,
-    certainly_lacks,
-    may_hold_hidden,
-    presence_of_visible,
-    writers_known_from,
-)
-from lakesync.model.merge import LiveDelta
+from lakesync.feed.missing_deltas import missing_deltas
+from lakesync.feed.positions import Position, Range
+from lakesync.feed.row_buckets import own_bucket
+from lakesync.feed.row_presence import certainly_lacks, writers_known_from
+from lakesync.feed.scopes import Access
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.encoded_feed import FeedRange, Reader, encode_client_id
 from lakesync.staging.records import Entry, StoredRow
@@ -44,11 +38,11 @@ from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 
 _MAX_ENTRIES = 500
-"""The most entries in one read of the second or third way."""
+"""The most entries in one read of one bucket or of histories."""
 _MIN_ENTRIES = 16
 """The fewest entries in one read, so that rows which the client has already do not cause many small reads."""
 _MAX_RANGE_ENTRIES = 1000
-"""The most entries in one read of an encoded range."""
+"""The most entries in one read of a range."""
 _FIRST_ENTRIES = 128
 """The most entries in the first read, while the size of rows is unknown."""
 MAX_PAGE_BYTES = 4 << 20
@@ -97,18 +91,17 @@ def pull_page(
         max_reads: reads of the store after which the page ends as if it were full; None for no limit.
         max_bytes: encoded bytes of rows at which the page is full; it exceeds that by one row at most.
     """
-    builder = _PageBuilder(view, client_id, position, access, limit, writers, max_bytes)
-    builder.reads_left = max_reads
+    builder = _PageBuilder(view, client_id, position, access, limit, writers, max_reads, max_bytes)
     after, rescan = position.read_up_to, position.rescan
     if position.rescan_first:
         rescan = builder.rescan(rescan)
-    if not builder.full:
+    if not builder.is_full:
         after = builder.read(builder.buckets, after, view.arrival)
-    if not builder.full:
+    if not builder.is_full:
         rescan = builder.rescan(rescan)
     return PulledPage(
         EncodedDeltas(builder.parts, builder.count),
-        builder.full,
+        builder.is_full,
         after,
         rescan,
         builder.sent_up_to,
@@ -128,6 +121,7 @@ class _PageBuilder:
         access: Access,
         limit: int,
         writers: set[str] | None,
+        reads_left: int | None,
         max_bytes: int,
     ) -> None:
         self._view = view
@@ -148,10 +142,10 @@ class _PageBuilder:
         """Number of deltas in `parts`."""
         self.sent_up_to = self.upserted_up_to = 0
         self.older_keys: set[str] = set()
-        # `sent_up_to`, `upserted_up_to` and `older_keys` are fields of `PulledPage`
-        self.full = False
+        # `sent_up_to`, `upserted_up_to` and `older_keys`: as in `PulledPage`
+        self.is_full = False
         """Whether the page ended before the feed did."""
-        self.reads_left: int | None = None
+        self._reads_left = reads_left
         """Reads after which the page ends; None for no limit."""
         self._bytes = 0
         """Size of `parts`."""
@@ -160,7 +154,8 @@ class _PageBuilder:
         self._decided: set[RowKey] = set()
         """Rows that were sent in this page, or that the client does not need. A row may have several entries, and is
         decided at the first of them that is its feed position."""
-        # The writers of a row are read only with its history; a transition compares a row's entries under several keys.
+        # The caller needs the rows' writers, which are read only with histories; a transition compares a row's entries
+        # under several keys.
         needs_full_histories = writers is not None or position.is_transition or position.transition_at > 0
         in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only_key = in_use[0] if len(in_use) == 1 else None
@@ -195,9 +190,9 @@ class _PageBuilder:
             reached = (
                 self.read(sorted(self._transition_keys), low, min(high, transition_at)) if low < transition_at else low
             )
-            if not self.full:
+            if not self.is_full:
                 reached = self.read(self.buckets, max(low, transition_at), high)
-            if self.full:
+            if self.is_full:
                 return ((reached, high), *ranges[index + 1 :])
         return ()
 
@@ -213,11 +208,11 @@ class _PageBuilder:
             The arrival up to which it was read: `high`, or less if the page is full.
         """
         cursor = low
-        while cursor < high and not self.full:
-            if self.reads_left is not None:
-                self.full = self.reads_left == 0
-                self.reads_left -= 1
-                if self.full:
+        while cursor < high and not self.is_full:
+            if self._reads_left is not None:
+                self.is_full = self._reads_left == 0
+                self._reads_left -= 1
+                if self.is_full:
                     break
             self._read_size = self._next_read_size()
             if (feed_range := self._encoded_range(cursor, high)) is not None:
@@ -229,7 +224,7 @@ class _PageBuilder:
         return cursor
 
     def _encoded_range(self, cursor: int, high: int) -> FeedRange | None:
-        """Return the next entries as an encoded range, if the client certainly lacks their rows; otherwise None.
+        """Return the next entries as a range, if the client certainly lacks their rows; otherwise None.
 
         The client certainly lacks rows above every feed position that it was sent, unless a row changed after these
         pages began: an earlier page may have sent it at its earlier feed position.
@@ -248,7 +243,7 @@ class _PageBuilder:
         )
 
     def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
-        """Send an encoded range up to the page's limits.
+        """Send a range up to the page's limits.
 
         Args:
             feed_range: the range.
@@ -291,7 +286,7 @@ class _PageBuilder:
             if entry.key in self._decided or not self._is_feed_position(entry, history):
                 continue
             if self._has_no_room:
-                self.full = True
+                self.is_full = True
                 return cursor
             self._send_row(rows[entry.key], history, entry.changed)
             cursor = entry.changed
@@ -317,11 +312,12 @@ class _PageBuilder:
         name, known_from = encode_client_id(self._client_id), writers_known_from(position)
         full_rows = self._view.full_rows(bucket, low, self._entry_limit())
         rows: dict[RowKey, StoredRow] = {}
+        # the fields of `FullRow` in their order: names instead of attributes, for speed
         for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in full_rows:
             if changed > high:
                 return high
             if self._has_no_room:
-                self.full = True
+                self.is_full = True
                 return cursor
             key = (table, row_id)
             cursor = changed
@@ -388,78 +384,15 @@ class _PageBuilder:
         self._decided.add(row.key)
         if self._writers is not None:
             self._writers.update(row.writers, (origin.client_id for origin in row.state.origins))
-        lacks = self._missing_deltas(row, history)
-        if lacks:
-            for delta in lacks:
+        missing = missing_deltas(row, history, self._client_id, self._position, self._access, self.buckets)
+        if missing:
+            for delta in missing:
                 self._send(encode_delta(delta), 1)
             self.sent_up_to = max(self.sent_up_to, arrival, self._position.transition_at)
-            if lacks[-1].op != "DELETE":
+            if missing[-1].op != "DELETE":
                 self.upserted_up_to = self.sent_up_to
             if self._access.sees(row) and not self._access.sees_by_keys(row):
                 self.older_keys.update(row.keys)
-
-    def _may_be_sent(self, row: StoredRow) -> bool:
-        """Return whether the client may be sent the row: it may see the row, and will be sent a DELETE when that ends.
-
-        During a re-index, a row that the new rules show may still be stored under keys that this client never had. If
-        the row then left these keys, the client would not be sent a DELETE. Such a row is sent when it has its new
-        keys.
-        """
-        access = self._access
-        return access.sees_by_keys(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
-
-    def _missing_deltas(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
-        """Return the deltas of one row that the client lacks.
-
-        The section "What a client has of a row" of `docs/feed.md` explains each case.
-
-        Args:
-            row: the row.
-            history: its entries that concern the client.
-        """
-        client_id, position = self._client_id, self._position
-        if not self._may_be_sent(row):
-            return [render.delete(row)] if may_hold_hidden(row, history, client_id, position) else []
-        presence = presence_of_visible(row, history, client_id, position)
-        if presence is RowPresence.NO:
-            return render.insert(row) if self._access.sees_by_keys(row) else []  # sent when the row has its new keys
-        if presence is RowPresence.OWN:  # it has its own INSERT only: send the columns of others, and older own ones
-            lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
-            if all(self._follows_insert(row, part) for part in lacks):
-                stamps = {part.stamp for part in lacks}
-                return render.update(row, lambda _, stamp: stamp in stamps)
-        if presence is RowPresence.YES:  # send the columns of others that changed since the base
-            cells = row.state.cells
-            updates = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > position.base)
-            if not any(self._is_below_insert(row, delta) for delta in updates):
-                return updates
-        return [render.delete(row), *render.insert(row)]  # leaves the right row, whatever the client had
-
-    @staticmethod
-    def _is_below_insert(row: StoredRow, delta: RowDelta) -> bool:
-        """Return whether an UPDATE is older than the row's INSERT, so that the client may reject the UPDATE.
-
-        Between the two stamps, the client may have been sent a DELETE: of the row as it was before it was deleted and
-        inserted again. A client that resolves conflicts by stamp rejects what is older than that DELETE.
-        """
-        return row.state.inserted is not None and delta.stamp < row.state.inserted
-
-    def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
-        """Return whether a part of the row came after the client's own INSERT, by stamp and by arrival.
-
-        Only such a part can be sent as an UPDATE. Before the INSERT, the client may have been sent a DELETE of an
-        earlier row with this id. If it keeps the DELETE's stamp, it rejects INSERTs and UPDATEs below that stamp, even
-        its own.
-
-        Args:
-            row: the row, which the client inserted.
-            part: the columns that one delta wrote.
-        """
-        inserted = row.state.inserted
-        if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:
-            return False
-        inserted_at = row.writers[self._client_id].own_copy
-        return all(row.state.cells[column].at > inserted_at for column in part.columns)
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:

@@ -1,16 +1,16 @@
-"""Computes bucket keys of rows outside of a push: after a change of rules, an erasure or a rebuild.
+"""Computes bucket keys of rows outside of a push: after a change of rules, or an erasure.
 
 A *bucket key* names a bucket of the sync rules with the claims that may see it. When a row joins or leaves a bucket,
 that is a *move* of its feed entry, at an *arrival*: the gateway's own timestamp of a commit. `engine.active_rules`
 calls `reindex_some` in commits of its own until all rows have the keys of the active rules. Stores call `rewrite_rows`
-through `Engine` for an erasure, and `engine.rebuild` calls `moves_of` for rows that it reads from the lake.
+through `Engine` for an erasure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakesync.feed.apply import keys_of, move
+from lakesync.feed.row_buckets import change_keys, keys_of
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import Move, Reindex, StoredRow
 from lakesync.staging.store.push import RowCommit
@@ -19,9 +19,9 @@ from lakesync.staging.store.push import RowCommit
 def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
     """Update the bucket keys of the next rows to the active rules. The moves of each changed row get a new arrival.
 
-    A commit stores the position that the previous commit reached. The SQLite store commits the position to `log.db`,
-    and only then writes the rows to `state.db`, so a crash in between loses the rows. The re-index then continues
-    before them; a row that was written already does not change.
+    A commit stores the position that the previous commit reached, not its own. The SQLite store commits the position
+    to `log.db` before it writes the rows to `state.db`, so a crash in between loses the rows of this commit. They are
+    then read again; a row that was written already does not change.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -33,8 +33,7 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     Returns:
         The position to pass to the next call. If its `done` is true, all rows have their keys.
     """
-    # all rows are written before and after this commit: no log row has its changes, so a replay would lose them
-    commit.run_alone()
+    commit.run_alone()  # the log does not have these changes, so a store cannot restore them from it after a crash
     version = commit.config.rules_version
     candidates = (each for each in (last, commit.reindexing()) if each is not None and each.rules_version == version)
     progress = next(candidates, None)
@@ -52,7 +51,7 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
 def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -> None:
     """Store the rows whose bucket keys differ by the active rules, with their moves, at a new arrival for each row.
 
-    The row's own `arrival` is that of its last change, and stays. So `moves_of`, which uses it, does not fit here.
+    The row's own `arrival` is that of its last change, and stays.
     """
     changed: list[tuple[StoredRow, tuple[str, ...]]] = []
     for row in rows:
@@ -61,9 +60,7 @@ def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -
             changed.append((row.copy(), keys))
     moves: list[Move] = []
     for (row, keys), arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
-        moves += [move(row, bucket, arrival, "leave") for bucket in row.keys if bucket not in keys]
-        moves += [move(row, bucket, arrival, "join") for bucket in keys if bucket not in row.keys]
-        row.keys = keys
+        moves += change_keys(row, keys, arrival)
     commit.put_rows([row for row, _ in changed], moves)
 
 
@@ -77,21 +74,5 @@ def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketInde
         rows: copies of the rows, changed; their bucket keys are set here.
         index: the bucket index of the active rules.
     """
-    moves = [each for row in rows for each in moves_of(row, index)]
+    moves = [move for row in rows for move in change_keys(row, keys_of(row, index), row.arrival)]
     commit.put_rows(rows, moves)
-
-
-def moves_of(row: StoredRow, index: BucketIndex) -> list[Move]:
-    """Set a row's bucket keys by its values, and return the resulting moves out of old buckets and into new ones.
-
-    The moves are at the row's arrival, which the caller has set.
-
-    Args:
-        row: the row, which is changed.
-        index: the bucket index of the active rules.
-    """
-    keys = keys_of(row, index)
-    moves = [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
-    moves += [move(row, bucket, row.arrival, "join") for bucket in keys if bucket not in row.keys]
-    row.keys = keys
-    return moves

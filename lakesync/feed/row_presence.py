@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from lakesync.feed.positions import Position
+from lakesync.model.types import Stamp
 from lakesync.staging.records import DELETED, Entry, StoredRow
 
 _ASTRAY = DELETED - 1
@@ -117,6 +118,21 @@ def writers_known_from(position: Position) -> int:
     return 0 if position.has_pushed else position.newest_at_start
 
 
+def has_from_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
+    """Return whether a client certainly has the columns of a stamp, because it wrote them with its INSERT or later.
+
+    Columns that it wrote before its INSERT do not count. It may have lost them with the row, when it could not see the
+    row any more.
+
+    Args:
+        row: the stored row.
+        stamp: the stamp of the columns, (hlc, client id).
+        client_id: the client's id.
+    """
+    inserted = row.state.inserted
+    return stamp[1] == client_id and inserted is not None and inserted[1] == client_id and stamp >= inserted
+
+
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, position: Position) -> bool:
     """Return whether the client may have a row that it may not see now, so that it is sent a DELETE.
 
@@ -164,7 +180,7 @@ def _may_hold(entry: Entry, position: Position) -> bool:
         return False
     sent = position.sent.get(entry.bucket, ())  # periods in which the client was sent rows under the key
     return any(
-        entry.may_be_inside_between(max(period.began_at, position.base), period.upserted_up_to) for period in sent
+        entry.may_be_inside_between(max(period.began_at, position.base), period.may_have_up_to) for period in sent
     )
 
 
@@ -179,9 +195,9 @@ def _written_since(row: StoredRow, client_id: str, position: Position) -> int | 
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= position.base:
         return None
+    if writer.astray_since:
+        return _ASTRAY if writer.astray_since > position.base else 0
     own_copy = writer.own_copy
-    if own_copy < DELETED:  # below -1: a negative arrival, since which the client's copy is astray
-        return _ASTRAY if -own_copy > position.base else 0
     return own_copy if own_copy == DELETED or own_copy > position.base else 0
 
 
@@ -218,7 +234,7 @@ def _presence_by_entry(entry: Entry, position: Position) -> RowPresence:
     """Return what one entry alone shows about whether the client has the row."""
     if not entry.first or entry.bucket.startswith("@"):
         return RowPresence.NO  # the row never joined the bucket; the client's own key shows nothing about presence
-    sent_up_to = max((period.upserted_up_to for period in position.sent.get(entry.bucket, ())), default=0)
+    sent_up_to = max((period.may_have_up_to for period in position.sent.get(entry.bucket, ())), default=0)
     if entry.bucket not in position.old_keys:
         return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
     return _presence_since_base(entry, position, sent_up_to)

@@ -1,14 +1,15 @@
 """Executes erasures (permanent deletions of a row or a client) in a store.
 
 It removes values from the log, from merged rows and client records, and then from free pages of the database files.
-`SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the command `lakesync erase` and the pipeline call its
-methods, through the gateway if one owns the store. The pipeline erases in the lake, and then calls `restore` and
-`confirm_erasure`.
+`SqliteStore` and `PostgresStore` inherit from `ErasingStore`, by `BaseStore`. The command `lakesync erase` and the data
+pipeline call its methods, through the gateway if one owns the store. The pipeline erases in the lake, and then calls
+`restore` and `confirm_erasure`.
 
 An erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
-erasures when it opens. Once an erasure is recorded, pushes of covered deltas are stored without their values. An
-erasure covers the deltas of a row or client up to an *hlc*, the client's timestamp. The *log* has one row for each
-push; an *arrival* is the gateway's timestamp of a commit.
+erasures when it opens. It covers the deltas of a row or client up to an *hlc*, the client's timestamp; pushes of
+covered deltas are stored without their values. Its *arrival* is the gateway's newest timestamp of a commit at its
+latest step. *Checkpoints* (snapshots of all rows, from which new clients start) from before that arrival may contain
+erased values, and are no longer served. The *log* has one row for each push.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class ErasingStore(ABC):
             row = commit.rows([(table, row_id)]).get((table, row_id))
             if row is None:
                 raise NotFoundError(f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: look at both")
-            return max(hlc for hlc, _ in _stamps(row)) if _stamps(row) else 0
+            return max([hlc for hlc, _ in _stamps(row)], default=0)
 
         return self._erase(gateway, newest_hlc, table=table, row_id=row_id)
 
@@ -116,8 +117,8 @@ class ErasingStore(ABC):
             if highest < 0 and record is None:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
             # an erased client has a record with the epoch `LOST`; another epoch shows that it came back since
-            returned = record is not None and record.epoch != LOST
-            return max(highest, start_of(self._now_ms())) if returned else highest
+            came_back = record is not None and record.epoch != LOST
+            return max(highest, start_of(self._now_ms())) if came_back else highest
 
         return self._erase(gateway, newest_hlc, client_id=client_id)
 
@@ -157,14 +158,14 @@ class ErasingStore(ABC):
             deltas: the older deltas, from the lake.
 
         Returns:
-            The erasure, with a new arrival, so that older checkpoints are no longer served.
+            The erasure, with a new arrival: older checkpoints lack the restored values.
 
         Raises:
             NotFoundError: there is no such erasure.
         """
 
         def merge(commit: Commit) -> Erasure:
-            commit.run_alone()  # no log row records these changes, so a replay of the log could not repeat them
+            commit.run_alone()  # the log does not have these changes, so they cannot be restored from it after a crash
             erasure = next((each for each in commit.erasures() if each.seq == seq), None)
             if erasure is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
@@ -212,7 +213,7 @@ class ErasingStore(ABC):
         Args:
             gateway: the gateway's id.
             newest_hlc: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none.
-                An earlier erasure above it still covers everything, so it is returned.
+                An earlier erasure with a higher hlc covers all of them, and is returned.
             table: the row's table; None for a client.
             row_id: the row's id; None for a client.
             client_id: the client's id; None for a row.

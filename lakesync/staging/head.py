@@ -1,10 +1,12 @@
 """The head of a gateway in one shard (a store for some tables): its counters, and how each kind of commit changes them.
 
 The commits and pipelines of both stores (SQLite and Postgres) use it, so that sequence numbers, arrivals and backlog
-are computed in one place. An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose
-high bits are the wall time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline
-*flushes* log rows to the lake, confirms them after reading them back, and *trims* the log: deletes the encoded deltas
-(the *bodies* of log rows).
+are computed in one place. `HeadView` and `ConfigWriter` are base classes of their reads and commits: what these read
+from the head, and how they change the configuration in it.
+
+An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose high bits are the wall time
+in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline *flushes* log rows to the lake,
+confirms them after reading them back, and *trims* the log: deletes the encoded deltas (the *bodies* of log rows).
 """
 
 from __future__ import annotations
@@ -81,8 +83,8 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     @property
-    def progress(self) -> tuple[int | None, ...]:
-        """The values of table `shard`, in the order of its columns from `last_seq` on."""
+    def counters(self) -> tuple[int | None, ...]:
+        """The counters that table `shard` has, in the order of its columns, which begin with gateway and shard."""
         return (
             self.last_seq,
             self.last_arrival,
@@ -165,11 +167,6 @@ class Head(msgspec.Struct, frozen=True):
             rules_without_checkpoint=rules_without_checkpoint,
             checkpoint_arrival=checkpoint_arrival,
         )
-
-
-def new_config() -> GatewayConfig:
-    """Return the configuration of a new gateway: no schemas, no rules."""
-    return GatewayConfig(version=0, schemas={}, rules=None, rules_version=0)
 
 
 class HeadView(ABC):

@@ -15,7 +15,7 @@ from pathlib import Path
 from lakesync.model.errors import ConfigurationError, extra
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.migrations import Status, Upgrade
-from lakesync.staging.restored_log import ReplacementStore
+from lakesync.staging.rebuild_commit import ReplacementStore
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import Replayer
 

@@ -16,7 +16,7 @@ from lakesync.cli.local.lake_history import CONFIG_PROPERTY, LakeHistory
 from lakesync.engine.rebuild import LakePush
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.types import ColumnValue, RowDelta
-from lakesync.staging.head import new_config
+from lakesync.staging.records import GatewayConfig
 
 DAY_MS = 86_400_000
 SCHEMA = pa.schema(
@@ -102,7 +102,7 @@ def test_pushes_are_read_whole_and_in_order(lake, monkeypatch, at_once):
 def test_configurations_are_read_from_the_table_of_gateways(lake):
     conf, catalogue = lake
     catalogue.create_table("lakesync.deltas", SCHEMA)
-    told = msgspec.structs.replace(new_config(), version=3)
+    told = msgspec.structs.replace(GatewayConfig(), version=3)
     properties = {f"{CONFIG_PROPERTY}shop": msgspec.json.encode(told).decode(), "other": "x"}
     catalogue.create_table("lakesync.gateways", pa.schema([("gateway", pa.string())]), properties=properties)
     with LakeHistory(conf) as history:
@@ -113,7 +113,7 @@ def test_configurations_are_read_from_the_table_of_gateways(lake):
 def test_a_row_of_the_table_gateways_overrides_an_old_property(lake):
     conf, catalogue = lake
     catalogue.create_table("lakesync.deltas", SCHEMA)
-    old, new = (msgspec.structs.replace(new_config(), version=version) for version in (3, 4))
+    old, new = (msgspec.structs.replace(GatewayConfig(), version=version) for version in (3, 4))
     columns = pa.schema([("gateway", pa.string()), ("config", pa.string())])
     properties = {f"{CONFIG_PROPERTY}{gateway}": msgspec.json.encode(old).decode() for gateway in ("shop", "quiet")}
     table = catalogue.create_table("lakesync.gateways", columns, properties=properties)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState, scan, subscribe
 from lakesync.feed import pull_page
-from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Position
+from lakesync.feed.row_buckets import own_bucket
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lakesync.model.merge import RowState, intern_names
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
-from lakesync.staging.records.rows import COLUMNS_UNMERGED, UNMERGED_KEPT, WRITERS_KEPT
+from lakesync.staging.records.rows import MAX_UNMERGED, MAX_UNMERGED_COLUMNS, WRITERS_KEPT
 
 _WRITES = st.tuples(
     st.sampled_from(["UPDATE"] * 6 + ["INSERT"] * 3 + ["DELETE"]),
@@ -33,23 +33,23 @@ def told(row: StoredRow) -> tuple[StoredRow, list[str]]:
     return row.fold(), list(row.writers)
 
 
-@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=4 * UNMERGED_KEPT))
+@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=4 * MAX_UNMERGED))
 def test_a_row_is_the_same_whether_deltas_are_merged_at_once_or_later(writes):
     now = later = StoredRow(("t", "r"), arrival=0, state=RowState())
     for at, ((op, client, names, late), looked_at) in enumerate(writes, 1):
         columns = () if op == "DELETE" else tuple(ColumnValue.of(name, at) for name in names)
         delta = RowDelta(op, "t", "r", client, columns, 10 * at - 8 * late + 100, f"id{at}")
         now = eager(now, delta, at)
-        if op != "DELETE" and names and delta.hlc > later.newest:
+        if op != "DELETE" and names and delta.hlc > later.newest_hlc:
             before = later
             known = told(msgspec.structs.replace(before))
-            later = later.written(delta, intern_names(tuple(names)), client, at)
+            later = later.with_unmerged(delta, intern_names(tuple(names)), client, at)
             assert told(before) == known
         else:
             later = eager(later, delta, at)
-        assert len(later.state.cells) + COLUMNS_UNMERGED >= len(now.state.cells)
+        assert len(later.state.cells) + MAX_UNMERGED_COLUMNS >= len(now.state.cells)
         assert {name: later.value(name) for name in "xyz"} == {name: now.value(name) for name in "xyz"}
-        assert later.newest >= max([cell.origin.hlc for cell in now.state.cells.values()], default=0)
+        assert later.newest_hlc >= max([cell.origin.hlc for cell in now.state.cells.values()], default=0)
         if looked_at:
             assert told(later) == told(now)
     assert told(later) == told(now) == told(decode_row(encode_row(now)))

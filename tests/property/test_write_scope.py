@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakesync.engine.checks import check_scope
-from lakesync.feed.apply import keys_of
+from lakesync.feed.row_buckets import keys_of
 from lakesync.model.errors import ForbiddenError
 from lakesync.model.merge import RowState
 from lakesync.rules.keys import BucketIndex

@@ -17,7 +17,7 @@ from msgspec.structs import replace as with_fields
 
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
-from lakesync.engine.checks import EngineLimits, check_limit
+from lakesync.engine.checks import EngineLimits, check_page_size
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.gateway import SyncGateway
@@ -113,7 +113,7 @@ class ShardedGateway(SyncGateway):
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
         """Like `SyncGateway.submit_peek`: reads one shard after another."""
-        check_limit(limit)
+        check_page_size(limit)
         return run(pulling.peek(self._parts, claims, since, limit))
 
     def submit_unsent(self, queries: Sequence[LagQuery]) -> Future[list[Unsent | None]]:

@@ -22,7 +22,7 @@ from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
 from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
 from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
-from lakesync.engine.sources import with_deletes
+from lakesync.engine.source_reading import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import ResyncRequiredError

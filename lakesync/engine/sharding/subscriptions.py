@@ -20,10 +20,11 @@ from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
 from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
-from lakesync.feed.positions import NEVER_PULLED, Access
+from lakesync.feed.positions import NEVER_PULLED
+from lakesync.feed.scopes import Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
 
-_NO_CONTENT = Access({}, frozenset(), 0)
+_ACCESS_IN_SHARDS = Access({}, frozenset(), 0)
 """`ShardedSubscriptionState.access` of subscribers that have one in each shard."""
 
 
@@ -31,8 +32,8 @@ _NO_CONTENT = Access({}, frozenset(), 0)
 class ShardedSubscriptionState(SubscriptionState):
     """The state of subscribers in every shard.
 
-    Only the states in the shards say what the subscribers may see. `access` is `_NO_CONTENT` if each of these states
-    has an access, because only then can the subscribers share a scan; None otherwise.
+    Only the states in the shards say what the subscribers may see. If each of these states has an access, the
+    subscribers can share a scan, and `access` is `_ACCESS_IN_SHARDS`; otherwise it is None.
     """
 
     parts: Mapping[str, SubscriptionState] | None = None
@@ -236,7 +237,7 @@ def _joined(state: SubscriptionState, cursor: int, parts: Mapping[str, Subscript
         cursor=cursor,
         limit=state.limit,
         has_more=state.has_more,
-        access=_NO_CONTENT if has_access else None,
+        access=_ACCESS_IN_SHARDS if has_access else None,
         knows_resync=state.knows_resync,
         has_not_pulled=state.has_not_pulled,
         subscription=Subscription(

@@ -20,7 +20,7 @@ from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgr
 from lakesync.staging.postgres.commit import PostgresCommit
 from lakesync.staging.postgres.connection import Connection, Database, configure_session, migrate, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
-from lakesync.staging.restored_log import Restoring
+from lakesync.staging.rebuild_commit import RebuildCommit
 from lakesync.wire.postgres import BoundedConnection, parameters
 
 _SIZE_SQL = (
@@ -107,7 +107,7 @@ def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
 
 
 class _ReplacementSchema:
-    """A new store in an uncommitted transaction; it implements `restored_log.ReplacementStore`."""
+    """A new store in an uncommitted transaction; it implements `rebuild_commit.ReplacementStore`."""
 
     def __init__(self, connection: Connection, wall: Callable[[], int], shard: str) -> None:
         self._connection = connection
@@ -118,7 +118,7 @@ class _ReplacementSchema:
     def ensure_gateway(self, gateway: str) -> None:
         ensure_gateway(self._connection, gateway, self._wall(), self._shard)
 
-    def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
+    def run(self, gateway: str, job: Callable[[RebuildCommit], T]) -> T:
         """Run `job` in the transaction, and store the gateway's head (its counters) after it."""
         head = load_head(self._connection, gateway, self._configs, lock=True)
         journal = Journal(self._connection, head, self._wall)

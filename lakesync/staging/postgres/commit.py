@@ -21,6 +21,7 @@ from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client, clients
+from lakesync.staging.rebuild_commit import SqlRebuildCommit
 from lakesync.staging.records import (
     ClientRecord,
     Entry,
@@ -31,7 +32,6 @@ from lakesync.staging.records import (
     decode_row,
     encode_row,
 )
-from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.wire.log import PackedDeltas
 
@@ -171,7 +171,7 @@ class PostgresView(HeadView, SideQueries):
         return cursor.fetchall() if cursor.description else []
 
 
-class PostgresCommit(PostgresView, RestoringCommit, ConfigWriter, SideStatements):
+class PostgresCommit(PostgresView, SqlRebuildCommit, ConfigWriter, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
 
     The private methods without text are those that `ConfigWriter` declares.

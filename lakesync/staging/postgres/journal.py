@@ -21,8 +21,8 @@ from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
+from lakesync.staging.rebuild_commit import ANYONE
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
-from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.table_values import RETIRED, decode_client, decode_config, next_entry, row_of, size_of
 from lakesync.wire.log import PackedDeltas, unpack_ids
 
@@ -101,8 +101,8 @@ def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, loc
     found = _one(connection, _HEAD, gateway)
     if found is None:
         raise NotFoundError(f"no gateway {gateway!r} in this store: make it with ensure_gateway first")
-    epoch, version, rules_version, *progress = found
-    return Head(gateway, epoch, configs.load(connection, gateway, version, rules_version), *progress)
+    epoch, version, rules_version, *counters = found
+    return Head(gateway, epoch, configs.load(connection, gateway, version, rules_version), *counters)
 
 
 def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str = MAIN_SHARD) -> None:
@@ -151,7 +151,7 @@ def save_head(connection: Connection, head: Head) -> None:
     connection.execute(
         "UPDATE shard SET last_seq = %s, last_arrival = %s, flushed_seq = %s, trimmed_seq = %s, deltas = %s,"
         " bytes = %s, flush_requested_ms = %s, flush_requested_seq = %s WHERE gateway = %s AND shard = %s",
-        (*head.progress, head.gateway, head.shard),
+        (*head.counters, head.gateway, head.shard),
     )
 
 

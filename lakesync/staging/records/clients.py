@@ -190,9 +190,9 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     than that of any row that the client may have."""
     began_at: int
     """The newest arrival when the client was first sent something in the scope."""
-    sent_up_to: int
-    """The latest feed position at which a row was sent that the client may have; with the empty key, at which any row
-    or DELETE was sent."""
+    may_have_up_to: int
+    """The latest feed position at which a row was sent in the scope that the client may still have, as
+    `Scope.may_have_up_to`; with the empty key, at which any row or DELETE was sent."""
     ended_at: int = MAX_HLC
     """The newest arrival when the scope ended; `MAX_HLC` if that is unknown. The client was not shown rows that joined
     the bucket later."""

@@ -30,15 +30,15 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class GatewayConfig(msgspec.Struct, frozen=True):
-    """Schemas, rules and write scope of a gateway."""
+    """Schemas, rules and write scope of a gateway. A new gateway has the defaults."""
 
-    version: int
+    version: int = 0
     """0 for a new gateway; incremented by every change."""
-    schemas: dict[str, SchemaVersion]
+    schemas: dict[str, SchemaVersion] = {}
     """Registered schemas, by table."""
-    rules: SyncRules | None
+    rules: SyncRules | None = None
     """The active sync rules; None if everyone may see every row."""
-    rules_version: int
+    rules_version: int = 0
     """0 before the first rules; incremented by every change, unlike the version inside the rules."""
     write_scope: WriteScope | None = None
     """Which rows a client may push to; None if it was not set at run time, and the settings file decides."""

@@ -25,14 +25,13 @@ from lakesync.model.types import ColumnValue, RowDelta, RowKey, Stamp
 WRITERS_KEPT = 8
 """The most writers that a row stores: its latest. For other writers, `row_presence` assumes that they may have the row.
 """
-UNMERGED_KEPT = 4
+MAX_UNMERGED = 4
 """The most unmerged deltas of a row. More would use much memory, because each is a part of the request's bytes, which
 stay in memory until it is merged."""
-NARROW = 16
-"""The most columns of a delta that is merged later. A wider one is merged at once."""
-COLUMNS_UNMERGED = UNMERGED_KEPT * NARROW
-"""The most columns in the unmerged deltas of a row. `feed.apply.too_wide` adds it to the row's merged columns, as an
-upper bound of the columns that the row has."""
+MAX_UNMERGED_WIDTH = 16
+"""The most columns of an unmerged delta. A wider one is merged at once."""
+MAX_UNMERGED_COLUMNS = MAX_UNMERGED * MAX_UNMERGED_WIDTH
+"""The most columns in all unmerged deltas of a row."""
 DELETED = -1
 """`Writer.own_copy` of a client that deleted the row itself. No arrival is 1, so no negative arrival equals it."""
 
@@ -53,6 +52,16 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
     latest: int
     """The arrival of the client's latest delta of the row."""
+
+    @property
+    def astray_since(self) -> int:
+        """The arrival since which the client's copy may differ from the row; 0 if its copy is not astray."""
+        return -self.own_copy if self.own_copy < DELETED else 0
+
+    @property
+    def has_only_updated(self) -> bool:
+        """Whether the client neither inserted nor deleted the row, and its copy is not astray."""
+        return self.own_copy == 0
 
 
 class Unmerged(msgspec.Struct, frozen=True, gc=False):
@@ -140,7 +149,7 @@ class StoredRow(msgspec.Struct, gc=False):
         return StoredRow(self.key, self.arrival, state, writers, floor, keys, emptied)
 
     @property
-    def newest(self) -> int:
+    def newest_hlc(self) -> int:
         """The highest hlc in the row."""
         return self.state.newest if self.unmerged is None else self.unmerged.hlc
 
@@ -153,12 +162,12 @@ class StoredRow(msgspec.Struct, gc=False):
             delta = delta.before
         return self.state.value(column)
 
-    def written(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
+    def with_unmerged(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
         """Return the row after a delta that does not change its bucket keys; the delta is merged later, by `fold`.
 
         Args:
-            delta: an INSERT or UPDATE, with at most `NARROW` columns, and an hlc above `newest`. The caller has checked
-                both.
+            delta: an INSERT or UPDATE, with at most `MAX_UNMERGED_WIDTH` columns, and an hlc above `newest_hlc`. The
+                caller has checked both.
             names: the names of its columns, as `intern_names` returns them.
             client_id: id of the client that wrote it, as one string object for all deltas of a push.
             at: the delta's arrival.
@@ -170,7 +179,7 @@ class StoredRow(msgspec.Struct, gc=False):
         ):
             before = before.before  # it is overwritten completely
         count = 1 if before is None else before.count + 1
-        if count > UNMERGED_KEPT:
+        if count > MAX_UNMERGED:
             self.fold()
             before, count, inserted = None, 1, (delta.hlc, client_id) if inserts else None
         unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, delta.columns, names, at, before, count, inserted)

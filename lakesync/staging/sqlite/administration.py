@@ -20,8 +20,8 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.secrets import make_private_folder
 from lakesync.staging.head import Head
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest, pending
+from lakesync.staging.rebuild_commit import RebuildCommit, ReplacementStore, SqlRebuildCommit
 from lakesync.staging.records import GatewayConfig
-from lakesync.staging.restored_log import ReplacementStore, Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import (
     LOG_FILE,
@@ -123,7 +123,7 @@ def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
         raise StagingUnavailableError(f"{path} cannot be read: {exc}") from exc
 
 
-class _RestoringCommit(SqliteCommit, RestoringCommit):
+class _SqliteRebuildCommit(SqliteCommit, SqlRebuildCommit):
     """The commit of a store that is being rebuilt: it also writes log rows and configuration as they were."""
 
     def _move_head(self, head: Head) -> None:
@@ -149,10 +149,10 @@ class _ReplacementFolder(SqliteStore):
     def wall(self) -> Callable[[], int]:
         return self._wall
 
-    def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
+    def run(self, gateway: str, job: Callable[[RebuildCommit], T]) -> T:
         opened = self._open
         return opened.owner.submit(
-            lambda _: job(_RestoringCommit(opened.journal, opened.state, gateway, alone=True)), writes=True
+            lambda _: job(_SqliteRebuildCommit(opened.journal, opened.state, gateway, alone=True)), writes=True
         ).result()
 
 

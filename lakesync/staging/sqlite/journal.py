@@ -21,7 +21,7 @@ import msgspec
 from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
-from lakesync.staging.head import MAIN_SHARD, Head, new_config
+from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.sqlite.files import LOG_FILE
 from lakesync.staging.sqlite.journal_file import Client, JournalFile
@@ -299,7 +299,7 @@ class Journal(JournalFile):
         self.prepare_sql()
         epoch = max(1, self.wall())
         self.write_gateway(gateway, epoch)
-        self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
+        self.set_head(Head(gateway=gateway, epoch=epoch, config=GatewayConfig(), shard=self._shard))
 
     def put_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
         """Store a table's schema under its new version; None if it is retired.

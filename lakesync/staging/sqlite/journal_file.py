@@ -20,8 +20,8 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import EMPTY_TALLY, Tally, day_of, signed, unsigned
+from lakesync.staging.rebuild_commit import ANYONE
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
-from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
 from lakesync.staging.table_values import RETIRED, decode_client, decode_config, row_of
@@ -82,10 +82,10 @@ class JournalFile:
     def stored_heads(self) -> Iterator[Head]:
         """Yield every gateway's head, with its configuration."""
         heads = self.sql.execute(_HEADS).fetchall()
-        for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
+        for gateway, epoch, version, rules, rules_version, write_scope, *counters in heads:
             schemas = self.sql.execute(_SCHEMAS, (gateway,))
             config = decode_config(version, rules, rules_version, write_scope, schemas)
-            yield Head(gateway, epoch, config, *progress)
+            yield Head(gateway, epoch, config, *counters)
 
     def write_gateway(self, gateway: str, epoch: int) -> None:
         """Insert a gateway with its epoch; `write_head` adds its counters."""
@@ -99,7 +99,7 @@ class JournalFile:
         self.sql.execute("UPDATE gateway SET arrival = ? WHERE id = ?", (head.arrival, head.gateway))
         self.sql.execute(
             "INSERT OR REPLACE INTO shard VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (head.gateway, head.shard, *head.progress),
+            (head.gateway, head.shard, *head.counters),
         )
 
     def write_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:

@@ -16,7 +16,7 @@ import lakesync
 from lakesync import ActionPush, FlushSettings, make_action
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
 from lakesync.engine import Engine
-from lakesync.engine.standalone_engine import Housekeeping
+from lakesync.engine.housekeeping import Housekeeping
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.errors import BackpressureError, ConfigurationError, FlushError, NotFoundError, ValidationError

@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.engine.standalone_engine import PeriodicTask, _next_call
+from lakesync.engine.housekeeping import PeriodicTask, _next_call
 
 LONG = 3600.0
 

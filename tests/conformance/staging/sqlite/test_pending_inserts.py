@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.feed.apply import Sender, apply, by_row
+from lakesync.feed.apply import Sender, apply
+from lakesync.feed.push_rows import by_row
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Writer

@@ -48,13 +48,13 @@ _WRITER = (
 """SQL: raise the highest hlc (timestamp) of a client's pushes, and the widest range of hlcs within one of them."""
 
 
-class Restoring(Commit, Protocol):
+class RebuildCommit(Commit, Protocol):
     """A `Commit` of a store that is being rebuilt from the lake."""
 
     def restore_config(self, config: GatewayConfig) -> None:
         """Set schemas and rules with their earlier versions; call it before any row is stored."""
 
-    def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
+    def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
         """Add a push that the lake contains to the log, without a body, and to the ledger.
 
         Args:
@@ -63,8 +63,8 @@ class Restoring(Commit, Protocol):
             arrival: the push's arrival.
         """
 
-    def restore_end(self, arrival: int) -> None:
-        """End the rebuild: new arrivals are above `arrival`, and every client counts as one that may have any row."""
+    def finish_rebuild(self, floor: int) -> None:
+        """End the rebuild: new arrivals are above `floor`, and every client counts as one that may have any row."""
 
 
 class ReplacementStore(Protocol):
@@ -73,7 +73,7 @@ class ReplacementStore(Protocol):
     def ensure_gateway(self, gateway: str) -> None:
         """Create a gateway with a new epoch, which identifies this copy of the gateway's data."""
 
-    def run(self, gateway: str, job: Callable[[Restoring], T]) -> T:
+    def run(self, gateway: str, job: Callable[[RebuildCommit], T]) -> T:
         """Run `job` in a commit and return its result.
 
         Args:
@@ -82,8 +82,8 @@ class ReplacementStore(Protocol):
         """
 
 
-class RestoringCommit(SqlQueries):
-    """The methods of `Restoring` that are the same in both stores."""
+class SqlRebuildCommit(SqlQueries):
+    """The methods of `RebuildCommit` that are the same on SQLite and Postgres."""
 
     @property
     @abstractmethod
@@ -98,8 +98,8 @@ class RestoringCommit(SqlQueries):
     def restore_config(self, config: GatewayConfig) -> None:
         """Store a configuration with its versions."""
 
-    def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
-        """Add a push that the lake contains to the log, without a body, and to the ledger; see `Restoring.restore`."""
+    def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
+        """Add a push to the log and the ledger; see `RebuildCommit.restore_push`."""
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, claims={})
         values_after_gateway = row_of(entry, committed_ms=wall_of(arrival))[1:]  # `_query` adds the gateway
         self._query(_LOG, *values_after_gateway)
@@ -108,10 +108,10 @@ class RestoringCommit(SqlQueries):
         self._move_head(self._head.restored(entry))
         return entry
 
-    def restore_end(self, arrival: int) -> None:
-        """End the rebuild; see `Restoring.restore_end`."""
+    def finish_rebuild(self, floor: int) -> None:
+        """End the rebuild; see `RebuildCommit.finish_rebuild`."""
         head = self._head
-        self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, arrival)))
+        self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, floor)))
         record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))
         self._query("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
 

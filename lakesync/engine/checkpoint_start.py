@@ -1,0 +1,90 @@
+"""Starts a new client from a checkpoint: files with all rows as of one arrival (the gateway's timestamp of a commit).
+
+`SyncGateway.submit_checkpoint` calls `start_from` before the server sends the files. The client's *record* says what
+each cursor means that the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakesync.engine.active_rules import RulesCache
+from lakesync.feed.client_cursors import with_page
+from lakesync.feed.client_state import current_record, is_blank, with_scope
+from lakesync.feed.positions import NO_BASE
+from lakesync.feed.scopes import Access
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import Claims
+from lakesync.staging.records import Checkpoint, ClientRecord, Page
+from lakesync.staging.store import Commit
+from lakesync.staging.store.push import ClientCommit
+
+
+def start_from(
+    commit: Commit, checkpoint: Checkpoint, client_id: str, claims: Claims, rules: RulesCache, now_ms: int
+) -> Checkpoint:
+    """Record that a new client starts from a checkpoint, and return the checkpoint.
+
+    Args:
+        commit: the open transaction in the gateway's store.
+        checkpoint: the gateway's newest checkpoint.
+        client_id: the client's id.
+        claims: the verified claims of the client's token.
+        rules: the gateway's cache of compiled sync rules.
+        now_ms: server wall time in milliseconds since 1970.
+
+    Raises:
+        NotFoundError: the rules changed or data was erased since the checkpoint was made, or the client was seen
+            before. The client has to pull instead.
+    """
+    access = rules.access(commit, claims)
+    # `sees_by_values` is set while the rows are still being assigned to the buckets of the active rules
+    is_stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
+    if checkpoint.epoch != commit.epoch or is_stale:
+        raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
+    if commit.predates_erasure(checkpoint):
+        raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
+    if not is_blank(current_record(commit.client(client_id), commit.epoch)):
+        raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
+    _remember(commit, client_id, checkpoint.arrival, access, now_ms)
+    return checkpoint
+
+
+def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
+    """Record that a client was sent a checkpoint, which it may or may not receive.
+
+    Args:
+        commit: the open transaction in the gateway's store.
+        client_id: the client's id.
+        arrival: the arrival at which the checkpoint was made; the client pulls from this cursor.
+        access: the claims and bucket keys that decide what the client may see.
+        now_ms: server wall time in milliseconds since 1970.
+    """
+    record = current_record(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
+    # all rows of the checkpoint count as sent; at least 1, because 0 means that nothing was sent
+    sent_up_to = max(arrival, 1)
+    record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
+    *earlier, scope = record.scopes
+    nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
+        cursor=0,
+        read_up_to=0,
+        base=NO_BASE,
+        newest_at_start=commit.arrival,
+        resync=False,
+        base_scope=0,
+        scope=scope.number,
+        transition_at=0,
+        rescan=(),
+        rescan_first=True,
+        pages_sent=-1,
+    )
+    record = with_page(
+        replace(
+            record,
+            scopes=(*earlier, replace(scope, first_cursor=arrival)),
+            confirmed_cursor=0,
+            last_sent_cursor=arrival,
+        ),
+        nothing,
+    )
+    commit.put_client(record)

@@ -1,0 +1,91 @@
+"""Groups the deltas of a push by row, and gives each row its arrival.
+
+`engine.pushing` calls `by_row` before the transaction of a push begins, and passes the result on to `feed.apply`.
+`engine.checks` calls `too_wide_rows`, and `engine.rebuild` calls `arrivals_of`.
+
+A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. An *arrival* is the gateway's own timestamp of a
+commit; each row of a push gets an arrival of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from sys import intern
+from typing import NamedTuple
+
+from lakesync.model.merge import intern_names
+from lakesync.model.types import RowDelta, RowKey
+from lakesync.staging.records import ARRIVAL_STEP, StoredRow
+from lakesync.staging.records.rows import MAX_UNMERGED_COLUMNS
+
+
+class PushRows(NamedTuple):
+    """The deltas of one push by row."""
+
+    deltas: Mapping[RowKey, Sequence[RowDelta]]
+    """In order of first appearance. Keys of one table share its name as one object, so that comparing keys is fast."""
+    shared_columns: tuple[str, ...]
+    """The columns that each delta has, in this order; empty if they differ or a delta has none."""
+    cells: int
+    """The number of column values in all deltas together."""
+
+
+def by_row(deltas: Sequence[RowDelta]) -> PushRows:
+    """Group the deltas of a push by row.
+
+    Args:
+        deltas: the push's deltas, at least one. No delta has a column twice.
+    """
+    # All columns in one list equal a repetition of the first delta's only if every delta has the same columns in the
+    # same order, because no delta has a column twice. One comparison of lists is faster than one for each delta.
+    columns = tuple([cell.column for cell in deltas[0].columns])
+    cells = [cell.column for delta in deltas for cell in delta.columns]
+    shared = intern_names(columns) if cells == [*columns] * len(deltas) else ()
+    # most pushes have one delta for each row
+    single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
+    if len(single) == len(deltas):
+        return PushRows(single, shared, len(cells))
+    rows: dict[RowKey, list[RowDelta]] = {}
+    for delta in deltas:
+        rows.setdefault((intern(delta.table), delta.row_id), []).append(delta)
+    return PushRows(rows, shared, len(cells))
+
+
+def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
+    """Return each row's arrival in a push, in order of first appearance, as `feed.apply` gave it to the row.
+
+    The lake stores only the last one of a push, so a rebuild from the lake computes the others again.
+
+    Args:
+        deltas: the push's deltas.
+        last: the push's last arrival.
+    """
+    rows = by_row(deltas).deltas
+    first = last - ARRIVAL_STEP * (len(rows) - 1)
+    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(rows)}
+
+
+def too_wide_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_columns: int) -> dict[RowKey, int]:
+    """Return the rows that a push would give too many columns, with the number of columns after the push.
+
+    A row that has too many already may keep them, but gets no further ones.
+
+    Args:
+        stored: the rows before the push; rows that do not exist yet are absent.
+        rows: the push's deltas, by row.
+        max_columns: the most columns that a row may have.
+    """
+    # A cheap upper bound first: most pushes are far below the limit. A row may have deltas that are not merged yet
+    # (`unmerged`), with at most `MAX_UNMERGED_COLUMNS` columns. If the latest of them has exactly the columns of this
+    # push, the row gets no new column. Equal names are one tuple object, hence `is`.
+    growing = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not rows.shared_columns]
+    most_before = max([len(row.state.cells) for row in growing], default=0) + MAX_UNMERGED_COLUMNS
+    if most_before + rows.cells <= max_columns:
+        return {}
+    wide = {}
+    for key, changes in rows.deltas.items():
+        columns_before = stored[key].fold().state.cells if key in stored else {}  # `fold` merges unmerged deltas
+        columns_after = columns_before.keys() | {cell.column for delta in changes for cell in delta.columns}
+        if len(columns_after) > max(max_columns, len(columns_before)):
+            wide[key] = len(columns_after)
+    return wide
