@@ -9,24 +9,19 @@ the sync rules moves rows at arrivals of its own. If the cut point were below th
 to a client that starts from the checkpoint. If tables are in several stores (shards), each store counts its own
 arrivals. So all shards first advance to one arrival.
 
-`PipelineStore.cut_point` is the entry: `SqliteStore` and `PostgresStore` inherit it from `CutPointStore`, and
-`ShardedStore` calls `common_cut_point`.
+The method `cut_point` of the stores is the entry: `BaseStore` calls `cut_point_of`, and a sharded store calls
+`common_cut_point`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import ARRIVAL_STEP, CutPoint, ShardCutPoint
-from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.staging.store import Commit, StagingStore
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import RowCommit
-
-T = TypeVar("T")
 
 LEAD = 500 << 16
 """How far ahead of the clock the shards' common arrival is chosen at first, as a difference of arrivals: half a second.
@@ -39,20 +34,16 @@ MAX_ATTEMPTS = 20
 """The most attempts to bring all shards to one arrival."""
 
 
-class CutPointStore(ABC):
-    """The method of a store that returns its cut point; a base class of `SqliteStore` and `PostgresStore`."""
+def cut_point_of(view: ClientView) -> CutPoint:
+    """Return the cut point of one store, given a consistent read or a commit of the gateway.
 
-    @abstractmethod
-    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
-        """Run `job` in a commit; see `StagingStore.submit`."""
-
-    @abstractmethod
-    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
-        """Run `job` over a view; see `StagingStore.read`."""
-
-    def cut_point(self, gateway: str) -> CutPoint:
-        """Return the gateway's cut point: every push so far has an arrival up to it, every later push one above it."""
-        return self.read(gateway, _cut_point).result()
+    Its rules version is None while rows are re-indexed under new rules, so that no checkpoint is made there; 0 if the
+    gateway has no rules.
+    """
+    config, progress = view.config, view.reindexing()
+    done = progress is not None and progress.done and progress.rules_version == config.rules_version
+    rules_version = config.rules_version if done or config.rules_version == 0 else None
+    return CutPoint(view.gateway, view.arrival, view.epoch, rules_version)
 
 
 def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoint:
@@ -83,18 +74,6 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
     return _joined(gateway, points)
 
 
-def _cut_point(view: ClientView) -> CutPoint:
-    """Return the cut point of one store.
-
-    Its rules version is None while rows are re-indexed under new rules, so that no checkpoint is made there; 0 if the
-    gateway has no rules.
-    """
-    config, progress = view.config, view.reindexing()
-    done = progress is not None and progress.done and progress.rules_version == config.rules_version
-    rules_version = config.rules_version if done or config.rules_version == 0 else None
-    return CutPoint(view.gateway, view.arrival, view.epoch, rules_version)
-
-
 def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
     """Return a function for `submit` that raises a store's arrival to at least `target` and returns its cut point."""
 
@@ -103,7 +82,7 @@ def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
         if commit.arrival < target:
             now = commit.next_arrivals(1)[-1]  # at least the wall time
             commit.next_arrivals(max(0, target - now) // ARRIVAL_STEP)
-        return _cut_point(commit)
+        return cut_point_of(commit)
 
     return advance
 

@@ -21,7 +21,7 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError, NotFoundError
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, last_arrival_of_day, signed, total, unsigned
-from lakesync.staging.records import Backlog, Batch, Checkpoint, LedgerDay
+from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay
 from lakesync.staging.table_values import decode_checkpoint, decode_checkpoint_rules
 
 MAX_PUSHES = 100_000
@@ -66,6 +66,10 @@ class PipelineTables(ABC):
     @abstractmethod
     def _now_ms(self) -> int:
         """Return the server's wall time in milliseconds since 1970."""
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Return a gateway's schemas, rules and write scope."""
+        return self._head(gateway).config
 
     def backlog(self) -> list[Backlog]:
         """Return size and age of the unflushed deltas of each gateway, ordered by id."""

@@ -1,189 +1,30 @@
 """The tables beside the log, with the same SQL in both stores (SQLite and Postgres).
 
-They contain erasures (permanent deletions), actions (commands of clients) and attempts at them, and connectors
-(external systems). They also contain the position of a re-index, broadcast cursors of sharded gateways (whose tables
-are in several stores), the spelling of names in the lake, and the jobs that update the destination's tables after a
-flush without a pipeline. The views and commits of both stores inherit from `SideQueries` and `SideStatements`; their
-`_query` adds the gateway's id as the first value of each statement. `staging.store.operations` and `staging.store.push`
-say what each method promises.
-
-An erased delta keeps its place in the log: hlc (the client's timestamp), client, table, row, and its id, which is a
-hash. Otherwise a device could push the delta again, and the log would differ from the lake in number and ids. Its
-values are removed: an INSERT or UPDATE becomes an UPDATE without columns, which changes nothing when it is merged. A
-DELETE in the log has no values and stays as it is, because it deletes older values of other clients.
+They contain actions (commands of clients) and attempts at them, and connectors (external systems). They also contain
+the position of a re-index, broadcast cursors of sharded gateways (whose tables are in several stores), the spelling of
+names in the lake, and the jobs that update the destination's tables after a flush without a pipeline. Erasures are in
+`erasure_tables`. The views and commits of both stores inherit from `SideQueries` and `SideStatements`; their `_query`
+adds the gateway's id as the first value of each statement. `staging.store.operations` and `staging.store.push` say what
+each method promises.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from lakesync.model.types import RowDelta, RowKey, StoredConnector
-from lakesync.staging.head import Head
-from lakesync.staging.records import ActionEntry, ActionRecord, Checkpoint, Erasure, Reindex
-from lakesync.staging.table_values import SqlQueries, decode_client
-from lakesync.wire.log import decode_body, encode_body
+from lakesync.model.types import StoredConnector
+from lakesync.staging.erasure_tables import ErasureQueries, ErasureStatements
+from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
+from lakesync.staging.table_values import MAX_VALUES, SqlQueries, decode_client, parts
 
-_ERASURE_FIELDS = (
-    "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
-)
-"""The first fields of `Erasure`, in order. The last one, `shards`, is not stored: a sharded store computes it."""
-_REDACTABLE = (
-    "SELECT seq, body FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? AND body IS NOT NULL"
-    " ORDER BY seq LIMIT ?"
-)
-"""SQL: the next log rows that still have their bodies."""
-_REDACT = (
-    "WITH given (gateway, body) AS (VALUES (?, ?)) UPDATE log SET body = (SELECT body FROM given)"
-    " WHERE gateway = (SELECT gateway FROM given) AND shard = ? AND epoch = ? AND seq = ?"
-)
-"""SQL: replace the body of a log row. The gateway is the first value, as in every statement of `SqlQueries`."""
-_BLANK_CLAIMS = (
-    "WITH given (gateway, claims) AS (VALUES (?, ?)) UPDATE log SET claims = (SELECT claims FROM given)"
-    " WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
-)
-"""SQL: replace the claims in a client's log rows."""
-_BLANK_OUTCOMES = (
-    "WITH given (gateway, outcome) AS (VALUES (?, ?)) UPDATE action SET outcome = (SELECT outcome FROM given),"
-    # a process that executes one of them now must not store its result
-    " claim = '' WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
-)
-"""SQL: replace the outcomes of a client's actions."""
-_ERASED_OUTCOME = msgspec.json.encode(
-    {"code": "ERASED", "message": "this was done once; its result was erased with the client's data"}
-)
-"""The outcome that a repeated action of an erased client returns."""
-_MAX_ROW_IDS = 500
-"""The most row ids in one statement."""
-_PUT_NAME = (  # the statements in this module take the gateway as their first value, also where it is not needed
+_PUT_NAME = (
     "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (namespace, folded) DO NOTHING"
 )
-# `? <> ''` takes the gateway, which this query does not need: spellings belong to a namespace
 _GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespace = ? AND folded IN "
-_MAX_NAMES = 500
-"""The most names in one statement."""
-
-
-class ErasureQueries(SqlQueries):
-    """The methods of a `View` that read erasures."""
-
-    def erasures(self) -> list[Erasure]:
-        """Return every erasure, in order."""
-        rows = self._query(f"SELECT {_ERASURE_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
-        return [Erasure(*row) for row in rows]
-
-    def predates_erasure(self, checkpoint: Checkpoint) -> bool:
-        """Return whether a checkpoint may contain values that were erased after it was made.
-
-        A checkpoint above the erasure's arrival, its time of commit, has the DELETE of an erased row. But the columns
-        that an erased client wrote to rows of others leave the lake's state tables, from which checkpoints are made,
-        only when the lake has executed the erasure.
-        """
-        return any(
-            erasure.arrival > checkpoint.arrival or (erasure.client_id is not None and erasure.lake_ms is None)
-            for erasure in self.erasures()
-        )
-
-
-class ErasureStatements(ErasureQueries):
-    """The methods of a `Commit` that erase."""
-
-    @property
-    @abstractmethod
-    def _head(self) -> Head:
-        """The current head of the commit's gateway."""
-
-    def put_erasure(self, erasure: Erasure) -> None:
-        """Store an erasure; it replaces the one with its `seq`."""
-        self._query("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
-        columns = len(_ERASURE_FIELDS.split(", "))
-        marks = ", ".join("?" * columns)
-        self._query(
-            f"INSERT INTO erasure ({_ERASURE_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:columns]
-        )
-
-    def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
-        """Return a pushed client's deltas as they may be stored: those that an erasure covers lose their effect.
-
-        A device that was offline during the erasure may push such deltas. Each becomes an UPDATE without columns, also
-        a DELETE. The same sequence is returned if no erasure covers any of them.
-
-        Args:
-            deltas: deltas of one client.
-        """
-        newest = self._query("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
-        if newest is None or all(delta.hlc > newest for delta in deltas):
-            return deltas
-        of_client = "SELECT max(hlc) FROM erasure WHERE gateway = ? AND client_id = ?"
-        client_erased = self._query(of_client, deltas[0].client_id)[0][0]
-        rows_erased = self._erased_rows({delta.row_id for delta in deltas})
-        floor = -1 if client_erased is None else client_erased
-        return [
-            delta if delta.hlc > max(floor, rows_erased.get(delta.key, -1)) else _without_values(delta)
-            for delta in deltas
-        ]
-
-    def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
-        """Remove the values of covered deltas from the next log rows that have a body.
-
-        Args:
-            after: the log row (`seq`) after which to continue; 0 at first.
-            limit: the most log rows to read.
-            covers: returns whether the erasure covers a delta.
-
-        Returns:
-            The `seq` after which to continue, None at the end, and the number of redacted deltas.
-        """
-        head = self._head
-        rows = self._query(_REDACTABLE, head.shard, head.epoch, max(after, head.trimmed_seq), limit)
-        redacted = 0
-        for seq, body in rows:
-            deltas = decode_body(bytes(body))
-            covered = sum(_has_content(delta) and covers(delta) for delta in deltas)
-            if covered:
-                new_body = encode_body([_redacted(delta) if covers(delta) else delta for delta in deltas])
-                self._query(_REDACT, new_body, head.shard, head.epoch, seq)
-                redacted += covered
-        return (rows[-1][0] if len(rows) == limit else None), redacted
-
-    def forget_client(self, client_id: str) -> None:
-        """Remove a client's claims from the log, and the results of its actions."""
-        self._query(_BLANK_CLAIMS, b"{}", client_id)
-        self._query(_BLANK_OUTCOMES, _ERASED_OUTCOME, client_id)
-
-    def _erased_rows(self, row_ids: Collection[str]) -> dict[RowKey, int]:
-        """Return the erased rows with one of these ids, in any table, each with the hlc up to which it is erased."""
-        erased: dict[RowKey, int] = {}
-        for chunk in _chunks(sorted(row_ids)):
-            marks = ", ".join("?" * len(chunk))
-            query = f"SELECT table_name, row_id, max(hlc) FROM erasure WHERE gateway = ? AND row_id IN ({marks})"
-            for table, row_id, hlc in self._query(f"{query} GROUP BY table_name, row_id", *chunk):
-                erased[table, row_id] = hlc
-        return erased
-
-
-def _chunks(values: list[str]) -> Iterator[list[str]]:
-    """Yield parts of at most `_MAX_ROW_IDS` values."""
-    for start in range(0, len(values), _MAX_ROW_IDS):
-        yield values[start : start + _MAX_ROW_IDS]
-
-
-def _has_content(delta: RowDelta) -> bool:
-    """Return whether a redaction changes a delta: an INSERT makes its row visible even without columns."""
-    return delta.op == "INSERT" or bool(delta.columns)
-
-
-def _redacted(delta: RowDelta) -> RowDelta:
-    """Return a stored delta without its content; one that has none, as a DELETE, stays as it is."""
-    return _without_values(delta) if _has_content(delta) else delta
-
-
-def _without_values(delta: RowDelta) -> RowDelta:
-    """Return a delta without values, which changes nothing when it is merged; it keeps its id."""
-    return msgspec.structs.replace(delta, op="UPDATE", columns=())
+"""SQL: the spellings of names in a namespace. `? <> ''` takes the gateway, which is not needed."""
 
 
 class NameQueries(SqlQueries):
@@ -198,8 +39,7 @@ class NameQueries(SqlQueries):
         """
         folded = sorted({name.lower() for name in names})
         spellings: dict[str, str] = {}
-        for start in range(0, len(folded), _MAX_NAMES):
-            chunk = folded[start : start + _MAX_NAMES]
+        for chunk in parts(folded, MAX_VALUES):
             spellings.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(chunk))})", namespace, *chunk))
         return spellings
 

@@ -1,7 +1,8 @@
 """Statements and values of tables for both stores, on SQLite and on Postgres.
 
 The views (reads) and commits (transactions) of both stores inherit from `SqlQueries`, and implement `_query`, so that
-`side_tables` and `restored_log` run the same SQL on either. The functions convert records to and from values of tables.
+`side_tables`, `erasure_tables` and `rebuild_commit` run the same SQL on either. The functions convert records to and
+from values of tables.
 
 All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
 decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.
@@ -10,8 +11,8 @@ decoder, and a thread that decodes the same type at that moment may crash. So no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,11 @@ from lakesync.staging.head import Head
 from lakesync.staging.ledger import signed, tally_of
 from lakesync.staging.records import Checkpoint, ClientRecord, GatewayConfig, LogEntry, SchemaVersion, WriteScope
 from lakesync.wire.log import PackedDeltas
+
+T = TypeVar("T")
+
+MAX_VALUES = 500
+"""The most values of a list in one statement."""
 
 
 def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
@@ -129,6 +135,17 @@ def decode_config(
         rules_version=rules_version,
         write_scope=write_scope,
     )
+
+
+def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield parts of a sequence with at most `size` items each.
+
+    Args:
+        items: the sequence.
+        size: the most items of a part.
+    """
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 class SqlQueries(ABC):

@@ -1,7 +1,7 @@
 """`PostgresStore`: a staging store (the database that pushes are committed to) on Postgres.
 
-`staging.open_store` creates it for a `postgresql://` URL; the engine opens it. The methods that the data pipeline calls
-are one transaction each; `PipelineTables` has their statements, which the SQLite store shares. `PostgresNotices`
+`staging.open_store` creates it for a `postgresql://` URL; the engine opens it. The base class has the methods that the
+data pipeline calls; each is one transaction over `PipelineTables`, which has their statements. `PostgresNotices`
 delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method. A
 gateway's *head* has its counters, such as the number of its last log row; its *epoch* identifies one copy of its data.
 An *arrival* is its timestamp of a commit. A *feed entry* says since when a row is visible to some clients.
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,9 +27,7 @@ from psycopg import sql
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
-from lakesync.model.types import StoredConnector
-from lakesync.staging.cut_point import CutPointStore
-from lakesync.staging.erasing_store import ErasingStore
+from lakesync.staging.base_store import BaseStore
 from lakesync.staging.group_commit import Outcome, Turns
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.notices import Announcement, Listener, Notice
@@ -38,7 +36,7 @@ from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Connection, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
 from lakesync.staging.postgres.notices import PostgresNotices
-from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import LogSource
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
 
@@ -286,7 +284,7 @@ class _Transaction(PipelineTables):
         return self._wall()
 
 
-class PostgresStore(ErasingStore, CutPointStore):
+class PostgresStore(BaseStore):
     """A store that any number of processes may open at once; a lock on the gateway's row orders their commits.
 
     The log is never replayed, because rows and feed entries are part of the commit. The ids of deltas are kept forever,
@@ -354,91 +352,23 @@ class PostgresStore(ErasingStore, CutPointStore):
         """Call `listener` for new visible commits of every process; return a function that removes it."""
         return self._notices.watch(listener)
 
-    def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time, ordered by name."""
-        return self.read(gateway, lambda view: view.connectors()).result()
-
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the log's address for Postgres' JDBC driver, with this store's credentials."""
         url, properties = self._database.jdbc()
         return LogSource(url=url, table="lakesync.log", properties=properties)
 
-    def gateways(self) -> list[str]:
-        """Return the ids of all gateways, sorted."""
-        with self._reading() as tables:
-            return tables.gateways()
-
-    def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Return a gateway's schemas and rules."""
+    def _read_tables(self, run: Callable[[PipelineTables], T]) -> T:
+        """Run a function over the pipeline's tables in a read-only transaction."""
         with self._database.reading() as connection:
-            return load_head(connection, gateway, self._configs, lock=False).config
+            return run(_Transaction(connection, self._wall, self._configs, writes=False))
 
-    def backlog(self) -> list[Backlog]:
-        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
-        with self._reading() as tables:
-            return tables.backlog()
-
-    def plan(
-        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
-    ) -> Batch | None:
-        """Return the open batch, or a new one; see `PipelineStore.plan`."""
-        with self._writing() as tables:
-            return tables.plan(gateway, shard, max_deltas, through, since)
-
-    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake contains the batch; see `PipelineStore.confirm`."""
-        with self._writing() as tables:
-            tables.confirm(batch_id, deltas, id_sum, snapshot_id)
-
-    def trim(self, gateway: str, shard: str) -> int:
-        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
-        with self._writing() as tables:
-            return tables.trim(gateway, shard)
-
-    def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return counts and id sums of a gateway's deltas by UTC day of arrival, in order."""
-        with self._reading() as tables:
-            return tables.ledger(gateway)
-
-    def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested; see `PipelineStore.request_flush`."""
-        with self._writing() as tables:
-            tables.request_flush(gateway)
-
-    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
-        with self._writing() as tables:
-            return tables.publish_checkpoint(checkpoint)
-
-    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None before its first one."""
-        with self._reading() as tables:
-            return tables.newest_checkpoint(gateway)
-
-    def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
-        with self._reading() as tables:
-            return tables.marks()
-
-    def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
-        with self._writing() as tables:
-            tables.put_mark(name, body)
-
-    @contextmanager
-    def _reading(self) -> Iterator[_Transaction]:
-        """Open a read-only transaction."""
-        with self._database.reading() as connection:
-            yield _Transaction(connection, self._wall, self._configs, writes=False)
-
-    @contextmanager
-    def _writing(self) -> Iterator[_Transaction]:
-        """Open a transaction, which is committed when the `with` block ends without an error."""
+    def _write_tables(self, run: Callable[[PipelineTables], T]) -> T:
+        """Run a function over the pipeline's tables in a transaction of its own."""
         with self._database.writing() as connection:
-            yield _Transaction(connection, self._wall, self._configs, writes=True)
+            return run(_Transaction(connection, self._wall, self._configs, writes=True))
 
     def _now_ms(self) -> int:
         return self._wall()
 
-    def _purge(self) -> None:  # after an erasure: removes the old versions of rows from the files
+    def _purge(self) -> None:
         self._database.vacuum()

@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from lakesync.staging.table_values import parts
 
 _MAX_ROWS = 256
 """The most rows or values in one statement."""
@@ -73,14 +73,3 @@ def search(
         width = next(width for width in _WIDTHS if width >= len(part))
         filled = [*part, *[part[-1]] * (width - len(part))]  # repeating a value finds no further rows
         yield from sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()
-
-
-def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield parts of a sequence with at most `size` items each.
-
-    Args:
-        items: the sequence.
-        size: the most items of a part.
-    """
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

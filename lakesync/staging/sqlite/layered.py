@@ -26,9 +26,9 @@ from itertools import islice
 from lakesync.model.types import RowKey
 from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, changes_of, newest_of
 from lakesync.staging.records import Move, StoredRow
-from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.row_file import grouping_key
 from lakesync.staging.sqlite.state_file import StateFile
+from lakesync.staging.table_values import parts
 
 _ROWS_PER_PART = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
@@ -375,7 +375,7 @@ class LayeredFile(StateFile):
         left = layer.count + layer.move_count
         for gateway, rows in layer.rows.items():
             of_rows = known[gateway] = {}
-            for part in bulk.parts(_in_grouping_order(rows), _ROWS_PER_PART):
+            for part in parts(_in_grouping_order(rows), _ROWS_PER_PART):
                 of_rows |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
                 changes = layer.take_entries(gateway, part)
                 self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])

@@ -2,9 +2,9 @@
 
 `staging.open_store` creates it for a `sqlite://` URL; the engine opens it, and gateways, the pipeline and `lakesync
 staging` call its methods, which `staging.store` describes. `SqliteStore` creates the parts of the store, and submits
-all calls as jobs to the thread that owns the files (`group.Owner`). `log.db`, the journal, has the pushes. `state.db`
-has the rows that result from them, and feed entries, which say when a row joined and left a bucket of the sync rules.
-It is written a little later (*write-behind*).
+all calls as *jobs* (functions) to the thread that owns the files (`group.Owner`). `log.db`, the journal, has the
+pushes. `state.db` has the rows that result from them, and feed entries, which say when a row joined and left a bucket
+of the sync rules. It is written a little later (*write-behind*).
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from typing import Any, TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.secrets import make_private_folder
-from lakesync.model.types import StoredConnector
-from lakesync.staging.cut_point import CutPointStore
-from lakesync.staging.erasing_store import ErasingStore
+from lakesync.staging.base_store import BaseStore
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.pipeline_tables import PipelineTables
-from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_rebuild
 from lakesync.staging.sqlite.group import GroupCommit, Owner
@@ -148,7 +146,7 @@ class _Opened:
         self._files.close()
 
 
-class SqliteStore(ErasingStore, CutPointStore):
+class SqliteStore(BaseStore):
     """A store with one owner process: it is locked while open. Methods may be called from any thread.
 
     The log, in `log.db`, is the journal from which rows and feed entries can be rebuilt. A push waits for `log.db`
@@ -254,32 +252,6 @@ class SqliteStore(ErasingStore, CutPointStore):
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 
-    def gateways(self) -> list[str]:
-        """Return the ids of all gateways."""
-        return self._read(self._open.pipeline.gateways)
-
-    def backlog(self) -> list[Backlog]:
-        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
-        return self._read(self._open.pipeline.backlog)
-
-    def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Return a gateway's schemas and rules."""
-        return self._read(lambda: self._open.journal.head(gateway).config)
-
-    def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the connectors that were registered at run time, ordered by name."""
-        return self.read(gateway, lambda view: view.connectors()).result()
-
-    def plan(
-        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
-    ) -> Batch | None:
-        """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
-        return self._write(lambda: self._open.pipeline.writing().plan(gateway, shard, max_deltas, through, since))
-
-    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
-        self._write(lambda: self._open.pipeline.writing().confirm(batch_id, deltas, id_sum, snapshot_id))
-
     def trim(self, gateway: str, shard: str) -> int:
         """Delete the log bodies of confirmed batches, and return the freed bytes; see `PipelineStore.trim`.
 
@@ -294,29 +266,9 @@ class SqliteStore(ErasingStore, CutPointStore):
 
         return self._write(trim)
 
-    def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Return counts and id sums of a gateway's deltas by UTC day of arrival; see `PipelineStore.ledger`."""
-        return self._read(lambda: self._open.pipeline.ledger(gateway))
-
     def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested, if anything is unflushed; see `PipelineStore.request_flush`."""
+        """Record that a flush was requested, which changes only the gateway's head: no statement needs the file."""
         self._write(lambda: self._open.pipeline.request_flush(gateway))
-
-    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
-        return self._write(lambda: self._open.pipeline.writing().publish_checkpoint(checkpoint))
-
-    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
-        """Return the newest published checkpoint of the store's epoch; None before its first one."""
-        return self._read(lambda: self._open.pipeline.newest_checkpoint(gateway))
-
-    def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
-        return self._read(self._open.pipeline.marks)
-
-    def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
-        self._write(lambda: self._open.pipeline.writing().put_mark(name, body))
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the address of `log.db` for SQLite's JDBC driver, read-only; see `PipelineStore.log_source`."""
@@ -329,6 +281,14 @@ class SqliteStore(ErasingStore, CutPointStore):
     def _purge(self) -> None:
         opened = self._open
         self._read(lambda: purge(opened.journal, opened.state, opened.behind))
+
+    def _read_tables(self, run: Callable[[PipelineTables], T]) -> T:
+        pipeline = self._open.pipeline
+        return self._read(lambda: run(pipeline))
+
+    def _write_tables(self, run: Callable[[PipelineTables], T]) -> T:
+        pipeline = self._open.pipeline
+        return self._write(lambda: run(pipeline.writing()))
 
     def _write(self, run: Callable[[], T]) -> T:
         """Run a function in the owner thread, in a transaction of `log.db`, and wait for it."""

@@ -1,0 +1,90 @@
+"""The methods for the data pipeline that the stores on SQLite and on Postgres share.
+
+`SqliteStore` and `PostgresStore` inherit from `BaseStore`, and implement `_read_tables` and `_write_tables`: each runs
+a function over the pipeline's tables (`PipelineTables`) in a transaction. `staging.store.pipeline` says what each
+method promises, and defines the terms.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from lakesync.model.types import StoredConnector
+from lakesync.staging.cut_point import cut_point_of
+from lakesync.staging.erasing_store import ErasingStore
+from lakesync.staging.pipeline_tables import PipelineTables
+from lakesync.staging.records import Backlog, Batch, Checkpoint, CutPoint, GatewayConfig, LedgerDay
+
+T = TypeVar("T")
+
+
+class BaseStore(ErasingStore):
+    """Base class of `SqliteStore` and `PostgresStore`."""
+
+    @abstractmethod
+    def _read_tables(self, run: Callable[[PipelineTables], T]) -> T:
+        """Return the result of `run`, given the pipeline's tables in a consistent read."""
+
+    @abstractmethod
+    def _write_tables(self, run: Callable[[PipelineTables], T]) -> T:
+        """Return the result of `run`, given the pipeline's tables in a transaction, once that is durable."""
+
+    def gateways(self) -> list[str]:
+        """Return the ids of all gateways, sorted."""
+        return self._read_tables(lambda tables: tables.gateways())
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Return a gateway's schemas and rules."""
+        return self._read_tables(lambda tables: tables.gateway_config(gateway))
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """Return the connectors that were registered at run time, ordered by name."""
+        return self.read(gateway, lambda view: view.connectors()).result()
+
+    def backlog(self) -> list[Backlog]:
+        """Return size and age of the unflushed deltas of each gateway, ordered by id."""
+        return self._read_tables(lambda tables: tables.backlog())
+
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
+        """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
+        return self._write_tables(lambda tables: tables.plan(gateway, shard, max_deltas, through, since))
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
+        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
+        self._write_tables(lambda tables: tables.confirm(batch_id, deltas, id_sum, snapshot_id))
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Delete the log bodies of confirmed batches; return the freed bytes. See `PipelineStore.trim`."""
+        return self._write_tables(lambda tables: tables.trim(gateway, shard))
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Return counts and id sums of a gateway's deltas by UTC day of arrival, in order."""
+        return self._read_tables(lambda tables: tables.ledger(gateway))
+
+    def request_flush(self, gateway: str) -> None:
+        """Record that a flush was requested, if anything is unflushed; see `PipelineStore.request_flush`."""
+        self._write_tables(lambda tables: tables.request_flush(gateway))
+
+    def cut_point(self, gateway: str) -> CutPoint:
+        """Return the gateway's cut point: every push so far has an arrival up to it, every later push one above it."""
+        return self.read(gateway, cut_point_of).result()
+
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
+        return self._write_tables(lambda tables: tables.publish_checkpoint(checkpoint))
+
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
+        """Return the newest published checkpoint of the store's epoch; None before its first one."""
+        return self._read_tables(lambda tables: tables.newest_checkpoint(gateway))
+
+    def marks(self) -> dict[str, str]:
+        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
+        return self._read_tables(lambda tables: tables.marks())
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
+        self._write_tables(lambda tables: tables.put_mark(name, body))
