@@ -1,4 +1,4 @@
-"""The files that `lakesync up` writes into its data folder for other commands: `up.json` and `secrets.json`.
+"""The files that `lakesync up` writes into the data folder for other commands: `up.json` and `secrets.json`.
 
 `up.json` exists while `lakesync up` runs, and has the addresses of its services. `secrets.json` has the secrets that
 were generated because they are not configured. `lakesync up` creates it by `ensure_secrets`. Commands on the same

@@ -23,7 +23,7 @@ _RETRY_SECONDS = 30.0
 
 @contextmanager
 def open_store(config: Config) -> Iterator[PipelineStore]:
-    """Yield the staging store of the settings, or its owner's: an object that calls the gateway which has it open.
+    """Yield the staging store of the settings. If a gateway has it open, yield an object that calls that gateway.
 
     Raises:
         StagingUnavailableError: neither the store nor its gateway can be reached.

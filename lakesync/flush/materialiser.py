@@ -1,8 +1,9 @@
 """`Materialiser` updates destination tables after flushes, by running the jobs of a flush queue.
 
-A destination table has the current (merged) rows of one synced table, in the database to which a gateway without a
-pipeline flushes. After each flush the queue has a job for each table of the flushed batch. A job rewrites the rows that
-the batch changed. An embedded gateway, the gateway server and `lakesync materialise` create a `Materialiser`.
+A gateway without a pipeline itself flushes: it copies deltas (changes of rows) to a database, batch by batch. A
+destination table has the current rows of one synced table in that database. After a flush the queue has a job for each
+table of a batch, which rewrites the rows that the batch changed. An embedded gateway, the gateway server and
+`lakesync materialise` create a `Materialiser`.
 """
 
 from __future__ import annotations

@@ -93,19 +93,19 @@ def push(
         registered = transport.schema(table) if table else None
         return registered.schema.types if registered else {}
 
-    def delta(record: Mapping[str, Any], number: int) -> RowDelta:
+    def delta_of(record: Mapping[str, Any], number: int) -> RowDelta:
         """Return the delta of a record, which is a row if `--table` was given; `number` is for messages."""
         if table is not None:
-            record = _row_delta(record, number, table, id_column, "UPDATE" if update else "INSERT")
-        return _delta(record, number, importer_id, clock)
+            record = _row_as_delta(record, number, table, id_column, "UPDATE" if update else "INSERT")
+        return _complete_delta(record, number, importer_id, clock)
 
     records = read_records(file, id_column, column_types)
-    accepted, server_hlc, rejections = 0, 0, Rejections(client_id, as_json=as_json)
+    accepted, newest_arrival, rejections = 0, 0, Rejections(client_id, as_json=as_json)
     try:
         with closing(records), output.spinner("pushing"):
-            for deltas in _requests(delta(record, number) for number, record in enumerate(records, 1)):
+            for deltas in _requests(delta_of(record, number) for number, record in enumerate(records, 1)):
                 outcome = _push(transport, importer_id, deltas)
-                accepted, server_hlc = accepted + outcome.accepted, max(server_hlc, outcome.arrival)
+                accepted, newest_arrival = accepted + outcome.accepted, max(newest_arrival, outcome.arrival)
                 rejections.report(deltas, outcome.rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
@@ -115,7 +115,7 @@ def push(
         transport.close()
     rejections.report_summary()
     output.print_fields(
-        {"accepted": accepted, "rejected": len(rejections), "serverHlc": str(server_hlc)}, as_json=as_json
+        {"accepted": accepted, "rejected": len(rejections), "serverHlc": str(newest_arrival)}, as_json=as_json
     )
     if rejections:
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
@@ -173,7 +173,7 @@ def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> _O
     return _Outcome(result.accepted, result.server_hlc)
 
 
-def _row_delta(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
+def _row_as_delta(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
     """Return the JSON form of the delta that writes a row of the file.
 
     Args:
@@ -199,7 +199,7 @@ def _row_delta(record: Mapping[str, Any], number: int, table: str, id_column: st
     return {"op": op, "table": table, "rowId": str(row_id), "columns": columns}
 
 
-def _delta(record: Mapping[str, Any], number: int, importer: str, clock: HLC) -> RowDelta:
+def _complete_delta(record: Mapping[str, Any], number: int, importer: str, clock: HLC) -> RowDelta:
     """Return a delta from its JSON form, in which client id, hlc and delta id may be missing.
 
     A delta of another client becomes one of the importer, with a new delta id.
