@@ -1,9 +1,9 @@
 """The flush queue in an object store (`[flush] queue`), whose jobs any process can run with `lakesync materialise`.
 
 A job updates a destination table (a synced table's current rows, in a database) after a gateway has copied changes of
-rows to that database, which is a flush. A pending job is the object `materialise-jobs/GATEWAY/JOB.json`. A job that failed for good is set aside,
-as `materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to `materialise-unreadable/`. The
-gateway server and `lakesync materialise` call `open_object_queue`.
+rows to that database, which is a flush. A pending job is the object `materialise-jobs/GATEWAY/JOB.json`. A job that
+failed for good is set aside, as `materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to
+`materialise-unreadable/`. The gateway server and `lakesync materialise` call `open_object_queue`.
 """
 
 from __future__ import annotations
