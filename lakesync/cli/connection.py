@@ -1,8 +1,8 @@
 """The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API.
 
-The commands in `lakesync.cli.remote` call `connect`, by `ConnectionOptions.connect`. Commands that send no request use
-the functions about URLs and tokens. One gateway server, at a URL, serves several gateways: the streams of changes of
-several apps, each with an id.
+Commands that call a gateway use `connect`, most by `ConnectionOptions.connect`. Other commands use the functions about
+URLs and tokens. One gateway server, at a URL, serves several gateways: the streams of changes of several apps, each
+with an id.
 
 The claims of a token are what it says about its bearer: `sub` is the client id, `gw` the gateway id. A command without
 a token signs one itself, with the gateway's own secret, if it is on the gateway's machine and can read the secret.

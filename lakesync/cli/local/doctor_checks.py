@@ -42,6 +42,8 @@ _RECOMMENDED_BYTES = 5_000_000_000
 """Less free disk space is a warning."""
 _MIN_HEAP_BYTES = 450 << 20
 """Spark does not start with a smaller heap."""
+_OTHERS_BYTES = 1 << 30
+"""Memory that other processes need beside Spark's heap."""
 _SECRET_BYTES = 32
 """Minimum length of the secret that signs tokens."""
 _TIMEOUT_SECONDS = 3.0
@@ -102,7 +104,7 @@ def memory(config: Config) -> CheckResult:
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
     if heap < _MIN_HEAP_BYTES:
         return CheckResult("problem", f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
-    if heap + (1 << 30) > total:
+    if heap + _OTHERS_BYTES > total:
         return CheckResult("problem", found, "set LAKESYNC_SPARK_MEMORY to a smaller value, such as 1g")
     return CheckResult("ok", found)
 

@@ -1,6 +1,7 @@
-"""A child process in a session of its own, with its output in a log file; and helpers for TCP ports.
+"""A child process in a session of its own, with its output in a log file; and functions that choose and check ports.
 
-`Supervisor` runs the services of `lakesync up` with it; tests and benchmarks start servers with it.
+`Supervisor` runs the services of `lakesync up` as `Process`; tests and benchmarks start servers as one. Commands that
+listen, and `lakesync doctor`, check their ports here.
 """
 
 from __future__ import annotations
