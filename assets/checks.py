@@ -175,7 +175,7 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
 
 def _checkpoint_differences(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
     """Return the differences between each gateway's newest checkpoint and the state tables that it was made from."""
-    from lakehouse.checkpoints.publication import checkpoint_differences
+    from lakehouse.checkpoints.audit import checkpoint_differences
 
     newest = [inputs.store.newest_checkpoint(gateway) for gateway in inputs.store.gateways()]
     return [

@@ -15,7 +15,7 @@ import dagster as dg
 
 from assets.failure_policy import failure_policy
 from assets.names import CHECKPOINT, DELTAS, check_step, state_key, target_key
-from lakehouse.backends.declared import destination_targets, followers
+from lakehouse.backends.declared import destination_targets, follower_positions
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.arrival_days import ArrivalDay, arrival_days
 from lakesync.analysis.lags import Lag
@@ -129,7 +129,7 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
         with failure_policy(context):
             store, now_ms = staging.store, staging.now_ms()
             tables = merged_tables(snapshot, config.namespaces)
-            lags = MarkReader(config).lags(store.backlog(), tables, followers(config, store))
+            lags = MarkReader(config).lags(store.backlog(), tables, follower_positions(config, store))
             days = days_of_asset(store, key, lags, allowed_seconds=config.dagster.late_after_seconds, now_ms=now_ms)
             result = evaluation(key, days)
         yield dg.AssetCheckResult(

@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from benchmarks.usage import MeasuredProcess, Usage
-from lakehouse.history.decoding import DELTAS_ARROW, DELTAS_SCHEMA
+from lakehouse.history.decoding import DELTAS_ARROW
 from lakehouse.sessions import session
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_definitions import DELTAS_FIELDS, NAMES, LakeNames, ensure_deltas
 from lakehouse.task_runner import in_tasks
 from lakesync import config
 from lakesync.cli.up import jars
@@ -141,7 +141,7 @@ def write_history(spark: SparkSession, history: SyntheticHistory, names: LakeNam
         made = _deltas(range(first, first + count), history, f"b-{first}")
         yield from pa.Table.from_batches([made]).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
-    in_tasks(spark, len(starts), part, DELTAS_SCHEMA).writeTo(names.deltas).append()
+    in_tasks(spark, len(starts), part, DELTAS_FIELDS).writeTo(names.deltas).append()
 
 
 def _deltas(numbers: range, history: SyntheticHistory, batch: str) -> pa.RecordBatch:

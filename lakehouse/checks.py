@@ -2,14 +2,17 @@
 
 Accepted deltas are first in staging, the gateways' store; a flush moves them to the history, the Iceberg table
 `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of accepted deltas and the sum of their
-ids, accepted and flushed; the history must have what was flushed. The asset checks in `assets.checks` call this module.
+ids, accepted and flushed; the history must have what was flushed. The asset checks (`assets.checks`), and the step that
+repeats past days (`assets.lake_tables`), call this module.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakehouse.history.id_sums import id_sums
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from lakesync.staging.records import LedgerDay
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MAX_RESULTS = 100
-"""The most results of a check."""
+"""The most results that a check returns."""
 _KEY = ("gateway", "client_id", "delta_id")
 """Columns that identify a delta in the history."""
 
@@ -243,12 +245,14 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES) -> list[Altere
     ensure_deltas(spark, names)
     # an erasure leaves an UPDATE without columns and with `width` 0; otherwise `width` is the number of columns
     hashed = spark.table(names.deltas).where("delta_id RLIKE '^[0-9a-f]{64}$' AND NOT (op = 'UPDATE' AND width = 0)")
-    by = ("gateway", "client_id", "day", "table_name")
+    compared = hashed.select(*_HASHED).mapInArrow(_compare_ids, _COMPARED)
     counted = (
-        hashed.select(*by, "row_id", "hlc", "delta_id", "columns")
-        .mapInArrow(_compare_ids, f"gateway string, client_id string, day date, table_name string, {_COMPARED}")
-        .groupBy(*by)
-        .agg(sf.sum("intact").alias("intact"), sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
+        compared.groupBy("gateway", "client_id", "day", "table_name")
+        .agg(
+            sf.count_if("is_intact").alias("intact"),
+            sf.count_if(~sf.col("is_intact")).alias("altered"),
+            sf.min(sf.when(~sf.col("is_intact"), sf.col("delta_id"))).alias("example"),
+        )
         .withColumn("intact_of_client", sf.expr("sum(intact) OVER (PARTITION BY gateway, client_id)"))
     )
     found = (
@@ -264,38 +268,28 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES) -> list[Altere
     )
 
 
-_COMPARED = "intact bigint, altered bigint, example string"
-"""Columns that `_compare_ids` adds: numbers of deltas with a right and with a wrong id, and one of the wrong ids."""
+_HASHED = ("gateway", "client_id", "day", "table_name", "row_id", "hlc", "delta_id", "columns")
+"""The columns that `_compare_ids` gets."""
+_COMPARED = "gateway string, client_id string, day date, table_name string, delta_id string, is_intact boolean"
+"""The columns that `_compare_ids` returns; `is_intact` says whether the id is the hash of the delta's contents."""
 
 
 def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count, by gateway, client, day and table, the deltas whose id is the hash of their contents and the others."""
-    import pyarrow as pa
-
+    """Compare the id of each delta with the hash of its contents."""
     for batch in batches:
-        counts: dict[tuple[object, ...], list[Any]] = {}  # group → numbers of intact and altered deltas, and an example
-        for row in batch.to_pylist():
-            cells = [ColumnValue(name, msgspec.Raw(text.encode())) for name, text in row["columns"]]
-            identity = delta_id(
+        hashes = [
+            delta_id(
                 client_id=row["client_id"],
                 hlc=row["hlc"],
                 table=row["table_name"],
                 row_id=row["row_id"],
-                columns=cells,
+                columns=[ColumnValue(name, msgspec.Raw(text.encode())) for name, text in row["columns"]],
             )
-            key = row["gateway"], row["client_id"], row["day"], row["table_name"]
-            of_group = counts.setdefault(key, [0, 0, None])
-            if identity == row["delta_id"]:
-                of_group[0] += 1
-            else:
-                of_group[1] += 1
-                of_group[2] = min(of_group[2] or row["delta_id"], row["delta_id"])
-        fields = [*(batch.schema.field(name) for name in ("gateway", "client_id", "day", "table_name"))]
-        fields += [pa.field("intact", pa.int64()), pa.field("altered", pa.int64()), pa.field("example", pa.string())]
-        rows = [[*key, *of_group] for key, of_group in counts.items()]
-        columns = zip(*rows, strict=True) if rows else [[] for _ in fields]
-        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, fields, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            for row in batch.to_pylist()
+        ]
+        is_intact = pc.equal(pa.array(hashes, pa.string()), batch["delta_id"])
+        kept = batch.select(["gateway", "client_id", "day", "table_name", "delta_id"])
+        yield kept.append_column("is_intact", is_intact)
 
 
 @lake_errors

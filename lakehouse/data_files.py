@@ -2,8 +2,8 @@
 
 Tasks do not use Spark's own reader, because passing its rows to Python takes longer than merging them. The driver lists
 the files of one snapshot and sends them to the tasks (`DataFile`). Later commits do not change these files. All modules
-of `lakehouse` whose tasks read tables call it; the modules of checkpoints use its file systems. S3 is configured by the
-`AWS_…` variables.
+of `lakehouse` whose tasks read tables call it; checkpoints and erasures call `parse_uri` for files of their own. S3 is
+configured by the `AWS_…` variables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _S3 = re.compile(r"^s3a?://")
-_DATA_FILE = re.compile(r"^(file:/+|s3a?://)")
+_ICEBERG_URI = re.compile(r"^(file:/+|s3a?://)")
 
 
 def on_s3(uri: str) -> bool:
@@ -36,7 +36,7 @@ def on_s3(uri: str) -> bool:
     return bool(_S3.match(uri))
 
 
-def file_system_of(uri: str) -> tuple[pafs.FileSystem, str]:
+def parse_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a URI, and the path on it.
 
     Raises:
@@ -48,19 +48,19 @@ def file_system_of(uri: str) -> tuple[pafs.FileSystem, str]:
     return found
 
 
-def is_readable(data_file: str) -> bool:
-    """Return whether tasks can read a data file: `data_file_path` supports its URI in Iceberg's metadata."""
-    return bool(_DATA_FILE.match(data_file))
+def has_known_scheme(iceberg_uri: str) -> bool:
+    """Return whether `parse_iceberg_uri` supports a URI."""
+    return bool(_ICEBERG_URI.match(iceberg_uri))
 
 
-def data_file_path(data_file: str) -> tuple[pafs.FileSystem, str]:
+def parse_iceberg_uri(iceberg_uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system and path of a file or folder by its URI in Iceberg's metadata: `file:/…` or `s3://…`.
 
-    Paths in these URIs are not percent-encoded, so `FileSystem.from_uri`, which decodes them, cannot be used.
+    Paths in these URIs are not percent-encoded, so `parse_uri`, which decodes them, cannot be used.
     """
-    if on_s3(data_file):
-        return file_system_of(data_file)
-    return pafs.LocalFileSystem(), _DATA_FILE.sub("/", data_file)
+    if on_s3(iceberg_uri):
+        return parse_uri(iceberg_uri)
+    return pafs.LocalFileSystem(), _ICEBERG_URI.sub("/", iceberg_uri)
 
 
 ROWS_AT_ONCE = 50_000
@@ -68,7 +68,7 @@ ROWS_AT_ONCE = 50_000
 
 
 class DataFile(NamedTuple):
-    """A data file, or some of its row groups, and the delete files that mark rows of it as deleted."""
+    """A data file, or some of its row groups, and the position delete files that mark rows of it as deleted."""
 
     path: str
     """The file's URI in the table's metadata."""
@@ -88,22 +88,22 @@ class DataFile(NamedTuple):
         return cls(task.file.file_path, deletes, task.file.record_count)
 
 
-def divide_files(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
+def divide_files(files: Iterable[DataFile], rows_per_task: int) -> list[list[DataFile]]:
     """Divide files into groups, one for each task. A file that is larger than a group is divided by its row groups.
 
     Args:
         files: the files to divide.
-        rows: number of rows in a group, approximately.
+        rows_per_task: number of rows in a group, approximately.
     """
     groups: list[list[DataFile]] = []
     rows_left = 0  # in the last group
     for file in files:
-        parts = max(1, round(file.rows / rows))
+        parts = max(1, round(file.rows / rows_per_task))
         for first in range(parts):
             size = file.rows // parts
             if not groups or size > rows_left:
                 groups.append([])
-                rows_left = rows
+                rows_left = rows_per_task
             groups[-1].append(file._replace(first=first, every=parts))
             rows_left -= size
     return groups
@@ -150,7 +150,7 @@ def read_rows(
             found = found[~np.isin(found + begins[group], deleted)]
             if len(found):
                 rows = opened.read_row_group(group, schema.names, use_threads=False)
-                yield in_schema(rows.take(pa.array(found)), schema)
+                yield _in_schema(rows.take(pa.array(found)), schema)
         return
     if not groups:
         return
@@ -161,7 +161,7 @@ def read_rows(
         is_kept = is_kept_by_position[begin : begin + batch.num_rows]
         begin += batch.num_rows
         table = pa.Table.from_batches([batch])
-        yield in_schema(table if is_kept.all() else table.filter(pa.array(is_kept)), schema)
+        yield _in_schema(table if is_kept.all() else table.filter(pa.array(is_kept)), schema)
 
 
 def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:
@@ -175,17 +175,12 @@ def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:
 
 def open_file(uri: str) -> pq.ParquetFile:
     """Open a data file or delete file by its URI in the table's metadata."""
-    file_system, path = data_file_path(uri)
+    file_system, path = parse_iceberg_uri(uri)
     return pq.ParquetFile(path, filesystem=file_system, pre_buffer=on_s3(uri))
 
 
-def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Select a table's columns in the order of a schema, and cast them to its types.
-
-    Args:
-        table: a table with all columns of the schema.
-        schema: names and types of the result.
-    """
+def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Select a table's columns in the order of a schema, and cast them to its types."""
     found = table.select(schema.names)
     return found if found.schema.equals(schema) else found.cast(schema)
 

@@ -6,7 +6,7 @@ has the digest of each row, so an unchanged configuration costs no Spark job.
 
 Another property has the Iceberg namespace of each gateway that does not share one. It is written before the gateway's
 first merge: if the gateway were configured for another namespace later, only a part of its rows would be merged and
-erased there. Making a checkpoint and `lakehouse.run_state` call this module.
+erased there. Making a checkpoint calls `store_config`; `lakehouse.run_state`, for each run, `assign_namespaces`.
 """
 
 from __future__ import annotations
@@ -81,35 +81,36 @@ def store_config(
 
 
 @lake_errors
-def misplaced_gateways(
-    spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
+def assign_namespaces(
+    spark: SparkSession, has_checkpoint: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
 ) -> dict[str, str]:
-    """Return gateway → the namespace where its rows are, for gateways whose configured namespace is a different one.
+    """Record the configured namespace of each new gateway, which it then keeps, and return the misplaced gateways.
 
-    It also writes: for a new gateway, which never had a checkpoint, it records the configured namespace permanently, as
-    a property of the table.
+    A gateway is new if it never had a checkpoint, so that no rows of it were merged.
 
     Args:
         spark: an open Spark session.
-        has_begun: returns whether a gateway ever had a checkpoint, so that its rows are in some namespace.
+        has_checkpoint: returns whether a gateway ever had a checkpoint.
         namespaces: the configured namespaces.
         names: catalogue and namespaces of the lake's tables.
+
+    Returns:
+        Gateway → the namespace where its rows are, for gateways that are now configured for another one.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    found = version_if_there(spark, names.gateways)
-    properties = found.properties if found is not None else {}
+    version = version_if_there(spark, names.gateways)
     recorded = {
         key.removeprefix(NAMESPACE_PROPERTY): value
-        for key, value in properties.items()
+        for key, value in (version.properties if version is not None else {}).items()
         if key.startswith(NAMESPACE_PROPERTY)
     }
-    unknown = sorted(namespaces.own.keys() - recorded.keys())
-    new = {gateway: namespaces.of(gateway) for gateway in unknown if not has_begun(gateway)}
+    unrecorded = sorted(namespaces.own.keys() - recorded.keys())
+    new = {gateway: namespaces.of(gateway) for gateway in unrecorded if not has_checkpoint(gateway)}
     if new:
         ensure_gateways(spark, names)
         set_properties(spark, names.gateways, {f"{NAMESPACE_PROPERTY}{gateway}": new[gateway] for gateway in new})
     # a gateway that had a checkpoint before it declared a namespace has its rows in the shared one
-    assigned = {**dict.fromkeys(unknown, namespaces.shared), **recorded, **new}
+    assigned = {**dict.fromkeys(unrecorded, namespaces.shared), **recorded, **new}
     return {gateway: namespace for gateway, namespace in assigned.items() if namespace != namespaces.of(gateway)}

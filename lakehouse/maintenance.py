@@ -2,10 +2,10 @@
 
 The tables are the history of all deltas, which flushes write batch by batch, and the state tables, which are merged
 from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same
-files, and only files older than any run count as orphans. A flush overwrites a batch by its id, which Iceberg cannot do
-if a file has several batches. So files of the history are compacted for each gateway and shard (a staging store with
-some of the tables) separately, and only with deltas before the oldest one whose flush is not confirmed, by arrival (the
-gateway's timestamp of a push). The asset `maintenance` calls this module.
+files, and only files older than any run count as orphans. A repeated flush replaces its batch, and Iceberg can replace
+only whole files. So batches may share a file only when they cannot be repeated, because staging has confirmed them: up
+to an arrival (the gateway's timestamp of a push). A file also keeps to one gateway and shard (a staging store with some
+of the tables). The asset `maintenance` calls `maintain` and `trim_log`; erasures and polls call single procedures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_definitions import version_if_there
+from lakehouse.table_definitions import read_version, version_if_there
 from lakesync.model.errors import FlushError
 from lakesync.model.hlc import start_of
 
@@ -93,15 +93,15 @@ class FileCounts(msgspec.Struct, frozen=True):
 class MaintenanceReport(msgspec.Struct, frozen=True):
     """What one maintenance of a table did."""
 
-    before: FileCounts
-    after: FileCounts
-    compacted: int
+    before: FileCounts = FileCounts()
+    after: FileCounts = FileCounts()
+    compacted: int = 0
     """Number of data files that were rewritten into larger ones, or without deleted rows."""
-    manifests: int
+    manifests: int = 0
     """Number of rewritten manifests."""
-    expired: int
+    expired: int = 0
     """Number of files that were deleted with expired snapshots."""
-    orphans: int
+    orphans: int = 0
     """Number of deleted files that no snapshot referenced."""
     snapshot_id: int | None = None
     """Id of the table's newest snapshot afterwards; None for an empty table."""
@@ -130,7 +130,7 @@ def maintain(
     name = names.deltas if table is None else names.state(table)
     version = version_if_there(spark, name)
     if version is None or version.snapshot_id is None:
-        return MaintenanceReport(FileCounts(), FileCounts(), 0, 0, 0, 0)
+        return MaintenanceReport()
     before = count_files(spark, name, limits)
     if table is None:
         ranges = _compactable_ranges(spark, name, limits, backlog)
@@ -138,14 +138,13 @@ def maintain(
     else:
         compacted = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
     manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
-    of_rejected = [names.rejected] if table is None and spark.catalog.tableExists(names.rejected) else []
-    past = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
-    expired = sum(expire_snapshots(spark, names, each, past) for each in (name, *of_rejected))
-    orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
-    after, now = count_files(spark, name, limits), version_if_there(spark, name)
-    return MaintenanceReport(
-        before, after, compacted, manifests, expired, orphans, now.snapshot_id if now is not None else None
-    )
+    with_rejected = table is None and spark.catalog.tableExists(names.rejected)
+    cleaned = (name, names.rejected) if with_rejected else (name,)
+    older_than = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
+    expired = sum(expire_snapshots(spark, names, each, older_than) for each in cleaned)
+    orphans = sum(_remove_orphans(spark, names, each, limits) for each in cleaned)
+    after, snapshot_id = count_files(spark, name, limits), read_version(spark, name).snapshot_id
+    return MaintenanceReport(before, after, compacted, manifests, expired, orphans, snapshot_id)
 
 
 class TrimReport(msgspec.Struct, frozen=True):
@@ -159,7 +158,7 @@ class TrimReport(msgspec.Struct, frozen=True):
 
 
 def trim_log(store: FlushStore, backlog: Sequence[Backlog]) -> TrimReport:
-    """Delete flushed deltas from staging's log that a flush confirmed but was killed before it trimmed.
+    """Delete flushed deltas from staging's log, if a flush was killed between confirming them and deleting them.
 
     Args:
         store: the staging store.
@@ -206,7 +205,7 @@ def apply_deletes(spark: SparkSession, names: LakeNames, name: str) -> int:
     """
     # a delete file is reason enough to rewrite a file, many small files are not
     options = "'delete-file-threshold', '1', 'min-input-files', '1000000', 'remove-dangling-deletes', 'true'"
-    found = _call(spark, names, "rewrite_data_files", f"table => '{_plain(name)}', options => map({options})")
+    found = _call(spark, names, "rewrite_data_files", f"table => '{_unquoted(name)}', options => map({options})")
     return int(found["rewritten_data_files_count"])
 
 
@@ -219,7 +218,7 @@ def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
         names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
     """
-    found = _call(spark, names, "rewrite_manifests", f"table => '{_plain(name)}', use_caching => false")
+    found = _call(spark, names, "rewrite_manifests", f"table => '{_unquoted(name)}', use_caching => false")
     return int(found["rewritten_manifests_count"])
 
 
@@ -233,7 +232,7 @@ def expire_snapshots(spark: SparkSession, names: LakeNames, name: str, older_tha
         name: the table's full, quoted name.
         older_than: the time before which a snapshot is old.
     """
-    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}', retain_last => 1"
+    arguments = f"table => '{_unquoted(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}', retain_last => 1"
     found = _call(spark, names, "expire_snapshots", arguments)
     return sum(int(count or 0) for key, count in found.asDict().items() if key.startswith("deleted_"))
 
@@ -262,7 +261,7 @@ def _rewrite(
         "remove-dangling-deletes": "true" if where is None else "false",
     }
     given = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    arguments = f"table => '{_plain(name)}', options => map({given})"
+    arguments = f"table => '{_unquoted(name)}', options => map({given})"
     if where is None:
         found = _call(spark, names, "rewrite_data_files", arguments)
     else:
@@ -292,7 +291,11 @@ def _compactable_ranges(
         .where(sf.col("files") >= limits.min_files)
         .orderBy("day", "gateway", "shard")
     ).collect()
-    confirmed = {(each.gateway, each.shard): _confirmed(each) for each in backlog}
+    # arrival before which all deltas of a gateway and shard are flushed and confirmed
+    confirmed = {
+        (each.gateway, each.shard): each.last_arrival + 1 if each.oldest_ms is None else start_of(each.oldest_ms)
+        for each in backlog
+    }
     return [
         f"gateway = {literal(row['gateway'])} AND shard = {literal(row['shard'])}"
         f" AND day = DATE '{row['day'].isoformat()}'"
@@ -302,15 +305,10 @@ def _compactable_ranges(
     ]
 
 
-def _confirmed(backlog: Backlog) -> int:
-    """Return the arrival before which every delta of a shard is flushed and confirmed."""
-    return backlog.last_arrival + 1 if backlog.oldest_ms is None else start_of(backlog.oldest_ms)
-
-
 def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits) -> int:
-    """Delete files that no snapshot references, and return their number. Iceberg rejects an age of less than a day."""
-    older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))
-    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}'"
+    """Delete files that no snapshot references, and return their number."""
+    older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))  # Iceberg rejects less than a day
+    arguments = f"table => '{_unquoted(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}'"
     listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""
     return len(spark.sql(f"CALL `{names.catalogue}`.system.remove_orphan_files({arguments}{listing})").collect())
 
@@ -334,8 +332,8 @@ def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str,
     return row
 
 
-def _plain(name: str) -> str:
-    """Return a full, quoted name as procedures take it: without the catalogue and the quotes."""
+def _unquoted(name: str) -> str:
+    """Return a table's full, quoted name as procedures take it: without the catalogue and the quotes."""
     return name.replace("`", "").partition(".")[2]
 
 

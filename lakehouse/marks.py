@@ -1,8 +1,8 @@
 """The pipeline's marks: named texts in the staging store that say how far each part of the pipeline has come.
 
 This module has the names of all marks. It also encodes the values of two kinds: those of polls (when a connector, an
-external system, was read last, and which of its tables fail), and those of migrations (which days are copied). Assets
-write marks after their work; sensors compare them to find out what is due.
+external system, was read last, and which of its tables fail), and those of migrations (which days of tables are copied
+from one database to another). Assets write marks after their work; sensors compare them to find out what is due.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def failed_polls_mark(gateway: str, connector: str) -> str:
 
 
 def move_mark(group: str, name: str) -> str:
-    """Return the name of the mark of a flow, of tiers or of a migration.
+    """Return the name of the mark of a flow, of tiers or of a migration, which move deltas between databases.
 
-    For flows and tiers its value is the time at which the last successful run began, for a migration the copied days.
+    A flow copies new deltas, tiers move old ones to a cheaper store; their mark's value is the time at which the last
+    successful run began. The value for a migration, which copies whole tables, is the copied days (`CopiedDays`).
 
     Args:
         group: `flows`, `tiers` or `migrations`.

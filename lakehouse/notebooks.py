@@ -1,7 +1,7 @@
 """Makes connectors' sources and staging's unflushed log readable in a Spark session, for notebooks.
 
 A connector polls an external system, its source. Staging's log has the deltas that gateways have accepted and that are
-not in the lake yet. Spark calls a data source that Python implements a format. The notebooks that `lakesync` ships, and
+not in the lake yet. Spark reads a data source by the name of its *format*. The notebooks that `lakesync` ships, and
 users' own, call `register_sources`.
 """
 
@@ -14,8 +14,9 @@ import structlog
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from lakehouse.gateway_connections import pipeline_store
-from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
+from lakehouse.history.decoding import decode_log
 from lakehouse.landing.connector_source import format_of, register_connectors
+from lakehouse.table_definitions import DELTAS_FIELDS
 from lakesync.connectors import Connectors
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging.log_reader import LogRange, log_rows
@@ -63,61 +64,58 @@ def register_sources(spark: SparkSession, config: Config) -> list[str]:
         connector_type = types.find(name)
         assert connector_type is not None, "a connector of an unknown type cannot be opened"
         register_connectors(spark, connector_type, configs)
-    return [*map(format_of, sorted(found)), FORMAT]
+    return [*map(format_of, sorted(found)), LOG_FORMAT]
 
 
-FORMAT = "lakesync_log"
+LOG_FORMAT = "lakesync_log"
 """Name of the log's format."""
 PUSHES_PER_TASK = 5_000
 """Number of pushes that one task decodes."""
 
 
-class Shard(NamedTuple):
-    """The unflushed log of one gateway in one staging store, and where tasks find it."""
+class UnflushedLog(NamedTuple):
+    """The unflushed log of one gateway in one shard (a staging store with some of the tables)."""
 
     source: LogSource
+    """Where tasks find the log."""
     backlog: Backlog
+    """The range of its unflushed pushes."""
 
 
 class StagingLog(DataSource):
     """The unflushed deltas, with the columns of the history `deltas`. The option `gateway` selects one gateway."""
 
-    shards: ClassVar[tuple[Shard, ...]]
+    logs: ClassVar[tuple[UnflushedLog, ...]]
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return FORMAT
+        return LOG_FORMAT
 
     def schema(self) -> str:
         """Return the columns of `deltas`. The batch id is empty."""
-        return DELTAS_SCHEMA
+        return DELTAS_FIELDS
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the result of `schema`
         """Return the reader of the log."""
         gateway = self.options.get("gateway")
-        return LogReader([shard for shard in self.shards if gateway in (None, shard.backlog.gateway)])
+        return LogReader([log for log in self.logs if gateway in (None, log.backlog.gateway)])
 
 
 class LogReader(DataSourceReader):
     """Reads the log, also while the gateway's process writes it."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        """Store the shards.
-
-        Args:
-            shards: the shards to read.
-        """
-        self._shards = shards
+    def __init__(self, logs: Sequence[UnflushedLog]) -> None:
+        """Store the logs to read."""
+        self._logs = logs
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return ranges of pushes, one for each task. A push has a sequence number in the log."""
         partitions = []
-        for source, log in self._shards:
-            end = log.last_seq + 1
-            for first in range(log.flushed_seq + 1, end, PUSHES_PER_TASK):
-                last = min(first + PUSHES_PER_TASK, end) - 1
-                log_range = LogRange(log.gateway, log.shard, log.epoch, first, last)
+        for source, backlog in self._logs:
+            for first in range(backlog.flushed_seq + 1, backlog.last_seq + 1, PUSHES_PER_TASK):
+                last = min(first + PUSHES_PER_TASK - 1, backlog.last_seq)
+                log_range = LogRange(backlog.gateway, backlog.shard, backlog.epoch, first, last)
                 partitions.append(InputPartition((source, log_range)))
         return partitions
 
@@ -137,5 +135,6 @@ def register_log(spark: SparkSession, store: FlushStore) -> None:
         spark: an open Spark session.
         store: the staging store.
     """
-    shards = tuple(Shard(store.log_source(backlog.shard), backlog) for backlog in store.backlog())
-    spark.dataSource.register(type("RegisteredLog", (StagingLog,), {"shards": shards}))
+    logs = tuple(UnflushedLog(store.log_source(backlog.shard), backlog) for backlog in store.backlog())
+    # a class that is created at run time is pickled with its attributes, one of this module only as a reference
+    spark.dataSource.register(type("RegisteredLog", (StagingLog,), {"logs": logs}))

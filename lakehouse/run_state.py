@@ -1,9 +1,10 @@
 """The state that the steps of one Dagster run share: each gateway's positions, and the failures that were set aside.
 
-A position is an arrival, the gateway's timestamp of a push: up to where a gateway's deltas are flushed, and its cut
-point, up to where this run makes a checkpoint. A failure is set aside if it concerns one gateway or table: the run
-continues with the others, and its last step fails. Dagster creates one `RunState` for each run, as the resource
-`run_state`; the steps (`assets`) and the functions that they call use it.
+A position is an arrival, the gateway's timestamp of a push. Each gateway has two: the last arrival whose deltas are in
+the lake (flushed), and its cut point, at which the run makes a *checkpoint*, the copy of all rows from which new
+clients start. A failure is set aside if it concerns one gateway or table: the run continues with the others, and its
+last step fails. Dagster creates one `RunState` for each run, as the resource `run_state`; the steps (`assets`) and the
+functions that they call use it.
 
 A state table has the current rows of one synced table. A shard is a staging store with some of the tables.
 """
@@ -117,8 +118,7 @@ class RunState:
     def gateways_in(self, namespace: str) -> list[str]:
         """Return the gateways whose rows are in a namespace; `""` is the shared one.
 
-        A gateway whose rows are in another namespace than the configured one is in neither of the two. `names_of`
-        raises an error for it.
+        A gateway whose rows are not in its configured namespace is left out; `names_of` raises an error for it.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
@@ -238,8 +238,8 @@ class RunState:
             from lakehouse.history.flush import flushed_arrivals
 
             # before tables were sharded, all deltas were in the main shard; the default shard continues it
-            streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
-            arrivals = flushed_arrivals(self._spark(), self._names, streams)
+            stored_as = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
+            arrivals = flushed_arrivals(self._spark(), self._names, stored_as)
             self._flushed_by_shard[shard] = self._at_cut_points(arrivals)
         return self._flushed_by_shard[shard]
 
@@ -257,9 +257,9 @@ class RunState:
     @cached_property
     def _misplaced(self) -> dict[str, str]:
         """Gateway → the namespace of its rows, for gateways with another configured namespace."""
-        from lakehouse.gateways_table import misplaced_gateways
+        from lakehouse.gateways_table import assign_namespaces
 
-        def has_begun(gateway: str) -> bool:  # whether its rows are in some namespace
+        def has_checkpoint(gateway: str) -> bool:
             return self._store().newest_checkpoint(gateway) is not None
 
-        return misplaced_gateways(self._spark(), has_begun, self._config.namespaces, self._names)
+        return assign_namespaces(self._spark(), has_checkpoint, self._config.namespaces, self._names)

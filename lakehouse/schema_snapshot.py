@@ -1,7 +1,8 @@
 """Reads and writes the schema snapshot: a file with the tables and connectors that are registered at gateways.
 
 Dagster's code location creates its assets from the file, so that it needs no connection to the staging store, which has
-the registrations. The schema sensor writes the file when they have changed.
+the registrations. The schema sensor writes the file when they have changed. The steps of runs, which have a connection,
+call `registered`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class PolledConnector(msgspec.Struct, frozen=True):
 class SchemaSnapshot(msgspec.Struct, frozen=True):
     """The registered tables and the polled connectors.
 
-    Several gateways may register the same table. Its schema here has the columns of all of them (`join`).
+    Several gateways may register the same table. Its schema here has the columns of all of them (`join_schemas`).
     """
 
     tables: tuple[TableSchema, ...] = ()
@@ -75,8 +76,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         found = (schema for schema, of_namespace in self.states if (schema.table, of_namespace) == (table, namespace))
         return next(found, TableSchema(table, columns=()))
 
-    def of(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
-        """Return the schemas of some tables.
+    def select(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
+        """Return the schemas of some tables, in order of their names.
 
         Args:
             tables: names of the tables; empty for all.
@@ -87,8 +88,7 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
 
     def schema(self, table: str) -> TableSchema:
         """Return a table's schema; a schema without columns if none is registered."""
-        found = next((schema for schema in self.tables if schema.table == table), None)
-        return found or TableSchema(table, columns=())
+        return next((schema for schema in self.tables if schema.table == table), TableSchema(table, columns=()))
 
 
 def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[StateTable]:
@@ -120,9 +120,9 @@ def registered(
     polled: list[PolledConnector] = []
     for gateway in sorted(store.gateways()):
         for table, version in sorted(store.gateway_config(gateway).schemas.items()):
-            for schemas in (joined, by_namespace.get(own_namespaces.get(gateway, ""))):
-                if schemas is not None:
-                    schemas[table] = join(schemas[table], version.schema) if table in schemas else version.schema
+            schemas_of_namespace = by_namespace.get(own_namespaces.get(gateway, ""), {})
+            for schemas in (joined, schemas_of_namespace):
+                schemas[table] = join_schemas(schemas[table], version.schema) if table in schemas else version.schema
             gateways[table] = (*gateways.get(table, ()), gateway)
         polled += _polled(gateway, store.connectors(gateway), types)
     return SchemaSnapshot(
@@ -147,7 +147,7 @@ def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
     return tuple(tables[table] for table in sorted(tables))
 
 
-def join(first: TableSchema, second: TableSchema) -> TableSchema:
+def join_schemas(first: TableSchema, second: TableSchema) -> TableSchema:
     """Join the schemas of one table at two gateways.
 
     A column that both have gets the type of the first. A value that does not fit it is null in the state table's typed

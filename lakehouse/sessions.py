@@ -36,55 +36,6 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 
-_COMMIT_GUARD = Path(__file__).with_name("commit_guard.sql")
-"""The file with the definition of the trigger, which an administrator may run too."""
-
-_TRIGGER_EXISTS = """
-SELECT EXISTS (
-    SELECT FROM pg_trigger WHERE tgname = 'lakesync_commit_guard' AND tgrelid = to_regclass('iceberg_tables')
-)
-"""
-
-
-@cache
-def guard_commits(catalogue_uri: str) -> None:
-    """Install the trigger that protects the catalogue on Postgres, if it is missing. It is checked once in a process.
-
-    Catalogues on SQLite and REST services need none: SQLite's responses come from the same process, and a REST service
-    is responsible for its own commits.
-
-    Args:
-        catalogue_uri: URI of the catalogue's database, or of the REST service.
-
-    Raises:
-        LakeUnavailableError: the database cannot be reached.
-        ConfigurationError: the database user may not create the trigger.
-    """
-    if not catalogue_uri.startswith("postgresql://"):
-        return
-    import psycopg
-
-    from lakesync.wire.postgres import BoundedConnection, parameters
-
-    try:
-        with BoundedConnection.connect(**parameters(catalogue_uri)) as connection:
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakesync_commit_guard'))")
-            row = connection.execute(_TRIGGER_EXISTS).fetchone()
-            if row is None or not row[0]:
-                connection.execute(_COMMIT_GUARD.read_text("utf-8"))
-    except psycopg.OperationalError as error:
-        host_and_database = catalogue_uri.rpartition("@")[2]
-        raise LakeUnavailableError(
-            f"the catalogue at {host_and_database} cannot be reached: {str(error).strip()}"
-        ) from error
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise ConfigurationError(
-            f"the catalogue at {catalogue_uri.rpartition('@')[2]} lacks the trigger lakesync_commit_guard, without "
-            f"which a lost response to a commit damages the table, and its user cannot create it ({error}); let the "
-            f"owner of iceberg_tables run {_COMMIT_GUARD.name}, once"
-        ) from error
-
-
 PROBE_SECONDS = 3.0
 """Seconds to wait for a TCP connection to the server."""
 RETRY_SECONDS = 30.0
@@ -109,14 +60,62 @@ SETTINGS = {
 }
 """Settings of every session."""
 
+_COMMIT_GUARD = Path(__file__).with_name("commit_guard.sql")
+"""The file with the definition of the trigger, which an administrator may run too."""
+
+_TRIGGER_EXISTS = """
+SELECT EXISTS (
+    SELECT FROM pg_trigger WHERE tgname = 'lakesync_commit_guard' AND tgrelid = to_regclass('iceberg_tables')
+)
+"""
+
+
+@cache
+def guard_commits(catalogue_uri: str) -> None:
+    """Install the trigger that protects a catalogue on Postgres, if it is missing. It is checked once in a process.
+
+    Other catalogues need none: a response of SQLite cannot be lost, because SQLite runs in the process that asks, and a
+    REST service is responsible for its own commits.
+
+    Args:
+        catalogue_uri: URI of the catalogue's database, or of the REST service.
+
+    Raises:
+        LakeUnavailableError: the database cannot be reached.
+        ConfigurationError: the database user may not create the trigger.
+    """
+    if not catalogue_uri.startswith("postgresql://"):
+        return
+    host_and_database = catalogue_uri.rpartition("@")[2]
+    import psycopg
+
+    from lakesync.wire.postgres import BoundedConnection, parameters
+
+    try:
+        with BoundedConnection.connect(**parameters(catalogue_uri)) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakesync_commit_guard'))")
+            row = connection.execute(_TRIGGER_EXISTS).fetchone()
+            if row is None or not row[0]:
+                connection.execute(_COMMIT_GUARD.read_text("utf-8"))
+    except psycopg.OperationalError as error:
+        raise LakeUnavailableError(
+            f"the catalogue at {host_and_database} cannot be reached: {str(error).strip()}"
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigurationError(
+            f"the catalogue at {host_and_database} lacks the trigger lakesync_commit_guard, without "
+            f"which a lost response to a commit damages the table, and its user cannot create it ({error}); let the "
+            f"owner of iceberg_tables run {_COMMIT_GUARD.name}, once"
+        ) from error
+
 
 def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:
     """Create a session, or join a shared one. The caller must stop it; the context manager `session` does so.
 
-    A new session must start its own Python workers, which takes seconds. A shared session has them already. The address
-    of the server that `lakesync up` starts names one (`;session_id=UUID`); its actual id is derived from that id and
-    the day, so that it is a new one each day. A caller that joins it must not replace views or data sources of others;
-    the session continues when the caller stops it.
+    A new session must start its own Python workers, which takes seconds; a shared one has them already. The address of
+    the server that `lakesync up` starts names a shared session (`;session_id=UUID`). The session's actual id is derived
+    from the named one and the day, so that a new session begins each day. A caller that joins it must not replace views
+    or data sources of others. It continues when the caller stops it.
 
     Args:
         config: the project's configuration, with the server's address and token, and the catalogue.
@@ -135,14 +134,14 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
         raise ConfigurationError(
             "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
         )
-    host, port, named = _parse_address(remote)
+    host, port, shared_id = _parse_address(remote)
     address = f"sc://{host}:{port}/"
     if config.spark.token:
         address += f";token={config.spark.token.get_secret_value()}"
     _probe(host, port, address)
-    joined = named if shared else None
-    if joined is not None:
-        address += f";session_id={uuid.uuid5(joined, f'{datetime.now(UTC):%F}')}"
+    joined_id = shared_id if shared else None
+    if joined_id is not None:
+        address += f";session_id={uuid.uuid5(joined_id, f'{datetime.now(UTC):%F}')}"
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as `SparkSession.builder.remote` does, which takes no options
     builder = ConnectSession.builder.channelBuilder(DefaultChannelBuilder(address, [*KEEPALIVE.items()]))
     for name, value in wanted.items():
@@ -157,7 +156,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
         raise LakeUnavailableError(
             f"Spark at {host}:{port} listens but creates no session ({error}); see its log, and check the token"
         ) from error
-    spark.release_session_on_close = joined is None
+    spark.release_session_on_close = joined_id is None
     _CREATED.append(spark)
     _shorten_retries(spark)
     return cast("SparkSession", spark)

@@ -1,7 +1,9 @@
 """Runs a SQL query on the lake in Spark: the process behind `lakesync query --engine spark`.
 
-The query reads the lake's tables as if all accepted deltas were in them: rows of state tables are merged with flushed
-deltas that their merge still lacks, and with unflushed ones.
+The query reads the lake's tables as if all accepted deltas were in them. To the rows of a state table (the current rows
+of one synced table) it merges the deltas that the table lacks: newer ones of the history (the table `deltas`), and
+those that are not flushed to the lake yet. `lakesync.analysis.plans`, which the other engine also uses, plans which
+snapshots and deltas that are. Each table of the statement becomes a temporary view.
 
 `python -m lakehouse.spark_query FD` reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. It writes the result to
 the file descriptor FD as an Arrow stream, or an error as JSON, `{"code", "error"}`, with exit code 3. FD is not stdout,
@@ -86,9 +88,8 @@ def query_in_session(spark: SparkSession, config: Config, sql: str, as_of: AsOf 
     statement = parse_statement(sql, dialect="spark")
     unflushed = unflushed_table(config)  # before the lake: a delta that is flushed meanwhile is read twice, not missed
     with LakeReader(config) as lake:
-        return _run_statement(
-            _Views(spark, config, Planner(lake, unflushed, as_of, statement.tables), unflushed), statement
-        )
+        planner = Planner(lake, unflushed, as_of, statement.tables)
+        return _run_statement(_Views(spark, config, planner, unflushed), statement)
 
 
 @lake_errors
@@ -117,7 +118,7 @@ class _Views:
         self._spark = spark
         self._planner = planner
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
-        reads_unflushed = unflushed.num_rows and planner.snapshot_ms is None  # no snapshot was requested
+        reads_unflushed = unflushed.num_rows and planner.snapshot_ms is None  # None: no snapshot was requested
         self._unflushed = spark.createDataFrame(unflushed) if reads_unflushed else None
 
     def run(self, statement: Statement) -> pa.Table:
@@ -135,7 +136,7 @@ class _Views:
             self.columns.setdefault(each.qualified, rows.columns)
             rows.createOrReplaceTempView(f"__lake_{number}")
             views[each.namespace, each.name] = f"__lake_{number}"
-        return self._spark.sql(_renamed(statement.sql, views)).toArrow()
+        return self._spark.sql(_with_views(statement.sql, views)).toArrow()
 
     def _history(self, plan: HistoryPlan) -> DataFrame:
         """Return the history and the unflushed deltas, whose batch id is null."""
@@ -185,7 +186,7 @@ class _Views:
         return rows.where(~sf.col("_gone")).select(*result)  # `_gone`: the row is deleted
 
     def _base(self, plan: StatePlan, base: SnapshotRows) -> DataFrame:
-        """Return the rows of a snapshot onto which newer deltas are merged."""
+        """Return the rows of a snapshot of the state table, of one gateway or of all."""
         name = LakeNames(self._names.catalogue, self._names.system, plan.namespace).state(plan.name)
         rows = at_snapshot(self._spark, name, base.snapshot)
         return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
@@ -209,7 +210,7 @@ class _Views:
         parts = [self._unflushed] if self._unflushed is not None else []
         if current is not None:
             rows = at_snapshot(self._spark, self._names.deltas, current.snapshot_id)
-            parts.append(rows.where(_above(plan.parts.merged_up_to)))
+            parts.append(rows.where(_after_marks(plan.parts.merged_up_to)))
         wanted = sf.col("table_name") == plan.name
         if plan.gateways.names:  # with `others`: all gateways except these
             of_named_gateways = sf.col("gateway").isin(*plan.gateways.names)
@@ -221,20 +222,20 @@ class _Views:
         return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts).where(wanted)
 
 
-def _above(marks: Mapping[str, int]) -> Column:
-    """Return the condition for deltas that a snapshot lacks.
+def _after_marks(marks: Mapping[str, int]) -> Column:
+    """Return the condition for deltas that a snapshot of a state table lacks.
 
     Args:
-        marks: gateway → the arrival (the gateway's timestamp of receipt) up to which its deltas are in the snapshot. Of
-            other gateways it has none.
+        marks: gateway → the arrival (the gateway's timestamp of receipt) up to which its deltas are in the snapshot;
+            the snapshot lacks all deltas of a gateway that is missing.
     """
-    above = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
+    is_lacking = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
     for gateway, mark in marks.items():
-        above |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
-    return above
+        is_lacking |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
+    return is_lacking
 
 
-def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
+def _with_views(sql: str, views: dict[tuple[str | None, str], str]) -> str:
     """Return the query with each table replaced by its view, and `hlc_time` by its definition.
 
     Args:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from lakehouse.data_files import is_readable
+from lakehouse.data_files import has_known_scheme
 from lakesync.analysis.catalogue import open_iceberg
 from lakesync.model.errors import ConfigurationError
 
@@ -50,12 +50,6 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
         opened.close()
 
 
-def current_snapshot(table: Table) -> int | None:
-    """Return the id of a table's newest snapshot; None if nothing was ever written."""
-    found = table.current_snapshot()
-    return found.snapshot_id if found is not None else None
-
-
 def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:
     """Return the data files of a snapshot that may have rows which meet a condition, with their delete files.
 
@@ -74,7 +68,7 @@ def planned_files(table: Table, snapshot: int | None, where: BooleanExpression |
     found = list(table.scan(where if where is not None else AlwaysTrue(), snapshot_id=snapshot).plan_files())
     for task in found:
         for file in (task.file, *task.delete_files):
-            if not is_readable(file.file_path) or file.file_format.value != "PARQUET":
+            if not has_known_scheme(file.file_path) or file.file_format.value != "PARQUET":
                 raise ConfigurationError(
                     f"tasks cannot open the file {file.file_path} of {'.'.join(table.name())}: keep the warehouse in a "
                     "folder or on S3, and its files in Parquet"
@@ -148,14 +142,13 @@ def table_size(spark: SparkSession, name: str) -> TableSize:
 
 
 BATCH_PROPERTY = "lakesync.batch"
-"""Snapshot property: the id of the batch that was committed. For `landing` and `known` it is a JSON array of the ids of
-the batch's parts."""
+"""Snapshot property: the id that the writer of the commit gave it, such as the id of a flush batch (text, or JSON)."""
 
 PARTITION_AFTER_PARTITION = {"use-table-distribution-and-ordering": "false", "fanout-enabled": "false"}
-"""Options of a writer for rows that each task has in the order of their partitions.
+"""Options of a writer, if each task has its rows in the order of their partitions.
 
-A task then has one open file instead of one for each partition, whose buffers would fill the JVM's heap. Spark raises
-an error if rows of a partition come after those of another."""
+The task then has one open file. Otherwise it has one for each partition, whose buffers would fill the JVM's heap. Spark
+raises an error if a task returns to an earlier partition."""
 
 
 def overwrite(
@@ -174,7 +167,7 @@ def overwrite(
         name: the table's full, quoted name.
         where: the condition for the rows to replace.
         snapshot: id of the snapshot that the caller read; None if the table was empty.
-        batch: an id of the commit, stored in the summary of its snapshot; None to store none.
+        batch: an id of the commit, stored in the summary of its snapshot (`BATCH_PROPERTY`); None to store none.
         options: further options of Spark's writer.
 
     Raises:

@@ -1,7 +1,8 @@
 """Defines the lake's Iceberg tables: names, columns and properties; creates them, and adds columns to state tables.
 
 `deltas` has the history: all deltas (changes of one row) that gateways have accepted from clients. A state table has
-the current rows of one synced table, merged from the history. All modules of `lakehouse` call this module.
+the current rows of one synced table, merged from the history. All modules of `lakehouse` call this module; assets and
+resources use the names. The tables of polled rows are defined in `lakehouse.landing.tables`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 MARKS_PROPERTY = "lakesync.merged"
-"""State table property: its marks, as JSON `{gateway: arrival}`. All deltas of a gateway up to the arrival, the
-gateway's timestamp of receipt, are merged."""
+"""State table property: its marks, as JSON `{gateway: arrival}`. All deltas of the gateway up to this arrival (the
+gateway's timestamp of receipt) are merged."""
 
 REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: number of its values in the table `rejected`; absent if there never was one."""
@@ -123,7 +124,7 @@ class LakeNames(msgspec.Struct, frozen=True):
     """Namespace of the history and of other tables of LakeSync."""
     tables: str = "tables"
     """Namespace of the state tables."""
-    shared: bool = True
+    is_shared: bool = True
     """Whether `tables` is the namespace that gateways share; False for one that belongs to some gateways."""
 
     @property
@@ -143,7 +144,7 @@ class LakeNames(msgspec.Struct, frozen=True):
 
     def in_namespace(self, namespace: str) -> LakeNames:
         """Return the names with another namespace of state tables; `""` is the one that gateways share."""
-        return msgspec.structs.replace(self, tables=namespace, shared=False) if namespace else self
+        return msgspec.structs.replace(self, tables=namespace, is_shared=False) if namespace else self
 
     def state(self, table: str) -> str:
         """Return a state table's full, quoted name."""
@@ -151,7 +152,7 @@ class LakeNames(msgspec.Struct, frozen=True):
 
     def qualified_name(self, table: str) -> str:
         """Return a state table's name for lists of all tables: with its namespace, unless that is the shared one."""
-        return table if self.shared else f"{self.tables}.{table}"
+        return table if self.is_shared else f"{self.tables}.{table}"
 
 
 NAMES = LakeNames()
@@ -163,7 +164,7 @@ Contract = Literal["evolve", "freeze", "discard"]
 the merge, `discard` does not add them, so that their values are only in `_cells`, which has all values of a row."""
 
 
-class Version(msgspec.Struct, frozen=True):
+class TableVersion(msgspec.Struct, frozen=True):
     """A table's current snapshot and properties."""
 
     snapshot_id: int | None
@@ -190,7 +191,7 @@ class StateTable(msgspec.Struct, frozen=True):
     """Whether values of the table were ever written to the table `rejected`, because they did not fit their column."""
 
 
-def read_version(spark: SparkSession, name: str) -> Version:
+def read_version(spark: SparkSession, name: str) -> TableVersion:
     """Return a table's current snapshot and properties.
 
     Args:
@@ -200,16 +201,13 @@ def read_version(spark: SparkSession, name: str) -> Version:
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is no such table.
     """
-    from lakehouse.table_access import (  # imports pyarrow; the code location needs only names
-        current_snapshot,
-        open_table,
-    )
+    from lakehouse.table_access import open_table  # imports pyarrow; the code location needs only names
 
     with open_table(spark, name) as table:
-        return Version(current_snapshot(table), table.properties)
+        return TableVersion(table.metadata.current_snapshot_id, table.properties)
 
 
-def version_if_there(spark: SparkSession, name: str) -> Version | None:
+def version_if_there(spark: SparkSession, name: str) -> TableVersion | None:
     """Return a table's current snapshot and properties; None if there is no such table.
 
     Args:
@@ -238,12 +236,12 @@ def at_snapshot(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
 
-def marks_of(version: Version) -> dict[str, int]:
+def marks_of(version: TableVersion) -> dict[str, int]:
     """Return a state table's marks: gateway → the arrival up to which its deltas are merged; empty if it has none."""
     return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
 
 
-def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
+def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion:
     """Create the history table if it is missing, and return its current version.
 
     Args:
@@ -264,7 +262,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     return read_version(spark, names.deltas)
 
 
-def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> Version:
+def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion:
     """Create the table of the gateways' configurations if it is missing, and return its current version.
 
     Args:
@@ -300,7 +298,7 @@ def ensure_state(
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
     version = version_if_there(spark, name)
-    # see `ensure_deltas` for why `_exists` is asked too
+    # `_exists`: see `ensure_deltas`
     if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
         typed = "".join(f", {_column(column, schema_type)}" for column, schema_type in wanted.items())
         _ensure_namespace(spark, names.catalogue, names.tables)
@@ -325,7 +323,7 @@ def ensure_state(
     if missing:
         if version is not None:  # before the columns are added, so that a killed run leaves a record
             set_properties(spark, name, {UNFILLED_PROPERTY: json.dumps([*unfilled, *missing])})
-        crash_point("tables.growing")
+        crash_point("tables.growing")  # tests kill the process here
         added = ", ".join(_column(column, schema_type) for column, schema_type in missing.items())
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
         crash_point("tables.grown")
@@ -387,7 +385,7 @@ def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> No
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalogue}`.`{namespace}`")
 
 
-def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str, str]) -> None:
+def _upgrade(spark: SparkSession, name: str, version: TableVersion, wanted: dict[str, str]) -> None:
     """Set the properties that a table lacks or has with other values: an earlier version of LakeSync created it."""
     changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
     changed.pop("format-version", None)  # not among the properties

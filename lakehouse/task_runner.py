@@ -31,12 +31,21 @@ if TYPE_CHECKING:
 
 _PARALLELISM = "spark.default.parallelism"
 """Spark setting that `lakesync up` sets to the number of cores of the embedded server."""
+_SPARK_TYPES = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.date32(): "date",
+}
+"""Arrow type → Spark type, of the columns that tasks return."""
 _MALLOC_OPTIONS = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
 """glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, each with its value in bytes."""
 
 
 def in_tasks(
-    spark: SparkSession, count: int, part: Part, schema: str | StructType, *, waiting: bool = False
+    spark: SparkSession, count: int, part: Part, schema: pa.Schema | StructType | str, *, one_task_each: bool = False
 ) -> DataFrame:
     """Return a DataFrame with the rows that all parts yield in tasks.
 
@@ -44,11 +53,11 @@ def in_tasks(
         spark: an open Spark session.
         count: number of parts.
         part: yields the rows of the part with a number; called in a task.
-        schema: schema of the rows.
-        waiting: True to run each part in its own task, because it mostly waits for other systems and may hang.
-            Otherwise the parts share as many tasks as there are cores, so that each task has more memory.
+        schema: schema of the rows; a text declares the columns in Spark's SQL.
+        one_task_each: True to run each part in its own task, for parts that mostly wait for other systems. False to
+            divide the parts among as many tasks as there are cores, so that each task has more memory.
     """
-    tasks = count if waiting else min(count, cores(spark) or count)
+    tasks = count if one_task_each else min(count, cores(spark) or count)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -56,7 +65,13 @@ def in_tasks(
             for number in numbers.column(0).to_pylist():
                 yield from part(number)
 
-    return spark.range(0, count, 1, max(1, tasks)).mapInArrow(run, schema)
+    spark_schema = column_ddl(schema) if isinstance(schema, pa.Schema) else schema
+    return spark.range(0, count, 1, max(1, tasks)).mapInArrow(run, spark_schema)
+
+
+def column_ddl(schema: pa.Schema) -> str:
+    """Return the columns of an Arrow schema as Spark's SQL declares them."""
+    return ", ".join(f"{field.name} {_SPARK_TYPES[field.type]}" for field in schema)
 
 
 def cores(spark: SparkSession) -> int | None:
@@ -128,10 +143,10 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 THREADS = 4
-"""Number of threads of `in_parallel`."""
+"""Number of threads of `in_threads`."""
 
 
-def in_parallel(
+def in_threads(
     spark: SparkSession, function: Callable[[Argument], Result], arguments: Iterable[Argument]
 ) -> list[Result]:
     """Call a function for several arguments in parallel, and return the results in order.

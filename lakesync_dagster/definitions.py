@@ -25,7 +25,7 @@ from assets.lake_tables import history, state_tables
 from assets.maintenance import maintenance
 from assets.moves import flows, migrations, tiers
 from assets.names import DESTINATIONS_JOB, MOVE_SLOT, target_key
-from lakehouse.backends.declared import destination_targets, followers
+from lakehouse.backends.declared import destination_targets, follower_positions
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
@@ -57,7 +57,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_staging = partial(pipeline_store, config)
-    lags = PipelineLags(config, snapshot, partial(followers, config))
+    lags = PipelineLags(config, snapshot, partial(follower_positions, config))
     polls = [poll_sensor(config, snapshot, days, open_staging, lags)] if snapshot.connectors else []
 
     pipeline = dg.Definitions(

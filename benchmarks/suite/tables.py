@@ -16,7 +16,7 @@ import msgspec
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, SyntheticHistory, arrival_of, lake, write_history
 from benchmarks.suite import Benchmark
-from lakehouse.table_access import current_snapshot, open_table, planned_files
+from lakehouse.table_access import open_table, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
 
@@ -80,7 +80,7 @@ def _merge(bench: Lake, history: SyntheticHistory, names: LakeNames) -> dict[str
 def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
     """Merge the history's files with DuckDB, and compare its rate with that of the lake."""
     with open_table(bench.spark, NAMES.deltas) as table:
-        files = planned_files(table, current_snapshot(table))
+        files = planned_files(table, table.metadata.current_snapshot_id)
     paths = [file.file.file_path.removeprefix("file:") for file in files]
     begun = time.perf_counter()
     with duckdb.connect(config={"threads": 2}) as connection:

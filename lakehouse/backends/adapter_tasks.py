@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-_REPORTS = "number int, report string, failure string"
+_REPORTS = pa.schema([("number", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
 """Columns of the rows that tasks yield: number of the task, and a report or the task's error as JSON."""
-_REPORTS_ARROW = pa.schema([("number", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
-"""The same columns in Arrow."""
 
 
 class AdapterTask(Protocol):
@@ -54,8 +52,7 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
         LakeSyncError: the error of the first task that failed. It is raised when all tasks have ended.
         LakeUnavailableError: Spark cannot be reached.
     """
-    # `waiting`: a Spark task of its own for each, because it mostly waits for its database
-    rows = in_tasks(spark, len(tasks), _Runner(tasks), _REPORTS, waiting=True).collect()
+    rows = in_tasks(spark, len(tasks), _Runner(tasks), _REPORTS, one_task_each=True).collect()
     raise_failure(row["failure"] for row in rows)
     reports: list[list[R]] = [[] for _ in tasks]
     for row in rows:
@@ -118,4 +115,4 @@ def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[Datab
 
 def _row(number: int, report: str | None = None, failure: str | None = None) -> pa.RecordBatch:
     """Return a task's row for the driver: its number, and a report or an error as JSON."""
-    return pa.RecordBatch.from_pylist([{"number": number, "report": report, "failure": failure}], schema=_REPORTS_ARROW)
+    return pa.RecordBatch.from_pylist([{"number": number, "report": report, "failure": failure}], schema=_REPORTS)

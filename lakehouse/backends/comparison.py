@@ -1,11 +1,13 @@
 """Compares destinations with the lake by table and day, and rewrites days of a destination from the lake.
 
-A destination is a database or object store that receives the lake's deltas; its *cold tiers* are backends to which old
-deltas are moved from it. Its mark is the newest delta that it has received of each stream (`GATEWAY/SHARD`: a gateway's
-deltas in one staging store); the process that writes to it is called its follower. The comparison uses digests: counts
-and checksums of deltas and rows, by table and day. A Spark task asks the destination for its digests, and a Spark query
-computes those of the lake up to the destination's mark. Only digests reach the driver. The assets and checks of
-destinations (`assets.destinations`) call this module.
+A destination is a database or object store that receives the lake's deltas (changes of rows), and may merge them into
+destination tables. Its *cold tiers* are backends to which old deltas are moved from it. Its mark is the arrival (the
+gateway's timestamp) of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging
+store. What reads the lake's history and writes to it is its follower.
+
+The comparison uses digests: counts and checksums of deltas and rows, by table and day. A Spark task asks the
+destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests
+reach the driver. The assets and checks of destinations (`assets.destinations`) call this module.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
-from lakehouse.backends.destinations import by_stream, selected
 from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
@@ -215,9 +216,7 @@ def lake_digests(
     if not reached.streams:  # the destination has received nothing
         return []
     ensure_deltas(spark, names)
-    deltas = selected(spark.table(names.deltas), reached.selection)
-    # -1, before every arrival, for a stream of which the destination has nothing
-    deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
+    deltas = _received(spark, reached, names)
     found = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
         for row in _on_days(_with_day(deltas), days)
@@ -363,11 +362,7 @@ def _rebuild_task(
     """Return the task that rewrites one day: its flush batches, and the arrivals of their deltas."""
     number = day_number(day)
     version = ensure_deltas(spark, names)
-    deltas = selected(spark.table(names.deltas), follower.selection)
-    if reached.streams:
-        deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
-    else:
-        deltas = deltas.where("false")  # the destination has received nothing
+    deltas = _received(spark, reached, names)
     of_day = deltas.where(sf.col("day") == sf.lit(day.isoformat()).cast("date"))
     batches = of_day.select("batch_id").distinct()
     arrivals_of_batches = (
@@ -397,6 +392,23 @@ def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Di
             f"the adapter {name!r} ({type(adapter).__name__}) does not support digests: give it the method `digests`"
         )
     return list(adapter.digests(scope))
+
+
+def _received(spark: SparkSession, reached: FollowerProgress, names: LakeNames) -> DataFrame:
+    """Return the deltas of the history that a destination must have, by its mark."""
+    rows, selection = spark.table(names.deltas), reached.selection
+    if selection.tables:
+        rows = rows.where(sf.col("table_name").isin(*selection.tables))
+    if selection.without:
+        rows = rows.where(~sf.col("table_name").isin(*selection.without))
+    if selection.gateways:
+        rows = rows.where(sf.col("gateway").isin(*selection.gateways))
+    streams_and_arrivals = [sf.lit(part) for pair in reached.streams.items() for part in pair]
+    if not streams_and_arrivals:
+        return rows.where("false")
+    # null for a stream of which the destination has nothing
+    last = sf.create_map(*streams_and_arrivals)[sf.concat_ws("/", "gateway", "shard")]
+    return rows.where(sf.col("arrival") <= last)
 
 
 def _with_day(rows: DataFrame) -> DataFrame:

@@ -75,12 +75,14 @@ def destination_targets(config: Config) -> Iterator[DestinationTarget]:
             yield DestinationTarget(name, declared, target)
 
 
-def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock) -> list[FollowerPosition]:
-    """Return the mark of each destination's adapter, as its latest run reported it to staging.
+def follower_positions(
+    config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock
+) -> list[FollowerPosition]:
+    """Return how far each adapter of the destinations follows the history, as its latest run reported it to staging.
 
-    A follower is what reads the history in order, here an adapter. The mark is empty if the adapter never ran, or if
-    its selection of tables has changed since. A table that an adapter could not write is suspended, and the others go
-    on. If its retry is due, the adapter's marks are lowered by one, so that sensors find it behind and request a run.
+    A position is empty if the adapter never ran, or if its selection of tables has changed since. A table that an
+    adapter could not write is suspended, and the others go on. If its retry is due, the adapter's arrivals are lowered
+    by one, so that sensors find it behind and request a run.
 
     Args:
         config: the project's configuration, which declares the destinations.
@@ -106,12 +108,14 @@ def follower_of(store: GatewayStore, destination: DestinationTarget) -> destinat
         store: the staging store, which has the schemas.
         destination: the destination's adapter.
     """
-    from lakehouse.backends.destinations import Follower, selection_of
+    from lakehouse.backends.destinations import Follower
+    from lakesync.adapters.transfer.follower import DeltaSelection
 
-    selection = selection_of(destination.target, destination.declared.gateways)
+    target, gateways = destination.target, destination.declared.gateways
+    selection = DeltaSelection(tuple(target.tables), tuple(target.without), tuple(sorted(gateways)))
     # with `rows`, the adapter also keeps tables of current rows, which need schemas
-    schemas = registered(store).of(selection.tables, selection.without) if destination.declared.rows else ()
-    return Follower(destination.mark_name, destination.target, selection, schemas)
+    schemas = registered(store).select(selection.tables, selection.without) if destination.declared.rows else ()
+    return Follower(destination.mark_name, target, selection, schemas)
 
 
 def flow_tasks(config: Config, store: GatewayStore, name: str, declared: DeclaredFlow) -> list[Flow]:
@@ -132,7 +136,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
         row_filter = RowFilter.from_conditions(
             declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
         )
-        schemas = registry.of(row_filter.tables, row_filter.without) if declared.rows else ()
+        schemas = registry.select(row_filter.tables, row_filter.without) if declared.rows else ()
         found.append(Flow(f"flows/{name}/{target.name}", source, target, row_filter, schemas))
     return found
 
@@ -184,7 +188,7 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
 
 def _first_hlc(day: date) -> int:
     """Return the HLC at which a UTC day begins."""
-    return hlc.encode(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000), 0)
+    return hlc.start_of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000))
 
 
 def target_erasures(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
-from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import on_executors, open_backends, task_slots
 from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order, latest_arrivals
@@ -53,7 +52,7 @@ from lakesync.model.schema import TableSchema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lakesync.adapters.base import DatabaseAdapter
 
@@ -105,7 +104,7 @@ class FollowReport(msgspec.Struct, frozen=True):
     """Gateway → number of values that destination tables cannot store; 1,000 are counted at most."""
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether the follower lacks deltas that the run had to write."""
         return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.wanted.items())
 
@@ -133,7 +132,7 @@ def follow(
         LakeUnavailableError: Spark cannot be reached.
     """
     report = _advance(spark, follower, names, through)
-    if report.behind:
+    if report.is_behind:
         # A resumed load ends at the deltas that the lake had when the load began. Write the newer ones now.
         rest = _advance(spark, follower, names, through)
         report = replace(
@@ -148,32 +147,6 @@ def follow(
             return report
         letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_DEAD_LETTERS))
         return replace(report, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
-
-
-@lake_errors
-def latest_by_stream(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
-    """Return the newest arrival of each `GATEWAY/SHARD` in a snapshot of the history, from the bounds of its files.
-
-    Args:
-        spark: an open Spark session.
-        snapshot: the snapshot's id.
-        names: catalogue and namespaces of the lake's tables.
-
-    Raises:
-        LakeUnavailableError: Spark or the catalogue cannot be reached.
-    """
-    with open_table(spark, names.deltas) as table:
-        return latest_arrivals(table, snapshot)
-
-
-def selection_of(target: WriteTarget, gateways: Sequence[str]) -> DeltaSelection:
-    """Return the selection of deltas that an adapter receives.
-
-    Args:
-        target: the adapter, with its tables.
-        gateways: ids of the gateways whose deltas it receives; empty for all.
-    """
-    return DeltaSelection(tuple(target.tables), tuple(target.without), tuple(sorted(gateways)))
 
 
 class FollowTask(NamedTuple):
@@ -234,22 +207,23 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
     if snapshot is None:
         return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted={})
     gateways = follower.selection.gateways
-    newest = latest_by_stream(spark, snapshot, names)
+    newest = _latest_by_stream(spark, snapshot, names)
     wanted = {
-        name: last if through is None else min(last, through)
-        for name, last in newest.items()
-        if not gateways or name.partition("/")[0] in gateways
+        stream: last if through is None else min(last, through)
+        for stream, last in newest.items()
+        if not gateways or stream.partition("/")[0] in gateways
     }
     until = load.until if load is not None else wanted
-    after = {name: start.streams.get(name, -1) for name in until if start.streams.get(name, -1) < until[name]}
+    written_up_to = {stream: start.streams.get(stream, -1) for stream in until}
+    after = {stream: arrival for stream, arrival in written_up_to.items() if arrival < until[stream]}
     if not after and has_current_columns and not is_load_announced and not is_retry_due:
         return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted=wanted)
     ranges = _plan_ranges(spark, snapshot, names, after, until)
     if load is None:
         parts = _task_count(spark, ranges, after, writers)
         if parts > 1:
-            ends = {name: until[name] for name in after}
-            load = _begin(spark, follower, start, ends, parts, has_current_columns=has_current_columns)
+            ends = {stream: until[stream] for stream in after}
+            load = _begin_load(spark, follower, start, ends, parts, has_current_columns=has_current_columns)
     whole = FollowTask(follower, ranges, after, until)
     tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
     written = [chunk for of_task in on_executors(spark, tasks, AppliedChunk) for chunk in of_task]
@@ -274,6 +248,13 @@ def _sum_by_day(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 @lake_errors
+def _latest_by_stream(spark: SparkSession, snapshot: int, names: LakeNames) -> dict[str, int]:
+    """Return stream → its newest arrival in a snapshot of the history, from the column bounds of files."""
+    with open_table(spark, names.deltas) as table:
+        return latest_arrivals(table, snapshot)
+
+
+@lake_errors
 def _plan_ranges(
     spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
 ) -> list[ArrivalRange]:
@@ -290,7 +271,7 @@ def _task_count(spark: SparkSession, ranges: Sequence[ArrivalRange], after: Mapp
     return min(wanted, task_slots(spark)) if wanted > 1 else 1
 
 
-def _begin(
+def _begin_load(
     spark: SparkSession,
     follower: Follower,
     start: FollowerProgress,
@@ -308,31 +289,3 @@ def _begin(
         on_executors(spark, [FollowTask(follower, ranges=[], after={}, until={})], AppliedChunk)
     with closing(follower.open()) as adapter:
         return begin_load(adapter, follower.name, follower.selection, until, parts, follower.schemas)
-
-
-def by_stream(arrivals: Mapping[str, int]) -> Column:
-    """Return a column with the arrival of each history row's stream; null if the stream is missing.
-
-    `backends.comparison` and `backends.moves` compare it with the arrivals of rows.
-
-    Args:
-        arrivals: stream (`GATEWAY/SHARD`) → arrival.
-    """
-    entries = [part for name, arrival in arrivals.items() for part in (sf.lit(name), sf.lit(arrival))]
-    return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
-
-
-def selected(rows: DataFrame, selection: DeltaSelection) -> DataFrame:
-    """Return the rows of the history that a follower receives.
-
-    Args:
-        rows: rows of the history.
-        selection: the follower's tables and gateways.
-    """
-    if selection.tables:
-        rows = rows.where(sf.col("table_name").isin(*selection.tables))
-    if selection.without:
-        rows = rows.where(~sf.col("table_name").isin(*selection.without))
-    if selection.gateways:
-        rows = rows.where(sf.col("gateway").isin(*selection.gateways))
-    return rows

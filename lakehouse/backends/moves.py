@@ -1,10 +1,10 @@
 """Moves deltas between backends in Spark tasks: flows, tiering and migrations.
 
-A backend is one or more adapters, each of which stores deltas at a database or an object store. A flow copies deltas
-that meet a filter from one backend to another, or into the lake: then it pushes to gateways, whose flushes write the
-deltas. Tiering moves old deltas from a hot backend to a cold one. A migration copies days of tables to another backend
-and verifies the copy. A large tiering or migration is divided into ranges of hlcs (the clients' timestamps), one task
-each. This division is stored, so that a repeat after a crash has the same ranges
+A backend is one or more adapters, each of which stores deltas (changes of rows) at a database or an object store. A
+flow copies deltas that meet a filter from one backend to another, or into the lake: then it pushes to gateways, whose
+flushes write the deltas. Tiering moves old deltas from a hot backend to a cold one. A migration copies days of tables
+to another backend and verifies the copy. A large tiering or migration is divided into ranges of hlcs (the clients'
+timestamps), one task each. This division is stored, so that a repeat after a crash has the same ranges
 (`lakesync.adapters.transfer.migration`). The driver receives only counts and errors. The assets of moves
 (`assets.moves`) call this module.
 """
@@ -148,19 +148,23 @@ class LakeFlow(NamedTuple):
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
             query = new_deltas_query(progress, self.row_filter, until=until)
-            # The last argument returns which rows the target has already; a flow into the lake does not look.
-            for scanned, deltas, after in filtered_pages(readable, query, progress, self.row_filter, lambda *_: set()):
+            for scanned, deltas, after in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
                 _push(intake, deltas, self.into)
-                crash_point("flow.after_push")
+                crash_point("flow.after_push")  # tests kill the process here
                 progress = replace(progress, position=after or progress.position, deltas=progress.deltas + len(deltas))
                 progress_file.write(progress)
                 yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
             if self.replay_range:
                 first, last = self.replay_range
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables, limit=PAGE_DELTAS)
-                for scanned, deltas, _ in filtered_pages(readable, query, progress, self.row_filter, lambda *_: set()):
+                for scanned, deltas, _ in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
                     _push(intake, deltas, self.into)
                     yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas), is_replay=True)
+
+
+def _no_stored_rows(*_: object) -> set[str]:
+    """Return no row ids: a flow into the lake does not look which rows the lake has already."""
+    return set()
 
 
 def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
@@ -186,7 +190,7 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
 
 
 def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
-    """Push deltas in the name of the clients that wrote them, to the gateway `into`, or if None to each one's own."""
+    """Push deltas as the clients that wrote them, to the gateway `into`; with None, to the gateway of each delta."""
     by_gateway_and_client: dict[tuple[str, str], list[RowDelta]] = {}
     for each in from_arrow(deltas):
         by_gateway_and_client.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
@@ -303,11 +307,16 @@ def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[Migrat
         IntegrityError: source and target differ after the copy.
         LakeUnavailableError: Spark cannot be reached.
     """
+    opened: dict[bytes, DatabaseAdapter] = {}
     with ExitStack() as closing:
-        backends = _OpenBackends(closing)
-        divided = [
-            _DividedMigration.of(each, backends.open(each.source), backends.open(each.target)) for each in migrations
-        ]
+
+        def open_once(backend: Backend) -> DatabaseAdapter:  # many migrations name the same backend
+            key = msgspec.json.encode(backend)
+            if key not in opened:
+                (opened[key],) = open_backends([backend], closing)
+            return opened[key]
+
+        divided = [_DividedMigration.of(each, open_once(each.source), open_once(each.target)) for each in migrations]
         tasks = [task for each in divided for task in each.tasks]
         reports = iter(one_report_each(spark, tasks, MigrationReport))
         reports_by_migration = [_sum_migration_reports(list(islice(reports, len(each.tasks)))) for each in divided]
@@ -340,21 +349,6 @@ class _DividedMigration(NamedTuple):
             for number, each in enumerate(division.ranges())
         ]
         return cls(tasks, division, progress)
-
-
-class _OpenBackends:
-    """Opens each backend once, although many migrations name it."""
-
-    def __init__(self, closing: ExitStack) -> None:
-        self._closing = closing
-        self._opened: dict[bytes, DatabaseAdapter] = {}
-
-    def open(self, backend: Backend) -> DatabaseAdapter:
-        """Open a backend, or return it if it is open."""
-        key = msgspec.json.encode(backend)
-        if key not in self._opened:
-            (self._opened[key],) = open_backends([backend], self._closing)
-        return self._opened[key]
 
 
 def _sum_tier_reports(reports: Sequence[TierReport]) -> TierReport:

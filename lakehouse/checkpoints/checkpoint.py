@@ -1,9 +1,9 @@
 """Makes one gateway's checkpoint: all its rows at one arrival, as files of frames for the first sync of new clients.
 
-An arrival is the gateway's timestamp for a push. A checkpoint is made in three steps: the gateway's state tables are
-merged up to the arrival; their Iceberg snapshots are tagged, so that they do not expire; their rows are written as
-frames (protobuf messages). The tags of a checkpoint last for hours, those of the first checkpoint of a day for days,
-and those of the newest checkpoint until there is a newer one. `lakehouse.checkpoints.publication` calls
+An arrival is the gateway's timestamp for a push. A checkpoint is made in three steps: the gateway's state tables (the
+current rows) are merged up to the arrival; their Iceberg snapshots are tagged, so that they do not expire; their rows
+are written as frames (protobuf messages). The tags of a checkpoint last for hours, those of the first checkpoint of a
+day for days, and those of the newest checkpoint until there is a newer one. `lakehouse.checkpoints.publication` calls
 `make_checkpoint` for each gateway at the end of a flush; the maintenance of a state table calls `tag_newest`.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
+from lakehouse.checkpoints.frame_files import WRITTEN, frame_parts, link_frames
 from lakehouse.data_files import DataFile
 from lakehouse.gateways_table import store_config
 from lakehouse.history.decoding import day_of
@@ -26,7 +26,7 @@ from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at_
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import history_files, merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
-from lakehouse.task_runner import in_parallel, in_tasks
+from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.analysis.scans import condition
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError
@@ -165,18 +165,18 @@ def make_checkpoint(
     newest = store.newest_checkpoint(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
-    ordered = sorted(schemas, key=lambda schema: schema.table)
+    schemas = sorted(schemas, key=lambda schema: schema.table)
 
     def merged_snapshot(schema: TableSchema) -> int | None:
         """Merge one table up to the arrival, and return its snapshot; None if it is empty."""
         contract = contracts.get(schema.table, "evolve")
         return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
 
-    snapshot_ids = in_parallel(spark, merged_snapshot, ordered)
-    snapshots = dict(zip((schema.table for schema in ordered), snapshot_ids, strict=True))
-    filled = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
+    snapshot_ids = in_threads(spark, merged_snapshot, schemas)
+    snapshots = dict(zip((schema.table for schema in schemas), snapshot_ids, strict=True))
+    not_empty = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
     before = _reusable(store, newest, cut_point)
-    if before is not None and {each.table: each.snapshot_id for each in before.tables} == filled:
+    if before is not None and {each.table: each.snapshot_id for each in before.tables} == not_empty:
         return before  # no table has changed
     target = _Target(
         gateway,
@@ -184,21 +184,21 @@ def make_checkpoint(
         f"{directory_uri.rstrip('/')}/{gateway}/{cut_point.epoch}-{arrival}",
         _retention_clause(newest, arrival, retention),
     )
-    frames_before = {each.table: each for each in before.tables} if before is not None else {}
+    tables_before = {each.table: each for each in before.tables} if before is not None else {}
 
-    def with_frames(table: str) -> CheckpointTable | None:
-        return _table_frames(spark, table, snapshots[table], target, frames_before.get(table), names)
+    def with_frames(table: str) -> CheckpointTable:
+        return _table_frames(spark, table, not_empty[table], target, tables_before.get(table), names)
 
-    tables = [table for table in in_parallel(spark, with_frames, snapshots) if table is not None]
-    crash_point("checkpoint.written")
+    tables = in_threads(spark, with_frames, not_empty)
+    crash_point("checkpoint.written")  # tests kill the process here
     checkpoint = Checkpoint(
         gateway,
         cut_point.epoch,
         arrival,
         cut_point.rules_version,
         tuple(tables),
-        time.time_ns() // 1_000_000,
-        cut_point.shards,
+        created_ms=time.time_ns() // 1_000_000,
+        shards=cut_point.shards,
     )
     published = store.publish_checkpoint(checkpoint)
     crash_point("checkpoint.published")
@@ -277,26 +277,21 @@ def _reusable(store: ErasureStore, newest: Checkpoint | None, cut_point: CutPoin
 def _table_frames(
     spark: SparkSession,
     table: str,
-    snapshot: int | None,
+    snapshot: int,
     target: _Target,
     before: CheckpointTable | None,
     names: LakeNames,
-) -> CheckpointTable | None:
-    """Tag a table's snapshot and write its frames.
+) -> CheckpointTable:
+    """Tag a table's snapshot and write its frames, and return the table's part of the checkpoint.
 
     Args:
         spark: an open Spark session.
         table: the table's name.
-        snapshot: id of the table's snapshot; None if the table is empty.
+        snapshot: id of the table's snapshot.
         target: the checkpoint.
         before: the table in the checkpoint before, whose frames are linked if the snapshot is the same.
         names: catalogue and namespaces of the lake's tables.
-
-    Returns:
-        The table's part of the checkpoint; None for an empty table.
     """
-    if snapshot is None:
-        return None
     name, gateway, arrival = names.state(table), target.gateway, target.arrival
     spark.sql(
         f"ALTER TABLE {name} CREATE OR REPLACE TAG `{_FIRST_TAG}{gateway}-{arrival}` AS OF VERSION {snapshot} "
@@ -307,7 +302,7 @@ def _table_frames(
         linked = link_frames(before.frames, f"{target.directory}/{table}")
         if linked is not None:
             return msgspec.structs.replace(before, frames=linked)
-    written = _frames(spark, name, snapshot, gateway, f"{target.directory}/{table}", table, arrival)
+    written = _write_frames(spark, name, snapshot, gateway, f"{target.directory}/{table}", table, arrival)
     files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
     if highest > arrival:  # a checkpoint must be the state at exactly its arrival
@@ -325,11 +320,11 @@ def _table_frames(
     )
 
 
-def _frames(
+def _write_frames(
     spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
 ) -> pa.Table:
     """Write the frames of a gateway's rows of one table, in Spark tasks, and return what each task wrote."""
     with open_table(spark, name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot, condition("_gateway", "=", gateway))]
     count, part = frame_parts(files, gateway, directory, table, arrival)
-    return in_tasks(spark, count, part, WRITTEN_SCHEMA).toArrow()
+    return in_tasks(spark, count, part, WRITTEN).toArrow()

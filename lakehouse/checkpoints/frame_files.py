@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.checkpoints.row_messages import row_messages
-from lakehouse.data_files import DataFile, divide_files, file_system_of, on_s3, read_rows
+from lakehouse.data_files import DataFile, divide_files, on_s3, parse_uri, read_rows
 from lakehouse.tables.kernel import STORED
 from lakesync.model.types import SyncResponse
 from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame
@@ -27,18 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
-WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
-"""What a task reports about its file, as one row; `uri` is empty if all of its rows are deleted ones."""
 WRITTEN = pa.schema(
     [("uri", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("highest_arrival", pa.int64())]
 )
-"""`WRITTEN_SCHEMA` as a schema of Arrow."""
+"""What a task reports about its file, as one row; `uri` is empty if all of its rows are deleted ones."""
 
 _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
 """The columns of a state table that are read; `_gone` marks deleted rows."""
 _ROWS_AT_ONCE = 20_000
 """Rows that are decoded at once."""
-
 
 ROWS_PER_FILE = 200_000
 """Number of rows that one task reads and writes, approximately."""
@@ -73,7 +70,7 @@ def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch
 
 
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
-    """Write one file of frames atomically, and return its row for `WRITTEN_SCHEMA`.
+    """Write one file of frames atomically, and return its row in the columns `WRITTEN`.
 
     Nothing is written if all rows are deleted ones. On a disk the file is written under a temporary name and renamed;
     an object on S3 appears only when it is complete.
@@ -85,12 +82,19 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
         arrival: the arrival of the checkpoint.
     """
     is_atomic = on_s3(uri)
-    file_system, path = file_system_of(uri)
-    highest = _HighestArrival()
-    remaining = iter(frames(highest.record(batches), table, arrival))
+    file_system, path = parse_uri(uri)
+    highest = 0  # arrival of the rows, deleted ones included
+
+    def recorded() -> Iterator[pa.RecordBatch]:
+        nonlocal highest
+        for batch in batches:
+            highest = max(highest, pc.max(batch["_arrival"]).as_py() or 0)
+            yield batch
+
+    remaining = frames(recorded(), table, arrival)
     first = next(remaining, None)
     if first is None:
-        return _written("", 0, 0, highest.value)
+        return _written("", 0, 0, highest)
     temporary = path if is_atomic else f"{path}.{uuid.uuid4().hex}.tmp"
     if not is_atomic:
         file_system.create_dir(posixpath.dirname(path), recursive=True)
@@ -108,7 +112,7 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
         raise
     if not is_atomic:
         file_system.move(temporary, path)
-    return _written(uri, rows, size, highest.value)
+    return _written(uri, rows, size, highest)
 
 
 def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | None:
@@ -124,8 +128,8 @@ def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | No
     linked = []
     for uri in uris:
         target = f"{directory_uri}/{uri.rpartition('/')[2]}"
-        file_system, path = file_system_of(target)
-        source = file_system_of(uri)[1]
+        file_system, path = parse_uri(target)
+        source = parse_uri(uri)[1]
         try:
             if on_s3(uri):
                 file_system.copy_file(source, path)
@@ -139,23 +143,9 @@ def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | No
     return tuple(linked)
 
 
-class _HighestArrival:
-    """Records the highest arrival of the rows that pass through it, deleted ones included."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def record(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches unchanged."""
-        for batch in batches:
-            self.value = max(self.value, pc.max(batch["_arrival"]).as_py() or 0)
-            yield batch
-
-
 def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordBatch:
     """Return the row that a task reports, in the columns `WRITTEN`."""
-    columns = {"uri": [uri], "rows": [rows], "bytes": [size], "highest_arrival": [highest_arrival]}
-    return pa.RecordBatch.from_pydict(columns, WRITTEN)
+    return pa.record_batch([[uri], [rows], [size], [highest_arrival]], WRITTEN)
 
 
 class Frame(NamedTuple):

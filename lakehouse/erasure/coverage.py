@@ -1,9 +1,9 @@
 """Finds the rows that erasure requests cover: by conditions in Spark's SQL, and by a search of Parquet files.
 
-A request covers the deltas of one row, or of one client, up to an hlc (the client's timestamp). The conditions select
-the rows to erase. A row id may be any text, so values are passed as parameters and never become part of the SQL.
+A request covers the deltas (changes) of one row, or of one client, up to an hlc (the client's timestamp). Conditions
+select what it covers. A row id may be any text, so values are passed as parameters and never become part of the SQL.
 
-The search proves afterwards that nothing is left. A query is no proof: it does not show the files of killed runs, which
+The search proves afterwards that nothing is left. A query is no proof: it shows neither the files of killed runs, which
 no snapshot references, nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file
 in the table's folder. The modules of `lakehouse.erasure`, and `lakehouse.backends.erasures`, call this module.
 """
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakehouse.data_files import data_file_path
+from lakehouse.data_files import parse_iceberg_uri
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 
@@ -40,7 +40,7 @@ class Condition(NamedTuple):
     """A condition in Spark's SQL, with its parameters."""
 
     sql: str = ""
-    """With `:p0`, `:p1` and so on in place of values; empty for a condition that was not narrowed yet."""
+    """With `:p0`, `:p1` and so on in place of values; empty for the condition that every row meets."""
     parameters: Mapping[str, str | int] = MappingProxyType({})
     """Parameter name without the colon → value."""
 
@@ -86,13 +86,10 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
     covered: list[str] = []
     values: list[str | int] = []
     for each in requests:
-        if each.client_id is None:
-            of_row_or_client, own_values = _IS_ROW, [*each.row]
-        else:
-            of_row_or_client, own_values = "client_id = {}", [each.client_id]
+        sql, row_or_client = (_IS_ROW, each.row) if each.client_id is None else ("client_id = {}", (each.client_id,))
         of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
-        covered.append(f"({of_row_or_client} AND hlc <= {{}}{of_shards})")
-        values += [*own_values, each.hlc, *each.shards]
+        covered.append(f"({sql} AND hlc <= {{}}{of_shards})")
+        values += [*row_or_client, each.hlc, *each.shards]
     return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
 
 
@@ -123,10 +120,8 @@ def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:
 
 _MAX_TASKS = 16
 """Number of Spark tasks that read files, at most."""
-_FOUND_SCHEMA = "path string, seq bigint, rows bigint, error string"
-"""Columns of the rows that tasks yield, with Spark's types: a leftover, or the error of a file that cannot be read."""
-_FOUND_ARROW = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
-"""`_FOUND_SCHEMA` in Arrow's types."""
+_FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
+"""Columns of the rows that tasks yield: a leftover, or the error of a file that cannot be read."""
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -152,24 +147,20 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     Raises:
         FlushError: a file cannot be read, so its content is unknown.
     """
-    file_system, root = data_file_path(location)
-    selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
-    paths = [each.path for each in file_system.get_file_info(selector) if each.is_file]
-    parquet = [path for path in paths if path.endswith(".parquet")]
+    parquet = [path for path in _data_files(location) if path.endswith(".parquet")]
     erasures = tuple(requests)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
-        """Search the files of one task."""
         for path in parquet[number::_MAX_TASKS]:
             try:
-                found = list(leftovers_in_file(data_file_path(location)[0], path, erasures, history=history))
+                found = list(leftovers_in_file(parse_iceberg_uri(location)[0], path, erasures, history=history))
             except (OSError, pa.ArrowInvalid) as error:
-                rows = [{"path": path, "error": str(error)}]
+                rows: list[dict[str, str | int]] = [{"path": path, "error": str(error)}]
             else:
                 rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in found]
-            yield pa.RecordBatch.from_pylist(rows, _FOUND_ARROW)
+            yield pa.RecordBatch.from_pylist(rows, _FOUND)
 
-    found = in_tasks(spark, min(len(parquet), _MAX_TASKS), part, _FOUND_SCHEMA).toArrow().to_pylist()
+    found = in_tasks(spark, min(len(parquet), _MAX_TASKS), part, _FOUND).toArrow().to_pylist()
     for each in found:
         if each["error"] is not None:
             raise FlushError(
@@ -186,7 +177,7 @@ def delete_files(location: str, paths: Sequence[str]) -> None:
         location: URI of the table's folder, which selects the file system.
         paths: the files' paths on it.
     """
-    file_system, _ = data_file_path(location)
+    file_system, _ = parse_iceberg_uri(location)
     for path in paths:
         if file_system.get_file_info(path).type != pafs.FileType.NotFound:
             file_system.delete_file(path)
@@ -199,10 +190,14 @@ def unreferenced_files(location: str, referenced: Iterable[str]) -> list[str]:
         location: URI of the table's folder.
         referenced: URIs of the files that any of its snapshots references.
     """
-    file_system, root = data_file_path(location)
-    known = {data_file_path(uri)[1] for uri in referenced}
-    found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
-    return sorted(info.path for info in found if info.is_file and info.path not in known)
+    return sorted(set(_data_files(location)) - {parse_iceberg_uri(uri)[1] for uri in referenced})
+
+
+def _data_files(location: str) -> list[str]:
+    """Return the paths of all data files in a table's folder, and of the delete files beside them."""
+    file_system, root = parse_iceberg_uri(location)
+    selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
+    return [info.path for info in file_system.get_file_info(selector) if info.is_file]
 
 
 def leftovers_in_file(

@@ -1,8 +1,10 @@
 """Erases requested data from the lake's tables, and deletes the snapshots that still have it.
 
-- The history `deltas`: a delta loses its contents.
-- State tables, which are merged from it: rows are merged again. Values that did not fit a column are removed from the
-  table `rejected`.
+A request *covers* the values of one row, or those that one client wrote, up to a time.
+
+- The history `deltas`: a covered delta (a change of a row) loses its contents.
+- State tables, the current rows that are merged from the history: rows are merged again. Values that did not fit a
+  column are removed from the table `rejected`.
 - `landing`, which has what polls of external systems read: a row loses its columns, and becomes a report by the source
   that the row was deleted. A replay of the poll pushes it as a DELETE.
 - `known`, with whose rows the next poll is compared: a row is deleted, so that the source's next version counts as new.
@@ -14,7 +16,9 @@ writes these tables.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +36,7 @@ from lakehouse.tables.writes import replace_rejected
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
 
@@ -78,24 +82,17 @@ def redact_history(spark: SparkSession, requests: Sequence[Erasure], names: Lake
         # one statement for each shard: if a file had deltas of two shards, a flush could not overwrite its batch
         emptied = "op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>)"
         covered.narrowed("shard = {}", shard).execute(spark, f"UPDATE {names.deltas} SET {emptied}")
-    crash_point("erasure.history")
+    crash_point("erasure.history")  # tests kill the process here
     return RewriteReport(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
 
 
 @lake_errors
-def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> RewriteReport:
-    """Recompute the rows of a state table that have covered values, from the history without these values.
+def _merge_covered_rows(
+    spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames
+) -> RewriteReport:
+    """Recompute the rows of a state table that have covered values, from the history, which has lost these values.
 
     Every file of the table is rewritten, because merge on read would leave the old rows in their files.
-
-    Args:
-        spark: an open Spark session.
-        table: the state table's name.
-        requests: one gateway's requests, at least one. The history must be redacted already.
-        names: catalogue and namespaces of the lake's tables.
-
-    Raises:
-        LakeUnavailableError: Spark cannot be reached.
     """
     gateway, name = requests[0].gateway, names.state(table)
     version = read_version(spark, name)
@@ -159,7 +156,7 @@ def erase_state_table(
     Args:
         spark: an open Spark session.
         table: the state table's name.
-        requests: one gateway's requests, at least one.
+        requests: one gateway's requests, at least one. The history must be redacted already.
         names: catalogue and namespaces of the lake's tables.
 
     Returns:
@@ -173,27 +170,19 @@ def erase_state_table(
     covered_deltas = deltas_of(requests).select(spark, names.deltas).where(sf.col("table_name") == table)
     if covered_deltas.isEmpty():
         return None
-    report = merge_covered_rows(spark, table, requests, names)
+    report = _merge_covered_rows(spark, table, requests, names)
     if report.rows or has_old_snapshots(spark, names.state(table)):  # a run may have crashed after it rewrote the rows
         drop_old_snapshots(spark, names.state(table), names)
-    erase_rejected_values(spark, table, names)
+    _erase_rejected_values(spark, table, names)
     return report
 
 
 @lake_errors
-def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Replace a state table's rows in the table `rejected`, so that it loses the erased values, and drop old snapshots.
+def _erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
+    """Compute a state table's rows in the table `rejected` again, without erased values, and drop old snapshots.
 
-    `rejected` lists the values of state tables that do not fit their columns' types. The rows are computed from the
-    state table, whose erased values must be gone already. All old snapshots of `rejected` are deleted.
-
-    Args:
-        spark: an open Spark session.
-        table: the state table's name.
-        names: catalogue and namespaces of the lake's tables.
-
-    Raises:
-        LakeUnavailableError: Spark cannot be reached.
+    `rejected` lists the values of state tables that do not fit their columns' types. The state table's own erased
+    values must be gone already.
     """
     if not spark.catalog.tableExists(names.rejected):
         return
@@ -226,30 +215,22 @@ def has_old_snapshots(spark: SparkSession, name: str) -> bool:
 
 def _covered_rows(requests: Sequence[Erasure], table: str) -> Column:
     """Return the condition for the rows of a state table that have a value or an INSERT which requests cover."""
-    condition = sf.lit(False)
-    cells, inserted = sf.map_values("_cells"), sf.col("_inserted")
-    for each in requests:
-        client, upto = each.client_id, each.hlc
-        if client is not None:
-            has_covered = sf.exists(cells, _is_covered(client, upto))
-            condition |= has_covered | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
-        elif each.table == table:
-            has_covered = sf.exists(cells, _is_covered(None, upto))
-            condition |= (sf.col("_row") == each.row_id) & (has_covered | (inserted["hlc"] <= upto))
-    return condition
+    conditions = [
+        _has_covered(each) if each.client_id is not None else (sf.col("_row") == each.row_id) & _has_covered(each)
+        for each in requests
+        if each.client_id is not None or each.table == table
+    ]
+    return reduce(or_, conditions, sf.lit(False))
 
 
-def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
-    """Return a predicate for cells (column values) that a client wrote up to an hlc, the client's timestamp.
+def _has_covered(request: Erasure) -> Column:
+    """Return whether a row has a cell (a column's value) or an INSERT that a request covers by its client and time."""
 
-    With None for `client`, any client's.
-    """
+    def is_covered(stamp: Column) -> Column:
+        is_early = stamp["hlc"] <= request.hlc
+        return is_early if request.client_id is None else is_early & (stamp["client_id"] == request.client_id)
 
-    def is_covered(cell: Column) -> Column:
-        early = cell["hlc"] <= upto
-        return early if client is None else (cell["client_id"] == client) & early
-
-    return is_covered
+    return sf.exists(sf.map_values("_cells"), is_covered) | is_covered(sf.col("_inserted"))
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):

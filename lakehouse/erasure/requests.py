@@ -1,10 +1,11 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
 A request covers all values of one row, or all values that one client wrote. Staging, the gateways' store, carries it
-out first. Then the lake does: covered deltas in the history `deltas` lose their contents, rows with covered values are
-merged again from the history, and all older snapshots are deleted with their files. So are older checkpoints: files
-with all rows of a gateway as of one arrival (the gateway's timestamp of a commit), from which new clients start. A
-request is confirmed when no data file in the tables' folders has anything that it covers. Every step may be repeated.
+out first. Then the lake does: covered deltas (changes) in the history `deltas` lose their contents, rows with covered
+values are merged again from the history, and all older snapshots are deleted with their files. So are older
+*checkpoints*: files with all rows of a gateway as of one arrival (the gateway's timestamp of a commit), from which new
+clients start. A request is confirmed when no data file in the tables' folders has anything that it covers. Every step
+may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 steps of the asset `erasure` call this module.
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
-from lakehouse.data_files import data_file_path, file_system_of
+from lakehouse.checkpoints.publication import delete_frames
+from lakehouse.data_files import parse_iceberg_uri
 from lakehouse.erasure.coverage import Leftover, delete_files, deltas_of, find_leftovers
 from lakehouse.erasure.redaction import (
     MAX_ARRIVAL,
@@ -115,7 +116,7 @@ def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) ->
     oldest_unflushed = min(
         (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL
     )
-    # then all deltas from before the request are in the lake
+    # if the request's arrival is earlier, all deltas from before the request are in the lake
     return [each for each in requests if each.arrival < oldest_unflushed]
 
 
@@ -152,6 +153,7 @@ def complete_erasures(
         drop_old_snapshots(spark, names.deltas, names)
     arrival = max(restore_overwritten(spark, store, each, names, open_staging).arrival for each in requests)
     delete_frames(checkpoints_uri, requests[0].gateway, arrival)
+    crash_point("erasure.frames")  # tests kill the process here
     result = search_erased(spark, requests, tables, names)
     for each in result.proven:
         store.confirm_erasure(each.gateway, each.seq)
@@ -233,25 +235,6 @@ class _RestoreTask(NamedTuple):
             yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
 
 
-def delete_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
-    """Delete the files of a gateway's checkpoints from before an arrival, and return the deleted folders.
-
-    Args:
-        checkpoints_uri: URI of the folder with the checkpoints of all gateways.
-        gateway: the gateway's id.
-        below: the arrival; a checkpoint at it or later stays.
-    """
-    file_system, root = file_system_of(f"{checkpoints_uri.rstrip('/')}/{gateway}")
-    deleted = []
-    for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
-        arrival = info.base_name.rpartition("-")[2]  # a checkpoint's folder is named `EPOCH-ARRIVAL`
-        if info.type == pafs.FileType.Directory and arrival.isdecimal() and int(arrival) < below:
-            file_system.delete_dir(info.path)
-            deleted.append(info.path)
-    crash_point("erasure.frames")
-    return deleted
-
-
 @lake_errors
 def search_erased(
     spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames
@@ -283,7 +266,7 @@ def search_erased(
         ]
         found = find_leftovers(spark, location, requests_of_table, history=table is None)
         in_use = {
-            data_file_path(row["file_path"])[1]
+            parse_iceberg_uri(row["file_path"])[1]
             for row in spark.table(f"{name}.all_files").select("file_path").collect()
         }
         left += [each for each in found if each.path in in_use]

@@ -3,19 +3,20 @@
 The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. Its
 arrival is the gateway's timestamp of receipt. A flush batch is a range of the log. Each task reads a part of the batch
 directly from the store's database, so no delta passes through the driver, and decodes it with the gateway's decoder.
-`lakehouse.history.flush` calls `decoded_log`; modules that read the history use `DELTAS_SCHEMA`, `DELTAS_ARROW` and
-`day_of`.
+`lakehouse.history.flush` calls `decoded_log`, notebooks that read the log call `decode_log`; modules that read the
+history use `DELTAS_ARROW` and `day_of`.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from lakehouse.marks import utc_day
+from lakehouse.table_definitions import DELTAS_FIELDS
 from lakehouse.task_runner import in_tasks
 from lakesync.model import hlc
 from lakesync.staging.log_reader import LogRange, log_rows
@@ -25,27 +26,19 @@ from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import unpack_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.log_reader import LogRow
     from lakesync.staging.records import Batch
 
-DELTAS_SCHEMA = (
-    "gateway string, shard string, epoch bigint, batch_id string, seq bigint, ordinal int, arrival bigint, day date, "
-    "table_name string, row_id string, op string, client_id string, hlc bigint, delta_id string, width int, "
-    "columns map<string, string>"
-)
-"""The columns of `deltas` in Spark's types. `shard` is a staging store with some of the tables, `epoch` which copy of
-that store. `seq` is the push's number in its log, `ordinal` the delta's position in its push, `width` its number of
-columns, `hlc` the client's timestamp, and `day` the UTC day of the arrival."""
+T = TypeVar("T")
 
 BYTES_PER_BATCH = 640 << 10
 """Bytes of unpacked bodies that are decoded into one Arrow batch: about 2,000 deltas, which fit into the processor's
 cache."""
-
-_DAY_MS = 86_400_000
 
 DELTAS_ARROW = pa.schema(
     [
@@ -60,7 +53,8 @@ DELTAS_ARROW = pa.schema(
         *DELTA_FIELDS,
     ]
 )
-"""`DELTAS_SCHEMA` in Arrow's types."""
+"""The columns of `deltas` (`DELTAS_FIELDS`) in Arrow's types."""
+_DAY_MS = 86_400_000
 
 
 def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> Iterator[pa.RecordBatch]:
@@ -76,13 +70,14 @@ def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> It
     Raises:
         ValidationError: a body is damaged, or was trimmed.
     """
-    for pushes in _batches(rows):
-        yield _decoded(pushes, log_range, batch_id)
+    pushes = (_Push(seq, arrival, unpack_body(body or b"")) for seq, arrival, body in rows)
+    for group in _grouped(pushes, lambda push: len(push.body), BYTES_PER_BATCH):
+        yield _decoded(group, log_range, batch_id)
 
 
 def day_of(arrival: int) -> date:
     """Return the UTC day of an arrival."""
-    return datetime.fromtimestamp(hlc.decode(arrival)[0] / 1000, UTC).date()
+    return utc_day(hlc.wall_of(arrival))
 
 
 class _Push(NamedTuple):
@@ -95,18 +90,18 @@ class _Push(NamedTuple):
     """The unpacked body: the deltas as JSON."""
 
 
-def _batches(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
-    """Group rows of the log into batches of about `BYTES_PER_BATCH`."""
-    pushes: list[_Push] = []
+def _grouped(items: Iterable[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Yield the items in lists. A list ends with the item by which its size reaches the limit."""
+    group: list[T] = []
     size = 0
-    for seq, arrival, body in rows:
-        pushes.append(_Push(seq, arrival, unpack_body(body or b"")))
-        size += len(pushes[-1].body)
-        if size >= BYTES_PER_BATCH:
-            yield pushes
-            pushes, size = [], 0
-    if pushes:
-        yield pushes
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if size >= limit:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _decoded(pushes: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
@@ -147,8 +142,8 @@ _ROWS_PER_BATCH = 16_384
 """The most rows in one Arrow batch that a task yields to Spark."""
 
 
-class _Slice(NamedTuple):
-    """A range of a batch's pushes, for one task."""
+class _TaskRange(NamedTuple):
+    """A range of a flush batch's pushes, for one task."""
 
     source: LogSource
     """Where tasks find the log."""
@@ -168,34 +163,26 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
         source: where tasks find the log of the batch's shard.
         batch: the planned flush batch.
     """
-    parts = _slices(source, batch)
-    return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_SCHEMA)
+    parts = _task_ranges(source, batch)
+    return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_FIELDS)
 
 
-def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
+def _task_ranges(source: LogSource, batch: Batch) -> list[_TaskRange]:
     """Divide a batch into ranges with about equal numbers of pushes."""
     pushes = batch.to_seq - batch.from_seq + 1
     tasks = max(-(-batch.deltas // DELTAS_PER_TASK), -(-batch.bytes // STORED_BYTES_PER_TASK), 1)
     tasks += tasks % 2 if tasks > 1 else 0  # two cores finish an even number together
     ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, tasks) + 1).astype(int).tolist()
     return [
-        _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, end - 1), batch.batch_id)
+        _TaskRange(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, end - 1), batch.batch_id)
         for first, end in pairwise(ends)
     ]
 
 
 def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows, sorted by table in portions of `ORDERED_BYTES`."""
-    parts: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        parts.append(batch)
-        size += batch.nbytes
-        if size >= ORDERED_BYTES:
-            yield from _ordered(parts)
-            parts, size = [], 0
-    if parts:
-        yield from _ordered(parts)
+    for portion in _grouped(batches, lambda batch: batch.nbytes, ORDERED_BYTES):
+        yield from _ordered(portion)
 
 
 def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

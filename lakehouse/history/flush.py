@@ -1,14 +1,15 @@
 """Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
-Staging is the store of accepted deltas; a gateway's deltas are in one or more parts of it, its shards. A batch is a
-range of the log of one gateway and shard. It is written by overwriting the rows with the batch's id, of which there are
-none yet: Iceberg checks that no such row was added since the snapshot that was read before (serialisable isolation). So
-of two writers that read the same snapshot it rejects one, and it rejects the late commit of a killed run. After an
-error of a commit the outcome is unknown, so the table is read again.
+Staging is the store of accepted deltas; a gateway's deltas are in one or more parts of it, its shards. Its log has them
+push by push, until they are in the lake. A batch is a range of the log of one gateway and shard. It is written by
+overwriting the rows with the batch's id, of which there are none yet: Iceberg checks that no such row was added since
+the snapshot that was read before (serialisable isolation). So of two writers that read the same snapshot it rejects
+one, and it rejects the late commit of a killed run. After an error of a commit the outcome is unknown, so the table is
+read again.
 
-Compaction joins several batches in one file, so it may only rewrite days before the oldest unflushed arrival. Iceberg
-knows only the least and greatest batch id of a file. If an overwritten batch's id lies between them, Iceberg cannot
-tell that the file has none of its rows, and rejects the commit. The asset `deltas` and the erasure call this module.
+A file must not have other batches while its batch may be written again. Iceberg knows only the least and greatest batch
+id of a file; if the overwritten id lies between them, Iceberg cannot tell that the file has none of its rows, and
+rejects the commit. The asset `deltas` and the erasure call this module.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.history.decoding import decoded_log
-from lakehouse.history.id_sums import BatchSum, batch_files, rows_of, sum_batch
+from lakehouse.history.id_sums import BatchSum, batch_files, is_in_batch, sum_batch
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_access import current_snapshot, open_table, overwrite, planned_files
+from lakehouse.table_access import open_table, overwrite, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.model.crash_points import crash_point
@@ -69,14 +70,14 @@ class FlushReport(msgspec.Struct, frozen=True):
 
 
 @lake_errors
-def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
+def flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
     """Write a planned batch to `deltas` and read it back. The caller confirms it to staging.
 
     Args:
         spark: an open Spark session.
         store: the staging store.
         batch: the planned batch.
-        names: catalogue and namespaces of the lake's tables.
+        names: catalogue and namespaces of the lake's tables. The table `deltas` must exist.
 
     Raises:
         FlushError: the batch is not in the lake; repeat the flush.
@@ -84,18 +85,11 @@ def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames
         IntegrityError: the lake and the log have different numbers of the batch's deltas.
         LakeUnavailableError: Spark cannot be reached.
     """
-    ensure_deltas(spark, names)
-    return _flush_batch(spark, store, batch, names)
-
-
-@lake_errors
-def _flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames) -> FlushReport:
-    """Do the same as `flush`, if the table `deltas` exists already."""
     started = time.perf_counter()
     snapshot, stored = _read_batch(spark, batch, names)
     already_there = stored is not None
     if stored is None:
-        crash_point("flush.planned")
+        crash_point("flush.planned")  # tests kill the process here
         try:
             _write(spark, store.log_source(batch.shard), batch, snapshot, names)
         except Exception as error:  # after any error only the table shows whether the batch is there
@@ -109,23 +103,21 @@ def _flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: La
             f"batch {batch.batch_id} of {batch.gateway} was committed without an error and is not in {names.deltas}; "
             "it stays planned and is tried again"
         )
-    count, total = stored
-    if count != batch.deltas:
+    if stored.deltas != batch.deltas:
         raise IntegrityError(
-            f"batch {batch.batch_id} of {batch.gateway} has {batch.deltas} deltas in the log and {count} in "
+            f"batch {batch.batch_id} of {batch.gateway} has {batch.deltas} deltas in the log and {stored.deltas} in "
             f"{names.deltas}; nothing was confirmed or trimmed, compare both before going on"
         )
     crash_point("flush.committed")
-    seconds = time.perf_counter() - started
     return FlushReport(
         batch.batch_id,
         batch.gateway,
-        count,
-        total,
+        stored.deltas,
+        stored.id_sum,
         batch.arrival_low,
         snapshot,
-        already_there,
-        seconds,
+        already_there=already_there,
+        seconds=time.perf_counter() - started,
     )
 
 
@@ -165,7 +157,7 @@ def flush_due(
 
     Raises:
         LakeUnavailableError: Spark cannot be reached; the remaining shards were not flushed.
-        FlushError, CommitUnknownError, IntegrityError: as `flush`, or staging did not confirm what was read back.
+        FlushError, CommitUnknownError, IntegrityError: as `flush_batch`, or staging did not confirm what was read back.
     """
     reports: list[FlushReport] = []
     errors: list[LakeSyncError] = []
@@ -253,7 +245,7 @@ def flushed_arrivals(
 def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str, int] | None:
     """Return gateway → its highest arrival by column bounds; None if a file mixes gateways or shards."""
     found: dict[str, int] = {}
-    for task in planned_files(table, current_snapshot(table)):
+    for task in planned_files(table, table.metadata.current_snapshot_id):
         gateway, last_gateway = column_bounds(table, task.file, "gateway")
         shard, last_shard = column_bounds(table, task.file, "shard")
         highest = column_bounds(table, task.file, "arrival")[1]
@@ -275,7 +267,7 @@ def _flush_shard(
     since: int | None,
     through: int | None,
 ) -> Iterator[FlushReport]:
-    """Flush a shard batch after batch, then trim its log, also of what an earlier, killed run has flushed.
+    """Flush a shard batch after batch, then trim its log: delete what is flushed, by this run or by a killed one.
 
     Args:
         spark: an open Spark session.
@@ -292,7 +284,7 @@ def _flush_shard(
         # None: nothing is left to flush in the range. A batch that was planned before may go beyond the range.
         if batch is None or not _is_within(batch, since, through):
             break
-        report = _flush_batch(spark, store, batch, names)
+        report = flush_batch(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
         crash_point("flush.confirmed")
         yield report
@@ -312,13 +304,13 @@ def _read_batch(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[in
     The first is None if the table has no snapshot, the second if the snapshot has no delta of the batch.
     """
     with open_table(spark, names.deltas) as table:
-        snapshot = current_snapshot(table)
+        snapshot = table.metadata.current_snapshot_id
         files = batch_files(table, snapshot, batch)
     return snapshot, sum_batch(spark, files, batch)
 
 
 def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, BatchSum]:
-    """Do the same as `_read_batch` after a failed write.
+    """Return the same as `_read_batch`, after a failed write.
 
     Raises:
         FlushError: the batch is not in the lake.
@@ -341,4 +333,4 @@ def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: Lake
 
 def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
     """Commit a batch. Iceberg rejects it if others have written the batch since `snapshot`, which lacks it."""
-    overwrite(decoded_log(spark, source, batch), names.deltas, rows_of(batch), snapshot, batch.batch_id)
+    overwrite(decoded_log(spark, source, batch), names.deltas, is_in_batch(batch), snapshot, batch.batch_id)

@@ -158,7 +158,7 @@ def due_flush(
     newest = [wall_of(shard.last_arrival) for shard in unflushed]
     oldest = [shard.oldest_ms or 0 for shard in unflushed]
     return DueFlush(
-        reason=next(iter(reasons), "behind"),
+        reason=reasons[0] if reasons else "behind",
         lags=tuple(found),
         # `newest` too: an arrival is assigned before its commit, and may be earlier than the commit's time `oldest_ms`
         first_ms=min([*oldest, *newest, *(lag.since_ms for lag in behind)], default=now_ms),

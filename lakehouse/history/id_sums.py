@@ -1,6 +1,7 @@
 """Counts deltas of the history `deltas` and sums their ids, in Spark tasks. Equal counts and sums mean equal sets.
 
-`lakehouse.history.flush` calls it to find out whether a flush batch is in the lake, and whether it is complete.
+A flush batch is a set of deltas that one commit moves from staging, the gateways' store, to the lake.
+`lakehouse.history.flush` calls this module to find out whether a batch is in the lake, and whether it is complete.
 `lakehouse.checks` calls it to compare the lake with the ledger in which staging counts accepted deltas. A delta id is
 text; the sum is over a 64-bit number for each id (`lakesync.model.delta.id_number`).
 """
@@ -8,7 +9,7 @@ text; the sum is over a 64-bit number for each id (`lakesync.model.delta.id_numb
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +32,13 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Batch
 
 
-BatchSum = tuple[int, int]
-"""Number of a batch's deltas in the lake, and the sum of their ids modulo 2**64."""
+class BatchSum(NamedTuple):
+    """What the lake has of a flush batch."""
+
+    deltas: int
+    id_sum: int
+    """Sum of the delta ids, modulo 2**64."""
+
 
 ROWS_PER_TASK = 500_000
 """Number of rows that one task counts, approximately."""
@@ -42,7 +48,7 @@ _IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_i
 """The columns that are read of a file: `_ID` if all of its rows count, `_IDS` if those of one batch do."""
 _MAX_TASKS = 64
 """Number of tasks that count a batch, at most."""
-_SUMS = "count bigint, total bigint"
+_SUMS = pa.schema([("count", pa.int64()), ("total", pa.int64())])
 """Columns of the rows that tasks yield, one for each file."""
 
 
@@ -91,11 +97,11 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     sums = in_tasks(spark, len(parts), part, _SUMS).toArrow()
     count = pc.sum(sums["count"]).as_py() or 0
     total = sum(sums["total"].to_pylist()) % 2**64
-    return (count, total) if count else None
+    return BatchSum(count, total) if count else None
 
 
-def rows_of(batch: Batch) -> Column:
-    """Return the condition for a batch's rows. Terms beyond the batch id let Spark skip files."""
+def is_in_batch(batch: Batch) -> Column:
+    """Return the condition for a batch's rows. The terms beside the batch id let Spark skip files."""
     days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
     return (
         (sf.col("gateway") == batch.gateway)
@@ -106,7 +112,7 @@ def rows_of(batch: Batch) -> Column:
 
 
 def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
-    """Return count and id sum of a batch's rows in a file, or with None of all rows.
+    """Return the columns `_SUMS` for a batch's rows in a file, or with None for all rows.
 
     Spark has no unsigned integers, so the sum is a signed 64-bit integer.
     """
@@ -120,11 +126,11 @@ def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
         count += len(ids)
         total += int(ids.sum(dtype="uint64"))
     signed = (total + 2**63) % 2**64 - 2**63
-    return pa.record_batch([pa.array([count], pa.int64()), pa.array([signed], pa.int64())], ["count", "total"])
+    return pa.RecordBatch.from_pylist([{"count": count, "total": signed}], _SUMS)
 
 
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
-    """Return `by`, the number of deltas as `count`, and the sum of their ids modulo 2**64 as the decimal `total`.
+    """Return, for each group, `by`, the number of deltas as `count`, and their id sum modulo 2**64 as decimal `total`.
 
     Args:
         deltas: rows with `delta_id`, whose number is that of `lakesync.model.delta.id_number`.
@@ -134,28 +140,16 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sums = id_sums_of(batches, by)
-        if sums is not None:
-            yield from sums.set_column(len(by) + 1, "total", _decimals(sums["total"])).to_batches()
+        parts = [_sums(batch, by) for batch in batches]
+        if parts:
+            sums = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
+            columns = [*(sums[name] for name in by), sums["count_sum"], _decimals(sums["total_sum"])]
+            yield from pa.table(columns, [*by, "count", "total"]).to_batches()
 
     added = deltas.select("delta_id", *by).mapInArrow(add, schema)
     modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
     total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
     return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
-
-
-def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
-    """Return the same columns as `id_sums`, `total` as an unsigned integer; None if there is no batch.
-
-    Args:
-        batches: rows with `delta_id` and the columns `by`.
-        by: columns to group by.
-    """
-    parts = [_sums(batch, by) for batch in batches]
-    if not parts:
-        return None
-    sums = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
-    return sums.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
 
 
 def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:

@@ -1,10 +1,11 @@
 """Reads the history `deltas` in order of arrival in a Spark task, with bounded memory.
 
-The tasks that copy the history to destinations (databases and object stores) read it in this way.
+The tasks that copy the history to destinations (databases and object stores) read it in this way: `lakehouse.backends`
+calls `arrival_ranges` in the driver, and `in_order` in tasks.
 
-An arrival is the gateway's timestamp of receipt. A file of the history has one gateway's deltas of one shard, but not
-in order of arrival. So the rows are sorted externally: runs of `ROWS_IN_MEMORY` rows are sorted in memory, written to
-the task's disk, and merged. `lakehouse.backends` calls `arrival_ranges` in the driver, and `in_order` in tasks.
+An arrival is the gateway's timestamp of receipt. A file of the history has deltas of one gateway and one shard (a
+staging store with some of the tables), but not in order of arrival. So the rows are sorted externally: runs of
+`ROWS_IN_MEMORY` rows are sorted in memory, written to the task's disk, and merged.
 """
 
 from __future__ import annotations

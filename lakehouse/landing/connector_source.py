@@ -19,6 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from lakehouse.landing.poll_tasks import OpenSource, Part, PollPlan
 from lakehouse.landing.rows import LANDED_COLUMNS
+from lakehouse.table_definitions import SPARK_TYPES
+from lakehouse.task_runner import column_ddl
 from lakesync.connectors.base import ConnectorConfig, ParallelSource, SourceRow, TablePart
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from lakesync.connectors.base import ConnectorType
     from lakesync.model.schema import TableSchema
 
-_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
-"""Schema type → Spark type."""
 _ARROW_TYPES = {"string": pa.string(), "double": pa.float64(), "boolean": pa.bool_()}
 """Spark type → Arrow type."""
 _encode = msgspec.json.Encoder().encode
@@ -66,7 +66,7 @@ class ConnectorSource(DataSource):
     def schema(self) -> str:
         """Return the columns: those of `landing` for a poll, otherwise `row_id` and the table's known columns."""
         if self.settings.plan is not None:
-            return LANDED_COLUMNS
+            return column_ddl(LANDED_COLUMNS)
         schema = self._table().schema()
         return ", ".join(f"`{name}` {kind}" for name, kind in _columns(schema))
 
@@ -210,7 +210,7 @@ def _columns(schema: TableSchema | None) -> list[tuple[str, str]]:
     """Return names and Spark types of a table's columns; without a schema, all columns are one JSON text."""
     if schema is None:
         return [("row_id", "string"), ("columns", "string")]
-    return [("row_id", "string"), *((column.name, _TYPES[column.type]) for column in schema.columns)]
+    return [("row_id", "string"), *((column.name, SPARK_TYPES[column.type]) for column in schema.columns)]
 
 
 def _batch(rows: Sequence[SourceRow], schema: TableSchema | None) -> pa.RecordBatch:

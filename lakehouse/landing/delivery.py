@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.task_runner import Failure, prepare_worker
+from lakehouse.task_runner import Failure, column_ddl, prepare_worker
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import BackpressureError, LakeSyncError
 
@@ -43,9 +43,8 @@ _MAX_PAUSE_SECONDS = 5.0
 """Seconds between two tasks while the gateway rejects pushes, at most."""
 _FLUSH_REQUEST_SECONDS = 30.0
 """Seconds of waiting after which a flush is requested again."""
-_REPORT_SCHEMA = "report string"
+_REPORT = pa.schema([("report", pa.string())])
 """Column of the row that a task yields: a `TaskReport` as JSON."""
-_REPORT_ARROW = pa.schema([("report", pa.string())])
 
 
 class DeliveryReport(msgspec.Struct, kw_only=True):
@@ -70,7 +69,7 @@ class TaskReport(DeliveryReport, kw_only=True):
 
     page: int | None = None
     """The last page all of whose deltas were pushed; None if no page is complete."""
-    ended: bool = False
+    is_done: bool = False
     """Whether all deltas are pushed."""
     failure: Failure | None = None
     """Why the task stopped early; None if it did not, or ran out of time."""
@@ -98,7 +97,7 @@ class PushTask(NamedTuple):
                 self._push(intake, batches, pushed)
         except LakeSyncError as error:
             pushed.failure = Failure.of(error)
-        yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _REPORT_ARROW)
+        yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _REPORT)
 
     def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
         """Push the new deltas until all are pushed or the task's time is over, and count them in `pushed`."""
@@ -115,7 +114,7 @@ class PushTask(NamedTuple):
                     pushed.page, current_page = current_page, page
             if time.monotonic() >= deadline and is_new:
                 return
-        pushed.page, pushed.ended = current_page, True
+        pushed.page, pushed.is_done = current_page, True
 
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, bool]]:
         """Yield `(deltas, is_new)`: first the deltas that earlier tasks have pushed, then the others in chunks.
@@ -186,7 +185,7 @@ class Delivery:
         self._prepare(table)
         # the newest landed hlc lies in the last page
         for page in self._push(self._landing.deltas(table.name), report, self._landing.newest):
-            crash_point("delivery.pushed")
+            crash_point("delivery.pushed")  # tests kill the process here
             self._landing.record_delivered(table.name, page)
             crash_point("delivery.noted")
         if report.pushes:
@@ -239,7 +238,7 @@ class Delivery:
             total.updated += pushed.updated
             total.deleted += pushed.deleted
             total.pushes += pushed.pushes
-            if pushed.ended:
+            if pushed.is_done:
                 yield last_page
                 return
             if pushed.page is not None and pushed.page > last_yielded:
@@ -263,7 +262,7 @@ class Delivery:
     def _run(self, deltas: DataFrame, skipped: int) -> TaskReport:
         """Run one task, which continues after the first `skipped` deltas."""
         task = PushTask(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
-        (row,) = deltas.mapInArrow(task.run, _REPORT_SCHEMA).collect()
+        (row,) = deltas.mapInArrow(task.run, column_ddl(_REPORT)).collect()
         return msgspec.json.decode(row["report"], type=TaskReport)
 
 

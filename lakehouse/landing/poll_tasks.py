@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from lakehouse.landing.row_changes import KnownRows, RowDigests, compare_census
+from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
 from lakehouse.landing.rows import Constants, LandedRows, LandedTable, ReadPosition
 from lakehouse.task_runner import Failure
 from lakesync.connectors.base import (
@@ -120,7 +120,7 @@ class Part(InputPartition):
         self.part_count = 1
         self.calls = 0
         """Number of API calls that were made to divide the table."""
-        self.deferred = False
+        self.is_deferred = False
         """Whether the table is not read in this landing but in a later one."""
         self.failure: Failure | None = None
         """Why the table could not be divided, so that it is not read; None if it could."""
@@ -149,7 +149,7 @@ class PollPlan(NamedTuple):
     """In a census, the share of a table's rows that it may delete; None if this is not a census."""
 
     def parts(self) -> list[Part]:
-        """Divide the poll among tasks. It calls the source only if that can divide tables."""
+        """Divide the poll among tasks. Only if the source can divide tables, it is called here."""
         if self.deleted_share is not None:
             return [Part()]
         found = [Part(number) for number in range(len(self.tables))]
@@ -171,8 +171,8 @@ class PollPlan(NamedTuple):
             yield from self._take_censuses(rows, self.deleted_share)
             return
         table = self.tables[part.table]
-        result = TableResult(table=table.name, calls=part.calls, failure=part.failure, has_more=part.deferred)
-        if part.failure is None and not part.deferred:
+        result = TableResult(table=table.name, calls=part.calls, failure=part.failure, has_more=part.is_deferred)
+        if part.failure is None and not part.is_deferred:
             try:
                 if part.piece is not None:
                     result.lands_partially = False
@@ -202,7 +202,7 @@ class PollPlan(NamedTuple):
                 table_parts[0].failure = Failure.of(error)
             else:
                 if division is not None and is_one_divided:
-                    table_parts[0].deferred = True
+                    table_parts[0].is_deferred = True
                 elif division is not None:
                     is_one_divided, table_parts = True, _divide_table(number, table.position, division)
             calls_so_far = source.usage.calls

@@ -6,7 +6,7 @@ page is the hlc of its first row. The table `known` has the version of each row 
 later pages make are pushed to the gateway as deltas. Each polled table has a mark (`Mark`): the last page whose deltas
 the gateway has (`delivered`), and the last page that is contained in `known` (`known`).
 
-`LandedTables` is used by its subclass `LakeLanding` (`lakehouse.landing.polls`), which adds the polls, and by
+`LandedTables` is used by its subclass `LakeLanding` (`lakehouse.landing.lake_landing`), which adds the polls, and by
 `Delivery` (`lakehouse.landing.delivery`), which pushes the deltas.
 """
 
@@ -23,7 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.landing.row_changes import DELTA_SCHEMA, KnownRows, PendingPages
+from lakehouse.landing.known_rows import KnownRows
+from lakehouse.landing.row_changes import DELTAS, PendingPages
 from lakehouse.landing.rows import BUCKETS, NO_PAGE, LandedFile, LandedTable
 from lakehouse.landing.tables import (
     COMMIT_ATTEMPTS,
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lakesync.connectors.base import Table
-
-_KNOWN_NAMES = ["gateway", "connector", "table_name", "row_id", "columns"]
-"""Names of the columns of `known`."""
 
 _ROWS_PER_TASK = 50_000
 """Number of landed rows per task, if several tasks compute the deltas."""
@@ -104,7 +102,7 @@ class LandedTables:
         return self._newest
 
     def deltas(self, table: str) -> DataFrame:
-        """Return the deltas of a table that the gateway lacks, in the columns `DELTA_SCHEMA`, in order of page and hlc.
+        """Return the deltas of a table that the gateway lacks, in the columns `DELTAS`, in order of page and hlc.
 
         The frame has one partition, so that one task can push all deltas in order.
         """
@@ -183,7 +181,7 @@ class LandedTables:
         # an even number of tasks, because two cores finish them together
         parts = 1 if rows <= _ONE_TASK_ROWS else 2 * -(-rows // (2 * _ROWS_PER_TASK))
         pending = PendingPages(landed, self.client_id, after, through, parts)
-        deltas = in_tasks(self._iceberg.spark, parts, pending.deltas, DELTA_SCHEMA)
+        deltas = in_tasks(self._iceberg.spark, parts, pending.deltas, DELTAS)
         return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
     def _undelivered_files(self, table: str) -> list[LandedFile]:
@@ -217,14 +215,14 @@ class LandedTables:
     def _plan_landing(self) -> None:
         """Find the files of landed rows in the table's current snapshot."""
         with self._iceberg.open(landing_name(self._iceberg.names)) as landing:
-            self._files = self._iceberg.landed(landing)
+            self._files = self._iceberg.landed_files(landing)
             # for the subclass `LakeLanding`, whose commits are checked against this snapshot
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _plan_known(self) -> None:
         """Find the files of known rows, and the marks, in the table's current snapshot."""
         with self._iceberg.open(known_name(self._iceberg.names)) as known:
-            self._known_files: dict[str, list[KnownFile]] = self._iceberg.known(known)
+            self._known_files: dict[str, list[KnownFile]] = self._iceberg.known_files(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._iceberg.marks(known, self._tables)
 
@@ -249,7 +247,7 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
         for found in known.rows(bucket):
             for batch in found.to_batches():
                 constant_columns = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
-                yield pa.record_batch([*constant_columns, *batch.columns], names=_KNOWN_NAMES)
+                yield pa.record_batch([*constant_columns, *batch.columns], KNOWN_COLUMNS)
 
     written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
     batch = ("known", *constants, str(known.last_page))

@@ -1,4 +1,4 @@
-"""Computes the deltas that follow from a polled table's landed rows, and the table's current rows, in Spark tasks.
+"""Computes the deltas that follow from a polled table's landed rows, to be pushed to the gateway.
 
 A poll reads an external system and appends the rows to the lake's table `landing`, page by page. The number of a page
 is the hlc (timestamp) of its first row. A page has new versions of rows, ids of deleted rows, and *claims* (not those
@@ -8,28 +8,22 @@ change with an effect becomes a delta. `lakesync.testing.landing` has the same r
 property test holds both equal.
 
 The table `known` has the rows as of some page, `LandedTable.since`; as versions they have the page `NO_PAGE`, below all
-others. `KnownRows` computes the rows as of a later page: to update `known`, and for a poll to compare with, if it reads
-a *census* (a list of all ids), or all rows of a table that has no cursor. Tasks that `lakehouse.landing.reading`
-starts, and those of polls (`lakehouse.landing.poll_tasks`), call this module.
+others. The Spark tasks that `lakehouse.landing.reading` starts call `PendingPages.deltas`;
+`lakehouse.landing.known_rows` uses the rules for claims.
 """
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyiceberg_core.transform import bucket as bucket_of
 
 from lakehouse.landing.rows import (
-    BUCKETS,
     CLAIM,
     DELETED_ROW,
     KNOWN_ROWS,
@@ -38,22 +32,16 @@ from lakehouse.landing.rows import (
     ROWS_AT_ONCE,
     LandedRow,
     LandedTable,
+    landed_rows,
     value_tuples,
 )
-from lakesync.connectors.base import Page, SourceRow, changed_columns
-from lakesync.connectors.polling import CensusComparison
+from lakesync.connectors.base import changed_columns
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta
 
-if TYPE_CHECKING:
-    from lakesync.connectors.base import Census
-
-DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
-"""Columns of computed deltas; `delta` is the delta as JSON."""
-
 DELTAS = pa.schema([("page", pa.int64()), ("hlc", pa.int64()), ("op", pa.string()), ("delta", pa.string())])
-"""`DELTA_SCHEMA` in Arrow's types."""
+"""Columns of computed deltas; `delta` is the delta as JSON."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -209,7 +197,7 @@ class PendingPages(NamedTuple):
     """Number of tasks."""
 
     def deltas(self, part: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield the deltas of one task's rows, in the columns `DELTA_SCHEMA`."""
+        """Yield the deltas of one task's rows, in the columns `DELTAS`."""
         yield from _PendingRows(self, part).deltas()
 
 
@@ -231,15 +219,15 @@ class _PendingRows:
         self._gone: dict[str, list[tuple[int, int]]] = {}
         for row in self._landed_rows(pages.after, pages.through):
             self._add_claims(row)
-            if self._is_own_row(row):
+            if row.kind != CLAIM and self._is_own(row.row_id):  # a claim has no row id
                 self._add_version(row)
         self._read_earlier_versions()
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
-        """Yield the deltas in the columns `DELTA_SCHEMA`."""
+        """Yield the deltas in the columns `DELTAS`."""
         pages = self._pages
         changes: list[tuple[str, Change]] = []  # row id and change
-        keys = self._keys.of if self._claim_columns else _no_keys
+        keys = self._keys.of if self._claim_columns else lambda _: ()  # without claims, no row needs to be decoded
         for row_id, versions in self._versions.items():
             if len(versions) > 1:
                 versions.sort(key=lambda version: (version.page, version.hlc))
@@ -261,8 +249,8 @@ class _PendingRows:
         """
         landed, after = self._landed, self._pages.after
         wanted = {*self._versions, *self._gone}
-        row_ids = pa.array(sorted(wanted), pa.string())
-        for rows in landed.known_rows(row_ids=None if self._claim_columns else row_ids):
+        row_ids = None if self._claim_columns else pa.array(sorted(wanted), pa.string())
+        for rows in landed.known_rows(row_ids=row_ids):
             for row_id, columns in value_tuples(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
@@ -270,7 +258,7 @@ class _PendingRows:
         if self._claim_columns:
             found = (row for row in self._landed_rows(landed.since, after) if row.kind == ROW)
             wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
-        for row in self._landed_rows(landed.since, after, None if self._claim_columns else row_ids):
+        for row in self._landed_rows(landed.since, after, row_ids):
             if row.row_id in wanted:
                 self._add_version(row)
         if self._claim_columns:
@@ -282,8 +270,7 @@ class _PendingRows:
 
     def _landed_rows(self, after: int, through: int, row_ids: pa.Array | None = None) -> Iterator[LandedRow]:
         """Yield the landed rows of `LandedTable.pages` one by one."""
-        for rows in self._landed.pages(after, through, row_ids):
-            yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
+        return landed_rows(self._landed.pages(after, through, row_ids))
 
     def _add_version(self, row: LandedRow) -> None:
         """Remember a row's version, or the page that reports the row as deleted."""
@@ -300,25 +287,15 @@ class _PendingRows:
 
     def _is_claimed(self, row_id: str, columns: str) -> bool:
         """Return whether a row is this task's, and has a value that a page claims."""
-        is_own = self._of_part(row_id)
-        return is_own and any(key in self._claims for key in self._keys.of(columns))
+        return self._is_own(row_id) and any(key in self._claims for key in self._keys.of(columns))
 
-    def _is_own_row(self, row: LandedRow) -> bool:
-        """Return whether a landed row is a version or a delete of this task's rows; a claim has no row id."""
-        return row.kind != CLAIM and self._of_part(row.row_id)
-
-    def _of_part(self, row_id: str) -> bool:
-        """Return whether this task's part has a row id; ids are distributed by their CRC."""
+    def _is_own(self, row_id: str) -> bool:
+        """Return whether a row id is this task's; ids are distributed by their CRC."""
         return self._pages.parts == 1 or zlib.crc32(row_id.encode()) % self._pages.parts == self._part
 
 
-def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
-    """Return no claim keys; it replaces `ClaimKeys.of` if no page has a claim, and does not decode the row."""
-    return ()
-
-
 def delta_batch(changes: Iterable[tuple[str, Change]], client_id: str, table: str) -> pa.RecordBatch:
-    """Return changes of rows as deltas, in the columns `DELTA_SCHEMA`. Changes without an effect are left out.
+    """Return changes of rows as deltas, in the columns `DELTAS`. Changes without an effect are left out.
 
     Args:
         changes: row ids with their changes.
@@ -346,130 +323,3 @@ def _change(columns: str | None, before: str | None) -> tuple[Op, Mapping[str, A
     if before is None:
         return "INSERT", _decode(columns)
     return "UPDATE", changed_columns(_decode(before), _decode(columns))
-
-
-class KnownRows(NamedTuple):
-    """A table's current rows after its landings up to a page."""
-
-    landed: LandedTable
-    """The table's files in `known` and `landing`."""
-    last_page: int
-    """The last page that counts."""
-
-    def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of a bucket, or with None of all buckets, in the columns `KNOWN_ROWS`.
-
-        A landed version is current if it is the row's newest, and neither a delete nor a claim of a later page removed
-        it. A row of `known` is current if no later page has it or claims it.
-        """
-        landed = self.landed
-        claimed = landed.claim_columns()
-        keys = ClaimKeys(claimed)
-        newest: dict[str, tuple[int, int]] = {}  # row id → page and hlc of its newest version
-        deleted: dict[str, int] = {}  # row id → last page that reports it as deleted
-        claims: dict[tuple[str, str], int] = {}  # (column, value) → last page that claims it
-        for row in self._landed_rows(bucket if not claimed else None):  # claims belong to no bucket
-            for key in claims_of(row, landed.identity, keys):
-                claims[key] = max(row.page, claims.get(key, row.page))
-            if row.kind == ROW:
-                newest[row.row_id] = max((row.page, row.hlc), newest.get(row.row_id, (NO_PAGE, NO_PAGE)))
-            elif row.kind == DELETED_ROW:
-                deleted[row.row_id] = max(row.page, deleted.get(row.row_id, NO_PAGE))
-
-        def is_claimed_after(columns: str, page: int) -> bool:
-            return bool(claims) and any(claims.get(key, NO_PAGE) > page for key in keys.of(columns))
-
-        for rows in self._pages(bucket):
-            is_current = [
-                kind == ROW and newest[row_id] == (page, hlc) and deleted.get(row_id, NO_PAGE) <= page
-                for kind, row_id, page, hlc in value_tuples(rows, "kind", "row_id", "page", "hlc")
-            ]
-            current = rows.filter(pa.array(is_current, pa.bool_())).select(["page", *KNOWN_ROWS.names])
-            if claims:
-                stays = [not is_claimed_after(*values) for values in value_tuples(current, "columns", "page")]
-                current = current.filter(pa.array(stays, pa.bool_()))
-            yield current.select(KNOWN_ROWS.names)
-        landed_ids = pa.array(sorted({*newest, *deleted}), pa.string())
-        for rows in landed.known_rows(bucket):
-            unchanged = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=landed_ids)))
-            if claims:
-                stays = [not is_claimed_after(columns, NO_PAGE) for columns in unchanged["columns"].to_pylist()]
-                unchanged = unchanged.filter(pa.array(stays, pa.bool_()))
-            yield unchanged
-
-    def _pages(self, bucket: int | None) -> Iterator[pa.Table]:
-        """Yield the landed rows since `known` of a bucket, or with None of all buckets. A claim has no row id."""
-        for rows in self.landed.pages(self.landed.since, self.last_page):
-            if bucket is None:
-                yield rows
-                continue
-            ids = pc.fill_null(rows["row_id"], "").combine_chunks()
-            yield rows.filter(pa.array(np.asarray(bucket_of(ids, BUCKETS)) == bucket))
-
-    def _landed_rows(self, bucket: int | None) -> Iterator[LandedRow]:
-        for rows in self._pages(bucket):
-            yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
-
-
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
-
-
-def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
-    """Compare the ids that the source has with the known rows.
-
-    Args:
-        rows: the known rows.
-        census: every row id at the source. Or every value of another column: then a known row is absent at the source
-            if its value is.
-    """
-    at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
-    keys = ClaimKeys([census.column] if census.column is not None else [])
-    known_count, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
-    for batch in rows.rows():
-        known_count += batch.num_rows
-        if census.column is None:
-            values = batch["row_id"].combine_chunks()
-            known_ids.append(values)
-        else:
-            texts = batch["columns"].to_pylist()
-            values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
-        missing = batch.filter(pc.invert(pc.is_in(values, value_set=at_source)))
-        absent += [
-            SourceRow(row_id, msgspec.json.decode(columns))
-            for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
-        ]
-    if census.column is not None:
-        return CensusComparison(known_count, absent, [])
-    unknown = at_source.filter(pc.invert(pc.is_in(at_source, value_set=pa.concat_arrays(known_ids))))
-    return CensusComparison(known_count, absent, sorted(unknown.to_pylist()))
-
-
-class RowDigests:
-    """Digests of the known rows of a table that is read as a whole, so that unchanged rows do not land again."""
-
-    def __init__(self, rows: KnownRows) -> None:
-        """Compute the digests, which take about 100 bytes of memory each.
-
-        Args:
-            rows: the known rows.
-        """
-        self._digests = {
-            _digest(row_id, columns.encode())
-            for batch in rows.rows()
-            for row_id, columns in zip(batch["row_id"].to_pylist(), batch["columns"].to_pylist(), strict=True)
-        }
-
-    def changed(self, page: Page) -> Page:
-        """Return the page with only its new and changed rows. These count as known from now on."""
-        changed = []
-        for row in page.rows:
-            digest = _digest(row.row_id, _encode_sorted(row.columns))
-            if digest not in self._digests:
-                self._digests.add(digest)
-                changed.append(row)
-        return Page(page.table, changed, page.cursor, page.deleted, page.complete)
-
-
-def _digest(row_id: str, columns: bytes) -> bytes:
-    """Return a digest of a row's id and columns, by which equal rows are found without keeping them."""
-    return hashlib.blake2b(row_id.encode() + b"\0" + columns, digest_size=16).digest()

@@ -13,6 +13,7 @@ The Spark tasks of a poll build rows with `LandedRows`. The driver describes the
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -20,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakehouse.data_files import data_file_path, on_s3
+from lakehouse.data_files import on_s3, parse_iceberg_uri
 from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lakesync.connectors.base import Page
 
@@ -41,14 +42,7 @@ read, from which the next poll continues.
 REPORT = "report"
 """Kind of the rows with which tasks report to the driver. They are not written to `landing`."""
 
-LANDED_COLUMNS = (
-    "gateway string, connector string, day date, landing bigint, table_name string, kind string, page bigint, "
-    "hlc bigint, row_id string, columns string, name string, value string"
-)
-"""The columns of `landing` with Spark's types: `page` is the hlc of its first row, `columns` the row or read position
-as JSON, `name` and `value` a claim."""
-
-_ARROW = pa.schema(
+LANDED_COLUMNS = pa.schema(
     [
         ("gateway", pa.string()),
         ("connector", pa.string()),
@@ -64,7 +58,8 @@ _ARROW = pa.schema(
         ("value", pa.string()),
     ]
 )
-"""`LANDED_COLUMNS` in Arrow's types."""
+"""The columns of `landing`: `page` is the hlc of its first row, `columns` the row or read position as JSON, `name` and
+`value` a claim."""
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -120,7 +115,7 @@ class LandedRows:
         self._next_hlc = first
         self.bytes = 0
         """Bytes of JSON added so far."""
-        self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self.constants))]
+        self._columns: list[list[Any]] = [[] for _ in range(len(LANDED_COLUMNS) - len(self.constants))]
 
     @property
     def count(self) -> int:
@@ -165,34 +160,21 @@ class LandedRows:
 
     def table(self) -> pa.Table:
         """Return the collected rows in the columns `LANDED_COLUMNS`."""
-        constant_columns = [
-            pa.array([value] * self.count, field.type) for value, field in zip(self.constants, _ARROW, strict=False)
-        ]
-        other_columns = [
-            pa.array(values, field.type)
-            for values, field in zip(self._columns, list(_ARROW)[len(self.constants) :], strict=True)
-        ]
-        return pa.Table.from_arrays([*constant_columns, *other_columns], schema=_ARROW)
+        columns = [*([value] * self.count for value in self.constants), *self._columns]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, LANDED_COLUMNS, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=LANDED_COLUMNS)
 
     def take(self) -> pa.RecordBatch:
         """Return the collected rows and start again without rows. Hlcs continue."""
-        made = self.table().to_batches()
+        (batch,) = self.table().combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], LANDED_COLUMNS)]
         for column in self._columns:
             column.clear()
-        return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], _ARROW)
+        return batch
 
     def _put(self, table: str, kind: str, page: int, row_id: str | None, *columns_name_value: str | None) -> None:
         """Append a row. `columns_name_value` has its `columns`, `name` and `value`; missing ones are null."""
-        values = (
-            table,
-            kind,
-            page,
-            self._next_hlc,
-            row_id,
-            *columns_name_value,
-            *([None] * (3 - len(columns_name_value))),
-        )
-        for column, value in zip(self._columns, values, strict=True):
+        values = (table, kind, page, self._next_hlc, row_id, *columns_name_value)
+        for column, value in zip_longest(self._columns, values):
             column.append(value)
         self._next_hlc += 1
 
@@ -303,7 +285,7 @@ class LandedTable(NamedTuple):
 
 def _file_rows(path: str, columns: list[str], row_ids: pa.Array | None) -> Iterator[pa.Table]:
     """Yield a file's rows, or with `row_ids` those with these ids. Row groups without such rows are skipped."""
-    file_system, file_path = data_file_path(path)
+    file_system, file_path = parse_iceberg_uri(path)
     file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
     groups = list(range(file.num_row_groups))
     if row_ids is not None:
@@ -315,7 +297,7 @@ def _file_rows(path: str, columns: list[str], row_ids: pa.Array | None) -> Itera
 
 
 class LandedRow(NamedTuple):
-    """A row of `landing`: a version, a delete or a claim. Fields that its kind does not have are None."""
+    """A row of `landing`: a version, a delete or a claim. Only the fields that its `kind` has may be read."""
 
     kind: str
     page: int
@@ -324,6 +306,12 @@ class LandedRow(NamedTuple):
     columns: str
     name: str
     value: str
+
+
+def landed_rows(tables: Iterable[pa.Table]) -> Iterator[LandedRow]:
+    """Yield the rows of tables, such as `LandedTable.pages` returns, one by one."""
+    for rows in tables:
+        yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
 
 
 def value_tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:

@@ -20,6 +20,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from pyiceberg.expressions import And
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
@@ -29,6 +30,7 @@ from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
 from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.task_runner import column_ddl
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition
 from lakesync.model.errors import FlushError
@@ -53,8 +55,8 @@ columns string COMMENT 'the row, or the place, as JSON', name string, value stri
 A row of kind `row` is a changed row, of `gone` the id of a deleted one, of `place` the position from which the next
 poll continues. A row of kind `whole` is a claim: its page has all rows with the value `value` in the column `name`, so
 that other known rows with this value are deleted."""
-KNOWN_COLUMNS = "gateway string, connector string, table_name string, row_id string, columns string"
-"""The columns of `known`."""
+KNOWN_COLUMNS = pa.schema([(name, pa.string()) for name in ("gateway", "connector", "table_name", "row_id", "columns")])
+"""The columns of `known`; `columns` has the row as JSON."""
 _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
@@ -97,7 +99,7 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
     for name, columns, parts in (
         (landing_name(names), _LANDING, "gateway, connector, day"),
-        (known_name(names), KNOWN_COLUMNS, f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
+        (known_name(names), column_ddl(KNOWN_COLUMNS), f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
     ):
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg PARTITIONED BY ({parts}) "
@@ -152,7 +154,7 @@ class ConnectorTables(NamedTuple):
         with open_table(self.spark, name) as table:
             yield table
 
-    def landed(self, landing: Table) -> list[LandedFile]:
+    def landed_files(self, landing: Table) -> list[LandedFile]:
         """Return the connector's files of `landing`, in order of their first page."""
         found = []
         for task in self._planned(landing, landing_name(self.names)):
@@ -176,7 +178,7 @@ class ConnectorTables(NamedTuple):
             )
         return sorted(found, key=lambda each: each.first_page)
 
-    def known(self, known: Table) -> dict[str, list[KnownFile]]:
+    def known_files(self, known: Table) -> dict[str, list[KnownFile]]:
         """Return polled table → its files of `known`."""
         found: dict[str, list[KnownFile]] = {}
         for task in self._planned(known, known_name(self.names)):

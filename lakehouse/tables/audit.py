@@ -28,7 +28,7 @@ from lakehouse.table_definitions import (
     read_version,
     typed_columns,
 )
-from lakehouse.tables.verification import FRAME_COLUMNS, MAX_SAMPLED_DELTAS, row_delta, stored_row
+from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, row_delta, stored_row
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.model.merge import RowState, encode_state
 
@@ -48,7 +48,7 @@ _DELTA = (*_KEY, "table_name", "op", "client_id", "delta_id", "hlc", "arrival", 
 """The columns of the history that are read."""
 
 
-class StateDifference(msgspec.Struct, frozen=True):
+class RowDifference(msgspec.Struct, frozen=True):
     """A row whose state is not the merge of its deltas."""
 
     gateway: str
@@ -68,7 +68,7 @@ def rows_unlike_merge(
     gateways: Collection[str] | None = None,
     days: Collection[date] | None = None,
     seed: int = 0,
-) -> list[StateDifference]:
+) -> list[RowDifference]:
     """Return sampled rows of a state table that are not the merge of their deltas; empty if all are.
 
     Without `days` all deltas of each row are merged, and the result must equal the row. With `days` only deltas that
@@ -103,7 +103,7 @@ def rows_unlike_merge(
             if delta["arrival"] <= mark:
                 merged.merge(row_delta(delta))
         if merged != state:
-            found.append(StateDifference(gateway, row, _text(state), _text(merged)))
+            found.append(RowDifference(gateway, row, *(encode_state(each).decode() for each in (state, merged))))
     return found
 
 
@@ -136,21 +136,15 @@ def _sampled(
 
 def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
     """Return `(latest arrival, state)` of state rows, by gateway and row id."""
-    rows = states.select("_gateway", *FRAME_COLUMNS).toArrow().to_pylist()
+    rows = states.select("_gateway", *ROW_COLUMNS).toArrow().to_pylist()
     return {(row["_gateway"], row["_row"]): (row["_arrival"], stored_row(table, row).state) for row in rows}
 
 
-def _text(state: RowState) -> str:
-    return encode_state(state).decode()
-
-
-_FIGURES = ("rows", "visible", "cells", "typed", "row_sum", "cell_sum", "typed_sum")
-"""The fields of `StateFigures`, in order."""
 _MODULUS = 1_000_000_007
 """Hashes are added modulo this prime."""
 
 
-class StateFigures(msgspec.Struct, frozen=True):
+class DayFigures(msgspec.Struct, frozen=True):
     """Counts and hashes of one gateway's rows whose newest delta arrived on one day."""
 
     rows: int = 0
@@ -174,9 +168,9 @@ class DayDifference(msgspec.Struct, frozen=True):
     gateway: str
     day: str
     """`YYYY-MM-DD`, UTC."""
-    stored: StateFigures
+    stored: DayFigures
     """What the state table has."""
-    merged: StateFigures
+    merged: DayFigures
     """What the history merges to."""
 
 
@@ -215,9 +209,7 @@ def days_unlike_history(
         state = state.where(sf.col("_gateway").isin(*gateways))
     stored, merged = _figures(_stored_rows(state, list(column_types))), _figures(_merged_rows(deltas, column_types))
     return [
-        DayDifference(
-            gateway, day, stored.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures())
-        )
+        DayDifference(gateway, day, stored.get((gateway, day), DayFigures()), merged.get((gateway, day), DayFigures()))
         for gateway, day in sorted({*stored, *merged})
         if stored.get((gateway, day)) != merged.get((gateway, day))
     ]
@@ -326,7 +318,7 @@ def _typed_sums(column_types: Mapping[str, str]) -> list[Column]:
     return [sf.sum(typed).alias("typed"), sf.sum(hashed).alias("typed_sum")]
 
 
-def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
+def _figures(rows: DataFrame) -> dict[tuple[str, str], DayFigures]:
     """Return (gateway, day) → the figures of its rows."""
     stamps = "tombstone.hlc, tombstone.client_id, inserted.hlc, inserted.client_id"
     summed = (
@@ -342,4 +334,5 @@ def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
         )
         .collect()
     )
-    return {(row["gateway"], row["day"]): StateFigures(*(row[name] for name in _FIGURES)) for row in summed}
+    names = DayFigures.__struct_fields__
+    return {(row["gateway"], row["day"]): DayFigures(*(row[name] for name in names)) for row in summed}

@@ -1,8 +1,8 @@
 """Defines the increment of a merge: the deltas of the history that one merge adds to a state table.
 
 The history has all deltas (changes of one row), a state table the current rows of one synced table. An increment
-selects deltas by their arrival, the gateway's timestamp of receipt. Merges (`lakehouse.tables.increments`) and their
-Spark tasks use this module.
+selects deltas by their arrival, the gateway's timestamp of receipt. Merges (`lakehouse.tables.increments`), checkpoints
+and their Spark tasks use this module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Increment(NamedTuple):
     """UTC days of arrival whose deltas are merged; None for all."""
 
     def pick(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Return some columns of the increment's deltas among rows of the history.
+        """Return the increment's deltas among rows of the history.
 
         Args:
             rows: rows of the history.
@@ -79,14 +79,14 @@ class Increment(NamedTuple):
                 yield found
 
 
-class History(NamedTuple):
+class HistoryFiles(NamedTuple):
     """The files of the history that may have an increment's deltas."""
 
     files: tuple[DataFile, ...]
-    deltas: int | None
-    """Number of the increment's deltas; None if the files' column bounds do not show it."""
+    delta_count: int | None
+    """Number of the increment's deltas; None if the files' column bounds (least and greatest values) do not show it."""
 
     @property
     def max_deltas(self) -> int:
         """Upper bound of the number of the increment's deltas."""
-        return rows_in(self.files) if self.deltas is None else self.deltas
+        return rows_in(self.files) if self.delta_count is None else self.delta_count

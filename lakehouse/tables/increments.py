@@ -1,9 +1,9 @@
 """Merges the history's new deltas into state tables, which have the current rows. A repeat changes nothing.
 
 A state table has one mark for each gateway: the arrival (the gateway's timestamp of receipt) up to which its deltas are
-merged. Days may be merged again in any order. The deltas of a merge are its increment. Before Spark tasks run, the
-driver finds the files of the history that have them, by the least and greatest values of columns in Iceberg's
-manifests (column bounds). The assets of state tables (`assets.lake_tables`), and making checkpoints, call this module.
+merged. Days may be merged again in any order. The deltas of a merge are its *increment*. Before Spark tasks run, the
+driver finds the files of the history that have them by column bounds, the least and greatest values of a file's columns
+in Iceberg's manifests. The assets of state tables (`assets.lake_tables`), and making checkpoints, call this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakehouse.table_definitions import (
     set_properties,
     typed_columns,
 )
-from lakehouse.tables.increment import ROWS_PER_TASK, History, Increment
+from lakehouse.tables.increment import ROWS_PER_TASK, HistoryFiles, Increment
 from lakehouse.tables.writes import WriteResult, replace_rejected, write_state
 from lakehouse.task_runner import in_tasks
 from lakesync.analysis.catalogue import column_bounds
@@ -59,20 +59,20 @@ class MergeReport(msgspec.Struct, frozen=True):
     """What one merge did to a state table."""
 
     table: str
-    deltas_in: int
+    deltas_in: int = 0
     """Deltas read from the history."""
-    rows_merged: int
+    rows_merged: int = 0
     """Rows written: those of the increment, or of the whole table if it was rewritten."""
-    tombstones: int
+    tombstones: int = 0
     """Deleted rows among them."""
-    rejected_values: int
+    rejected_values: int = 0
     """Live values in these rows that do not fit their column's type: null in the typed column, kept in the table's
     column `_cells`, which has all values of a row as JSON."""
-    snapshot_id: int | None
+    snapshot_id: int | None = None
     """The table's snapshot afterwards; None if it is empty."""
-    marks: dict[str, int]
+    marks: dict[str, int] = {}
     """Gateway → the arrival up to which its deltas are merged afterwards."""
-    seconds: float
+    seconds: float = 0.0
     duplicates: int | None = None
     """Number of duplicate keys among the stored rows that were read; None if it is not known."""
     differences: int | None = None
@@ -128,16 +128,8 @@ def merge_table(
     follows_marks = days is None and not rebuild
     is_up_to_date = all(table.marks.get(gateway, 0) >= arrival for gateway, arrival in upto.items())
     if follows_marks and is_up_to_date and not table.has_new_columns:
-        return MergeReport(
-            schema.table,
-            deltas_in=0,
-            rows_merged=0,
-            tombstones=0,
-            rejected_values=0,
-            snapshot_id=table.snapshot_id,
-            marks=table.marks,
-            seconds=time.perf_counter() - started,
-        )
+        seconds = time.perf_counter() - started
+        return MergeReport(schema.table, snapshot_id=table.snapshot_id, marks=table.marks, seconds=seconds)
     since = table.marks if follows_marks else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
     increment = Increment(schema.table, ranges, None if rebuild else days)
@@ -151,21 +143,21 @@ def merge_table(
             replace_rejected(spark, table, written.snapshot_id, names)
         if table.has_new_columns:
             record_filled(spark, table)
-    crash_point("tables.merged")
+    crash_point("tables.merged")  # tests kill the process here
     marks = _advance_marks(spark, table, upto, days, exactly=rebuild)
     return MergeReport(
         schema.table,
-        deltas_in,
-        written.rows,
-        written.tombstones,
-        written.rejected,
-        written.snapshot_id,
-        marks,
-        time.perf_counter() - started,
-        written.duplicates,
-        written.differences,
-        written.difference,
-        dict(since),
+        deltas_in=deltas_in,
+        rows_merged=written.rows,
+        tombstones=written.tombstones,
+        rejected_values=written.rejected,
+        snapshot_id=written.snapshot_id,
+        marks=marks,
+        seconds=time.perf_counter() - started,
+        duplicates=written.duplicates,
+        differences=written.differences,
+        difference=written.difference,
+        since=dict(since),
     )
 
 
@@ -245,9 +237,10 @@ def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> N
 def _advance_marks(
     spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
 ) -> dict[str, int]:
-    """Move the marks to `upto`, and return them all. A mark never moves back, and not if `days` skipped earlier deltas.
+    """Move the marks to `upto`, and return all marks of the table.
 
-    With `exactly` the marks are set to `upto` in any case, also back.
+    A mark never moves back, and it stays if the merged `days` leave out deltas after it. With `exactly` it is set to
+    `upto` in any case, also back.
     """
     marks = marks_of(read_version(spark, table.name))
     moved = dict(marks)
@@ -269,7 +262,7 @@ def _has_every_day(days: Sequence[date], mark: int, arrival: int) -> bool:
     return needed <= set(days)
 
 
-def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increment: Increment) -> History:
+def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increment: Increment) -> HistoryFiles:
     """Return the files of a snapshot that may have an increment's deltas, by column bounds.
 
     Args:
@@ -282,12 +275,12 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
         ConfigurationError: tasks cannot open a file.
     """
     if snapshot is None:
-        return History((), 0)
+        return HistoryFiles((), 0)
     with open_table(spark, deltas) as table:
         return plan_files(table, snapshot, increment)
 
 
-def plan_files(table: Table, snapshot: int, increment: Increment) -> History:
+def plan_files(table: Table, snapshot: int, increment: Increment) -> HistoryFiles:
     """Return the same as `history_files`, for the history as an opened table.
 
     Args:
@@ -307,10 +300,10 @@ def plan_files(table: Table, snapshot: int, increment: Increment) -> History:
     shares = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, may_have)]
     files = tuple(DataFile.of(task) for task, share in shares if share != "none")
     is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in shares)
-    return History(files, None if is_estimate and files else rows_in(files))
+    return HistoryFiles(files, None if is_estimate and files else rows_in(files))
 
 
-def count_deltas(spark: SparkSession, history: History, increment: Increment) -> int:
+def count_deltas(spark: SparkSession, history: HistoryFiles, increment: Increment) -> int:
     """Return the number of an increment's deltas. If column bounds do not show it, tasks read the files.
 
     Args:
@@ -318,8 +311,8 @@ def count_deltas(spark: SparkSession, history: History, increment: Increment) ->
         history: the files that may have the deltas.
         increment: the deltas to count.
     """
-    if history.deltas is not None:
-        return history.deltas
+    if history.delta_count is not None:
+        return history.delta_count
     parts = divide_files(history.files, max(ROWS_PER_TASK, rows_in(history.files) // 64))  # about 64 tasks at most
 
     def part(number: int) -> Iterator[pa.RecordBatch]:

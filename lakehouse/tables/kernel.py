@@ -110,28 +110,29 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     maps = _flat(stored["_cells"])
     old_cells = _entries(maps)[1]
     old_tombstone, old_insert = _flat(stored["_tombstone"]), _flat(stored["_inserted"])
+    with_old_stamps = (old_cells, old_tombstone, old_insert)
     stamps = _Stamps(
-        [_flat(deltas["hlc"]), *(_field(each, "hlc") for each in (old_cells, old_tombstone, old_insert))],
-        [_flat(deltas["client_id"]), *(_field(each, "client_id") for each in (old_cells, old_tombstone, old_insert))],
+        [_flat(deltas["hlc"]), *(pc.struct_field(each, "hlc") for each in with_old_stamps)],
+        [_flat(deltas["client_id"]), *(pc.struct_field(each, "client_id") for each in with_old_stamps)],
     )
     new_stamp, old_cell_stamp, old_tombstone_stamp, old_insert_stamp = stamps.packed
 
     ops = _flat(deltas["op"])
-    deletes, inserts = _bools(pc.equal(ops, "DELETE")), _bools(pc.equal(ops, "INSERT"))
+    is_delete, is_insert = _bools(pc.equal(ops, "DELETE")), _bools(pc.equal(ops, "INSERT"))
     tombstone = _greatest(
-        rows, (new_row[deletes], new_stamp[deletes]), _without_nulls(old_row, old_tombstone, old_tombstone_stamp)
+        rows, (new_row[is_delete], new_stamp[is_delete]), _without_nulls(old_row, old_tombstone, old_tombstone_stamp)
     )
     inserted = _greatest(
-        rows, (new_row[inserts], new_stamp[inserts]), _without_nulls(old_row, old_insert, old_insert_stamp)
+        rows, (new_row[is_insert], new_stamp[is_insert]), _without_nulls(old_row, old_insert, old_insert_stamp)
     )
     inserted[inserted <= tombstone] = -1  # none: the row was deleted after it
     arrival = _greatest(rows, (new_row, _ints(deltas["arrival"])), (old_row, _ints(stored["_arrival"])))
 
-    names, candidates = _candidates(deltas, deletes, new_row, maps, old_cells, old_row)
+    names, candidates = _candidates(deltas, is_delete, new_row, maps, old_cells, old_row)
     owners = _Owners(
         np.concatenate([new_stamp, old_cell_stamp]),
-        pa.concat_arrays([_flat(deltas["delta_id"]), _field(old_cells, "delta_id")]),
-        np.concatenate([_ints(deltas["width"]), _ints(_field(old_cells, "width"))]),
+        pa.concat_arrays([_flat(deltas["delta_id"]), pc.struct_field(old_cells, "delta_id")]),
+        np.concatenate([_ints(deltas["width"]), _ints(pc.struct_field(old_cells, "width"))]),
     )
     winners = _winners(candidates, owners, rows, len(names))
     # without the values that were deleted after they were written
@@ -212,27 +213,29 @@ class _Stamps:
 
 
 def _candidates(
-    deltas: pa.Table, deletes: npt.NDArray[np.bool_], new_row: Ints, maps: pa.Array, old_cells: pa.Array, old_row: Ints
+    deltas: pa.Table,
+    is_delete: npt.NDArray[np.bool_],
+    new_row: Ints,
+    maps: pa.Array,
+    old_cells: pa.Array,
+    old_row: Ints,
 ) -> tuple[list[str], _Candidates]:
     """Return the sorted names of all columns, and the candidates of all cells. Columns of a DELETE are ignored.
 
     Args:
         deltas: the deltas.
-        deletes: for each delta, whether it is a DELETE.
+        is_delete: for each delta, whether it is a DELETE.
         new_row: for each delta, the index of its row.
         maps: the cells of each stored row, by column name.
         old_cells: the items of `maps`.
         old_row: for each stored row, the index of its row.
     """
     columns = _flat(deltas["columns"])
-    lengths = np.where(deletes, 0, _lengths(columns))
-    delta = np.repeat(np.arange(len(columns)), _lengths(columns))
-    keep = ~deletes[delta]
+    delta = np.repeat(np.arange(len(columns)), _lengths(columns))  # for each value, the index of its delta
     new_names, new_values = _entries(columns)
-    if not keep.all():
-        chosen = pa.array(np.flatnonzero(keep))
-        new_names, new_values = new_names.take(chosen), new_values.take(chosen)
-    delta = np.repeat(np.arange(len(columns)), lengths)
+    kept = np.flatnonzero(~is_delete[delta])
+    if len(kept) < len(delta):
+        delta, new_names, new_values = delta[kept], new_names.take(pa.array(kept)), new_values.take(pa.array(kept))
     old_names, _ = _entries(maps)
     known = pc.unique(pa.concat_arrays([new_names, old_names]))
     known = known.take(pc.sort_indices(known))
@@ -240,7 +243,7 @@ def _candidates(
         np.concatenate([new_row[delta], np.repeat(old_row, _lengths(maps))]),
         np.concatenate([_ints(pc.index_in(new_names, known)), _ints(pc.index_in(old_names, known))]),
         np.concatenate([delta, len(deltas) + np.arange(len(old_cells))]),
-        pa.concat_arrays([new_values, _field(old_cells, "value")]),
+        pa.concat_arrays([new_values, pc.struct_field(old_cells, "value")]),
     )
 
 
@@ -328,11 +331,6 @@ def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-def _field(structs: pa.Array, name: str) -> pa.Array:
-    """Return one field of a column of structs."""
-    return pc.struct_field(structs, name)
 
 
 def _lengths(maps: pa.Array) -> Ints:

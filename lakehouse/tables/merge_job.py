@@ -23,7 +23,7 @@ from lakehouse.tables.increment import ROWS_PER_TASK, Increment
 from lakehouse.tables.kernel import DELTAS, STORED, merge
 from lakehouse.tables.typed_columns import with_typed_columns
 from lakehouse.tables.verification import count_duplicates, sampled_row_difference
-from lakehouse.task_runner import cores, in_tasks, prepare_worker
+from lakehouse.task_runner import column_ddl, cores, in_tasks, prepare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakehouse.tables.increment import History
+    from lakehouse.tables.increment import HistoryFiles
 
 ROWS_PER_SLICE = 50_000
 """Approximate number of deltas and stored rows that are merged at once: 25 MB with a task's copies. Each merge takes at
@@ -63,9 +63,7 @@ _ROWS_PER_BATCH = 16_384
 _CODEC = "lz4_raw"
 """Compression of chunks. The JVM copies a chunk about eight times in a shuffle, which costs more than compression. A
 delta shrinks from 174 to 120 bytes in 0.25 µs, decompression included; zstd takes twice as long for 77 bytes."""
-_CHUNKS = "task int, bucket int, slice int, is_deltas boolean, size int, rows binary"
-"""Columns of the result of the first stage: a row for each chunk, with the number of the task that merges it."""
-_ARROW_CHUNKS = pa.schema(
+_CHUNKS = pa.schema(
     [
         ("task", pa.int32()),
         ("bucket", pa.int32()),
@@ -75,7 +73,7 @@ _ARROW_CHUNKS = pa.schema(
         ("rows", pa.binary()),
     ]
 )
-"""`_CHUNKS` in Arrow's types."""
+"""Columns of the result of the first stage: a row for each chunk, with the number of the task that merges it."""
 
 
 class _Chunk(NamedTuple):
@@ -147,7 +145,7 @@ class Division(NamedTuple):
                 pa.array([chunk.size for chunk in chunks], pa.int32()),
                 pa.array([pa.compress(chunk, _CODEC, asbytes=True) for chunk in chunks], pa.binary()),
             ],
-            schema=_ARROW_CHUNKS,
+            schema=_CHUNKS,
         )
 
 
@@ -174,7 +172,7 @@ class Merge(NamedTuple):
     def of(
         cls,
         increment: Increment,
-        history: History,
+        history: HistoryFiles,
         state: Sequence[DataFile],
         columns: Sequence[tuple[str, str]],
         buckets: int,
@@ -321,9 +319,9 @@ def merged_frames(
 
         return run
 
-    chunks = deltas.select(*DELTAS.names).mapInArrow(split(DELTAS, "row_id", is_deltas=True), _CHUNKS)
+    chunks = deltas.select(*DELTAS.names).mapInArrow(split(DELTAS, "row_id", is_deltas=True), column_ddl(_CHUNKS))
     if state is not None:
-        stored = state.select(*STORED.names).mapInArrow(split(STORED, "_row", is_deltas=False), _CHUNKS)
+        stored = state.select(*STORED.names).mapInArrow(split(STORED, "_row", is_deltas=False), column_ddl(_CHUNKS))
         chunks = chunks.unionAll(stored)
     known = tuple(columns)
     merged = _merged_chunks(chunks, names, schema, division, lambda new, old: merged_slice(new, old, known))
@@ -338,16 +336,14 @@ def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str
         stored: rows of the state table.
         columns: name and type of each typed column.
     """
-    states = merge(deltas, stored)
-    rows = with_typed_columns(states, columns, REJECTED)
-    if not rows.num_rows:
-        return rows.append_column(DUPLICATES, pa.nulls(0, pa.int64())).append_column(
-            DIFFERENCE, pa.nulls(0, pa.string())
-        )
-    nulls = [None] * (rows.num_rows - 1)
-    rows = rows.append_column(DUPLICATES, pa.array([count_duplicates(stored), *nulls], pa.int64()))
+    rows = with_typed_columns(merge(deltas, stored), columns, REJECTED)
+
+    def in_first_row(result: int | str | None, arrow_type: pa.DataType) -> pa.Array:
+        return pa.array([result, *[None] * rows.num_rows][: rows.num_rows], arrow_type)
+
     difference = sampled_row_difference(deltas, stored, rows)
-    return rows.append_column(DIFFERENCE, pa.array([difference, *nulls], pa.string()))
+    rows = rows.append_column(DUPLICATES, in_first_row(count_duplicates(stored), pa.int64()))
+    return rows.append_column(DIFFERENCE, in_first_row(difference, pa.string()))
 
 
 def _merged_chunks(
@@ -416,5 +412,5 @@ def _tables(chunks: Iterable[_Chunk]) -> tuple[pa.Table, pa.Table]:
 
 
 def _keys(rows: pa.Table, gateway: str, row: str) -> pa.ChunkedArray:
-    """Return each row's gateway and row id as one text. Gateway ids contain no line break, so it is unique."""
+    """Return each row's gateway and row id as one text. Gateway ids contain no line break, so the text is unique."""
     return pc.binary_join_element_wise(rows[gateway], rows[row], "\n")

@@ -1,8 +1,9 @@
 """Checks merges of state tables while they run, by merging a sampled row again with the gateway's own code.
 
 The lake merges with a kernel of its own (`lakehouse.tables.kernel`); the gateway's code is `lakesync.model.merge`. The
-Spark tasks of `lakehouse.tables.merge_job` merge slices of a table, and call this module after each. Audits, the checks
-of checkpoints, and tests use it to convert rows of the lake to the gateway's types.
+Spark tasks of a merge (`lakehouse.tables.merge_job`) merge one slice of a table's rows after another, and call this
+module after each. Audits, the checks of checkpoints, erasures and tests call `stored_row` and `row_delta`, to convert
+rows of the lake to the gateway's types.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
+ROW_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
 """The columns of a state table that `stored_row` needs."""
 
 
@@ -32,7 +33,7 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
 
     Args:
         table: the table's name.
-        row: the row as a dictionary, with the columns `FRAME_COLUMNS`.
+        row: the row as a dictionary, with the columns `ROW_COLUMNS`.
     """
     live: dict[tuple[int, str, str, int], LiveDelta] = {}
     for column, cell in row["_cells"]:
@@ -58,7 +59,7 @@ MAX_SAMPLED_DELTAS = 1_000
 _TABLE = "t"
 """A table name for deltas without one; its value does not matter to a merge."""
 _LARGE_PRIME = 1_000_003
-"""Multiplied with a row count, it chooses a row that is not always the first."""
+"""Multiplied with a number of rows, it chooses a row as if by chance, so that it is not always the first."""
 
 
 def count_duplicates(stored: pa.Table) -> int:

@@ -1,8 +1,9 @@
 """Commits merged deltas to a state table, and updates the table `rejected`, the list of values that do not fit.
 
-A state table has the current rows of one synced table, partitioned into buckets by a hash of the row id. Few deltas are
-committed by merge on read, many by rewriting the table. Merge on read writes only the changed rows, and delete files
-that hide their old versions. Reading the table then takes longer, until it is rewritten.
+A state table has the current rows of one synced table, partitioned into buckets by a hash of the row id. The deltas of
+one merge are its increment. A small increment is committed by merge on read, a large one by rewriting the table. Merge
+on read writes only the changed rows, and delete files that hide their old versions. Reading the table then takes
+longer, until it is rewritten.
 
 Where a value does not fit the type of its column, the column is null. The value itself stays in the column `_cells` and
 in `rejected`, which users can query. `lakehouse.tables.increments` calls this module; erasures call `replace_rejected`.
@@ -21,7 +22,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import PARTITION_AFTER_PARTITION, current_snapshot, open_table, overwrite, planned_files
+from lakehouse.table_access import PARTITION_AFTER_PARTITION, open_table, overwrite, planned_files
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, set_properties
 from lakehouse.tables.increment import ROWS_PER_TASK
 from lakehouse.tables.kernel import STORED
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakehouse.table_definitions import StateTable
-    from lakehouse.tables.increment import History, Increment
+    from lakehouse.tables.increment import HistoryFiles, Increment
 
 
 SMALL_TABLE = 100_000
-"""Number of rows up to which a table is always rewritten: it is as quick as merge on read and leaves no delete files.
-As many deltas always lead to a rewrite too."""
+"""Number of rows up to which a table is always rewritten: it is as quick as merge on read, and leaves no delete files.
+From this number of deltas on, a table of any size is rewritten."""
 
 LARGE_SHARE = 0.2
 """Ratio of deltas to rows of the table from which rewriting is quicker than merge on read."""
@@ -72,8 +73,8 @@ TOUCHED = ("_lakesync_gateway", "_lakesync_row")
 """Columns with the keys of the rows that an increment touches. No schema may use their names, because a merge joins
 them with the table's columns."""
 
-_NAMES = ["rows", "tombstones", "rejected"]
-"""Names of the counts that `_count_added_rows` returns."""
+_COUNTS = pa.schema([("rows", pa.int64()), ("tombstones", pa.int64()), ("rejected", pa.int64())])
+"""The counts that `_count_added_rows` returns."""
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 """The columns that `_count_added_rows` reads."""
 
@@ -106,16 +107,9 @@ class _State(NamedTuple):
     buckets: int
     """Number of buckets into which the table is partitioned."""
 
-    @classmethod
-    def read(cls, table: Table) -> _State:
-        """Return the current snapshot of an open state table."""
-        snapshot = current_snapshot(table)
-        files = [DataFile.of(task) for task in planned_files(table, snapshot)]
-        return cls(snapshot, files, buckets_of(table))
-
 
 def write_state(
-    spark: SparkSession, table: StateTable, increment: Increment, history: History, rebuilt: Collection[str] | None
+    spark: SparkSession, table: StateTable, increment: Increment, history: HistoryFiles, rebuilt: Collection[str] | None
 ) -> WriteResult:
     """Merge an increment into a state table and commit it. It is repeated if another writer commits in between.
 
@@ -136,7 +130,7 @@ def write_state(
         try:
             crash_point("tables.planned")  # tests kill the process here
             # a rewrite also fills new columns of rows that the deltas do not touch
-            if rebuilt is None and not table.has_new_columns and _is_small(state, history):
+            if rebuilt is None and not table.has_new_columns and _suits_merge_on_read(state, history):
                 observed = _merge_on_read(spark, table, state, increment, history)
             else:
                 observed = _rewrite(spark, table, state, increment, history, rebuilt or ())
@@ -165,11 +159,13 @@ def buckets_of(table: Table) -> int:
 def _read_state(spark: SparkSession, table: StateTable) -> _State:
     """Return a state table's current snapshot, with its files and its number of buckets."""
     with open_table(spark, table.name) as opened:
-        return _State.read(opened)
+        snapshot = opened.metadata.current_snapshot_id
+        files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
+        return _State(snapshot, files, buckets_of(opened))
 
 
-def _is_small(state: _State, history: History) -> bool:
-    """Return whether the deltas are so few that merge on read is quicker than rewriting the table."""
+def _suits_merge_on_read(state: _State, history: HistoryFiles) -> bool:
+    """Return whether the deltas are so few, and the table so large, that merge on read is quicker than a rewrite."""
     rows = rows_in(state.files)
     return rows > SMALL_TABLE > history.max_deltas and history.max_deltas <= rows * LARGE_SHARE
 
@@ -179,7 +175,7 @@ def _rewrite(
     table: StateTable,
     state: _State,
     increment: Increment,
-    history: History,
+    history: HistoryFiles,
     rebuilt: Collection[str],
 ) -> Observation:
     """Replace all rows of the table by the merged ones. Iceberg rejects it if the table has changed meanwhile."""
@@ -192,7 +188,7 @@ def _rewrite(
 
 
 def _merge_on_read(
-    spark: SparkSession, table: StateTable, state: _State, increment: Increment, history: History
+    spark: SparkSession, table: StateTable, state: _State, increment: Increment, history: HistoryFiles
 ) -> Observation:
     """Mark the stored rows that the deltas touch as deleted, and append the merged ones.
 
@@ -216,7 +212,7 @@ def _merge_on_read(
     return observed
 
 
-def _touched_keys(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
+def _touched_keys(spark: SparkSession, increment: Increment, history: HistoryFiles) -> DataFrame:
     """Return the keys of the rows that an increment touches, each once, in the columns `TOUCHED`."""
     parts = divide_files(history.files, ROWS_PER_TASK)
 
@@ -233,14 +229,9 @@ def _touched_keys(spark: SparkSession, increment: Increment, history: History) -
 
 
 def _observe(spark: SparkSession, table: StateTable, merge: Merge, observed: Observation) -> DataFrame:
-    """Return the merged rows, which Spark counts in an observation while it writes them."""
+    """Return the merged rows. While Spark writes them, it computes the counts of `WriteResult` as an observation."""
     rows = merged_rows(spark, spark.table(table.name).schema, merge)
-    return rows.observe(observed, *_observations()).drop(*CHECKS)
-
-
-def _observations() -> tuple[Column, ...]:
-    """Return the aggregates that Spark computes while it writes merged rows: the counts of `WriteResult`."""
-    return (
+    counts = (
         sf.count(sf.lit(1)).alias("rows"),
         _sum(sf.col("_gone").cast("long")).alias("tombstones"),
         _sum(sf.col(REJECTED).cast("long")).alias("rejected"),
@@ -248,6 +239,7 @@ def _observations() -> tuple[Column, ...]:
         sf.count(DIFFERENCE).alias("differences"),
         sf.max(DIFFERENCE).alias("difference"),
     )
+    return rows.observe(observed, *counts).drop(*CHECKS)
 
 
 def _sum(column: Column) -> Column:
@@ -265,13 +257,13 @@ def _count_added_rows(
         for file in parts[number]:
             for rows in read_rows(file, _COUNTED):
                 counts = (rows.num_rows, pc.sum(rows["_gone"]).as_py() or 0, misfits(rows, columns).num_rows)
-                yield pa.record_batch([pa.array([count], pa.int64()) for count in counts], _NAMES)
+                yield pa.record_batch([[count] for count in counts], _COUNTS)
 
-    found = in_tasks(spark, len(parts), part, ", ".join(f"{name} bigint" for name in _NAMES)).toArrow()
-    return {name: pc.sum(found[name]).as_py() or 0 for name in _NAMES}
+    found = in_tasks(spark, len(parts), part, _COUNTS).toArrow()
+    return {name: pc.sum(found[name]).as_py() or 0 for name in _COUNTS.names}
 
 
-def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
+def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: HistoryFiles) -> int:
     """Return the number of buckets that fits the table's size. If it has grown, the partition spec is changed."""
     buckets, rows = state.buckets, rows_in(state.files) + history.max_deltas
     while buckets < MAX_BUCKETS and rows > buckets * ROWS_PER_BUCKET:
@@ -338,4 +330,4 @@ def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame
             for rows in read_rows(file, _CELLS):
                 yield from misfits(rows, columns).combine_chunks().to_batches()
 
-    return in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in MISFITS.names))
+    return in_tasks(spark, len(parts), part, MISFITS)

@@ -171,14 +171,14 @@ def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monk
     house.push("flights", range(3, 5), 3)
     house.push("planes", range(2), 3)
     house.declare({"planes": DeclaredTable(contract="freeze")})
-    flush = deltas._flush_batch
+    flush = deltas.flush_batch
 
     def failing(spark, store, batch, names):
         if batch.gateway == "broken":
             raise IntegrityError("the lake holds another number")
         return flush(spark, store, batch, names)
 
-    monkeypatch.setattr(deltas, "_flush_batch", failing)
+    monkeypatch.setattr(deltas, "flush_batch", failing)
     run = house.run()
     assert not run.success
     assert set(told(run)) == set(EVERY)

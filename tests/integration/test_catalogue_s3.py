@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from lakehouse.data_files import DataFile, read_rows
-from lakehouse.table_access import current_snapshot, open_table, planned_files
+from lakehouse.table_access import open_table, planned_files
 from lakesync.model.errors import ConfigurationError
 from tests.cluster.rest_catalogue import rest_catalogue
 
@@ -66,8 +66,8 @@ def test_a_table_on_s3_is_planned_in_the_driver_and_read_by_tasks(catalogue):
         table.append(pa.table({"batch": [batch] * 3, "size": [1, 2, 3]}))
     made.close()
     with open_table(Session(place), "`lake`.`lakesync`.`t`") as opened:
-        assert current_snapshot(opened) == table.current_snapshot().snapshot_id
-        found = planned_files(opened, current_snapshot(opened), EqualTo("batch", "two"))
+        assert opened.metadata.current_snapshot_id == table.current_snapshot().snapshot_id
+        found = planned_files(opened, opened.metadata.current_snapshot_id, EqualTo("batch", "two"))
         assert planned_files(opened, None) == []
     files = [DataFile.of(task) for task in found]
     assert all(file.path.startswith(f"{WAREHOUSE}/") for file in files)

@@ -12,7 +12,7 @@ import pytest
 import lakehouse.backends.moves
 from lakehouse.backends import destinations
 from lakehouse.backends.comparison import compare
-from lakehouse.backends.declared import followers
+from lakehouse.backends.declared import follower_positions
 from lakehouse.backends.destinations import Follower
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
@@ -139,7 +139,7 @@ def test_b11_a_failing_adapter_does_not_stop_the_others(warehouse):
 
 def followers_when(warehouse, now_ms):
     """The leaf at Postgres, as the sensors see it then."""
-    found = followers(warehouse.config, warehouse.engine.store, lambda: now_ms)
+    found = follower_positions(warehouse.config, warehouse.engine.store, lambda: now_ms)
     return [each for each in found if each.name.endswith("/pg")]
 
 
@@ -192,7 +192,7 @@ def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
         with only_in_tasks(monkeypatch):
             first = destinations.follow(spark, late, names)
         assert run.pyspark.job_figures().tasks > 2  # those that moved rows, and the few of the plan
-        assert (first.tasks, first.deltas, first.behind) == (2, first.progress.deltas, False)
+        assert (first.tasks, first.deltas, first.is_behind) == (2, first.progress.deltas, False)
         assert first.deltas >= 30
         assert compare(spark, late, names).is_equal
         assert destinations.follow(spark, late, names).tasks == 0
@@ -202,7 +202,7 @@ def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
         )  # by a run that was killed then
         warehouse.flush([("flights", range(25, 40), {"number": 99})])
         again = destinations.follow(spark, late, names)
-        assert (again.tasks, again.deltas, again.behind, again.progress.load) == (3, 15, False, None)
+        assert (again.tasks, again.deltas, again.is_behind, again.progress.load) == (3, 15, False, None)
         assert not is_announced(adapter, late.name)
         assert compare(spark, late, names).is_equal
         found = scope_checksum(adapter, MigrationScope())

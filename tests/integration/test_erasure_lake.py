@@ -189,7 +189,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     world.merge()
     first = world.make_checkpoint()
     assert world.checkpoint() == first
-    monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # merged on read: old rows stay in their files
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)  # merged on read: old rows stay in their files
     world.write("bob", "hers", body="of bob")
     world.write("cy", ERASED, body=SECRET)
     world.write("ann", "shared", body=SECRET)

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 
 from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history import flush as deltas_module
-from lakehouse.history.flush import flush, flush_due, flushed_arrivals
+from lakehouse.history.flush import flush_batch, flush_due, flushed_arrivals
 from lakehouse.sessions import session
-from lakehouse.table_definitions import LakeNames
+from lakehouse.table_definitions import LakeNames, ensure_deltas
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import FlushError, IntegrityError, LakeSyncError
@@ -187,7 +187,7 @@ def test_b1_two_concurrent_runs_write_a_batch_once(labs, spark_server, spark, mo
 
     def run():
         with session(spark_server["config"]) as own:
-            reports.append(flush(own, lab.store, batch, lab.names))
+            reports.append(flush_batch(own, lab.store, batch, lab.names))
 
     runs = [threading.Thread(target=run) for _ in range(2)]
     for thread in runs:
@@ -254,14 +254,15 @@ def test_b1_a_trim_before_the_confirmation_deletes_nothing(labs, spark):
     lab.push(10)
     batch = lab.store.plan(lab.gateway, "main", 1000)
     assert lab.store.trim(lab.gateway, "main") == 0
-    report = flush(spark, lab.store, batch, lab.names)
+    ensure_deltas(spark, lab.names)
+    report = flush_batch(spark, lab.store, batch, lab.names)
     assert lab.store.trim(lab.gateway, "main") == 0
     with pytest.raises(IntegrityError, match=r"nothing is confirmed"):
         lab.store.confirm(batch.batch_id, report.deltas - 1, report.id_sum)
     with pytest.raises(IntegrityError):
         lab.store.confirm(batch.batch_id, report.deltas, report.id_sum + 1)
     assert lab.store.trim(lab.gateway, "main") == 0
-    again = flush(spark, lab.store, batch, lab.names)
+    again = flush_batch(spark, lab.store, batch, lab.names)
     assert again.already_there
     lab.store.confirm(batch.batch_id, again.deltas, again.id_sum)
     lab.store.confirm(batch.batch_id, again.deltas, again.id_sum)

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.routes.checkpoint import frame_files, visible_frames
 from lakehouse.checkpoints.frame_files import link_frames, write_file
+from lakehouse.checkpoints.publication import delete_frames
 from lakehouse.data_files import DataFile, read_rows
 from lakehouse.erasure.coverage import delete_files, leftovers_in_file
-from lakehouse.erasure.requests import delete_frames
 from lakehouse.tables.kernel import CELL, STAMP, STORED
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules

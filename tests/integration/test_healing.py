@@ -13,7 +13,7 @@ import assets.lake_tables
 import lakehouse.tables.increments
 import sensors.lags
 from assets.names import target_key
-from lakehouse.backends.declared import followers
+from lakehouse.backends.declared import follower_positions
 from lakehouse.checkpoints import checkpoint
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.marks import destination_mark
@@ -72,7 +72,7 @@ class Pipeline:
     def load(self):
         """Make the sensors anew, as a code server does when it starts."""
         open_staging = partial(pipeline_store, self.config)
-        lags = PipelineLags(self.config, self.snapshot, partial(followers, self.config))
+        lags = PipelineLags(self.config, self.snapshot, partial(follower_positions, self.config))
         days = arrival_days("2026-01-01")
         self.sensors = {
             "flush": flush_sensor(self.config, days, open_staging, lags),
@@ -116,7 +116,7 @@ class Pipeline:
         """What is behind now, read without the sensors."""
         with pipeline_store(self.config) as store:
             tables = [StateTable(table, "tab_heal") for table in TABLES]
-            return MarkReader(self.config).lags(store.backlog(), tables, followers(self.config, store))
+            return MarkReader(self.config).lags(store.backlog(), tables, follower_positions(self.config, store))
 
     def behind(self):
         return {lag.part for lag in self.lags()}

@@ -13,7 +13,6 @@ from pyiceberg.types import DateType, NestedField, StringType
 
 from lakehouse.history.id_sums import batch_files, sum_batch
 from lakehouse.sessions import session
-from lakehouse.table_access import current_snapshot
 from lakesync.model.delta import id_number
 from lakesync.staging.records import Batch
 
@@ -43,7 +42,7 @@ def test_a_batch_is_counted_in_files_with_several_batches(spark, tmp_path):
     table = catalogue.create_table("lakesync.deltas", Schema(*fields), partition_spec=SPEC, properties=properties)
 
     def held(wanted):
-        return sum_batch(spark, batch_files(table, current_snapshot(table), wanted), wanted)
+        return sum_batch(spark, batch_files(table, table.metadata.current_snapshot_id, wanted), wanted)
 
     assert held(batch("one", "b" * 40)) is None
     ids = {}

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lakehouse.checkpoints.audit import checkpoint_differences
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.checkpoints.publication import checkpoint_differences
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults
 from lakehouse.sessions import session
 from lakehouse.table_access import TableSize, table_size

@@ -16,9 +16,9 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkException
 
 from lakehouse.erasure.redaction import ErasedLandings, drop_old_landings, erase_landed
-from lakehouse.landing import polls
+from lakehouse.landing import lake_landing
 from lakehouse.landing.delivery import Delivery
-from lakehouse.landing.polls import LakeLanding, PolledSource
+from lakehouse.landing.lake_landing import LakeLanding, PolledSource
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
@@ -298,7 +298,7 @@ def test_a_piece_that_is_lost_and_cannot_be_read_again_does_not_land_as_if_it_wa
             down.touch()
 
     with monkeypatch.context() as patch:
-        patch.setattr(polls, "crash_point", lose)
+        patch.setattr(lake_landing, "crash_point", lose)
         report = landing.poll(IngestSettings()).tables[0]
     assert isinstance(report.error, FlushError)
     assert "the database went away" in str(report.error)

@@ -163,7 +163,7 @@ def test_b1_a_commit_with_a_lost_answer_is_found_and_damages_nothing(behind, mon
     lab.merge()
     lab.push(5)
     lab.flush()
-    monkeypatch.setattr(writes, "_is_small", lambda *_: True)
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     proxy.lost = 1
     lab.merge()
     assert proxy.lost == 0

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 import lakesync_dagster.definitions
 import sensors.lags
-from lakehouse.backends.declared import followers
+from lakehouse.backends.declared import follower_positions
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakehouse.table_access import open_table
@@ -113,7 +113,7 @@ class System:
             self.snapshot, self.definitions = snapshot, make_definitions(self.config, snapshot)
             repository = self.definitions.get_repository_def()
             self.sensors = {job: repository.get_sensor_def(name) for job, name in SENSORS.items()}
-            self.lags = PipelineLags(self.config, snapshot, lambda store: followers(self.config, store))
+            self.lags = PipelineLags(self.config, snapshot, lambda store: follower_positions(self.config, store))
 
     def work(self, expected, lacking):
         """Run what the sensors request until these parts alone are behind, and nothing is lacking; the seconds."""

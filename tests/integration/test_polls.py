@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
-from lakehouse.landing import delivery
-from lakehouse.landing import polls as poll_module
+from lakehouse.landing import delivery, lake_landing
 from lakehouse.landing.polls import replay_connector
 from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
@@ -290,7 +289,7 @@ def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(
         with monkeypatch.context() as patch:
             ends = dying(chance.random)
             patch.setattr(delivery, "crash_point", ends)
-            patch.setattr(poll_module, "crash_point", ends)
+            patch.setattr(lake_landing, "crash_point", ends)
             died = done = 0
             while done < polls or not died:
                 done += 1

@@ -214,7 +214,7 @@ def place(spark_server, tmp_path_factory):
         .model_copy(update={"gateways": {"apart": DeclaredGateway(namespace=apart)}})
     )
     names = LakeNames("lake", f"sys_{suffix}", shared)
-    names_apart = LakeNames("lake", f"sys_{suffix}", apart, shared=False)
+    names_apart = LakeNames("lake", f"sys_{suffix}", apart, is_shared=False)
     engine = Engine(open_store(url, wall_ms), wall_ms)
     engine.open()
     history = History(engine, random.Random(11), wall_ms() << 16)

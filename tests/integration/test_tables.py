@@ -138,7 +138,7 @@ def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, rows_a
     pushes = story(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[3][0]}, names=names)
-    monkeypatch.setattr(writes, "_is_small", lambda *_: True)
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     for arrival, _ in pushes[8::9]:
         report = merge_table(spark, schema(), {"g": arrival}, names=names)
         assert report.rows_merged
@@ -166,7 +166,7 @@ def test_b4_a_killed_merge_leaves_the_old_table(spark, names, monkeypatch, small
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[5][0]}, names=names)
     before = content(spark, names)
-    monkeypatch.setattr(writes, "_is_small", lambda *_: small)
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: small)
 
     def die(reached):
         if reached == point:
@@ -204,7 +204,7 @@ def test_a_growing_table_gets_more_buckets(spark, names, monkeypatch):
         assert writes.buckets_of(table) > 2
         assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
     assert lake(spark, names) == merged(pushes, "g")
-    monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # deletes beside files of an older division
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)  # deletes beside files of an older division
     late = [(arrivals(DAYS[-1], 1, start=86_000)[0], [delta("UPDATE", "g-1", 99, title="late")])]
     fill(spark, names, late)
     merge_table(spark, schema(), {"g": late[0][0]}, names=names)
@@ -245,7 +245,7 @@ def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):
         interfered.clear()
         forget_marks(spark, "t", names)
         with monkeypatch.context() as patch:
-            patch.setattr(writes, "_is_small", lambda *_, small=small: small)
+            patch.setattr(writes, "_suits_merge_on_read", lambda *_, small=small: small)
             patch.setattr(writes, "_observe", other_run_first(writes._observe))
             merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
         assert interfered

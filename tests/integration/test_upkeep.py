@@ -127,7 +127,7 @@ def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, 
     checkpoint = make_checkpoint(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
     (tagged,) = checkpoint.tables
     then = world.rows()
-    monkeypatch.setattr(writes, "_is_small", lambda *_: True)
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     world.push()
     world.flush()
     world.merge()
@@ -165,7 +165,7 @@ def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monke
     world.push()
     world.flush()
     world.merge()
-    monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # merged on read: there is something to join
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)  # merged on read: there is something to join
     for _ in range(2):
         world.push()
         world.flush()

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.landing.row_changes import KnownRows, PendingPages, RowDigests, compare_census
+from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
+from lakehouse.landing.row_changes import PendingPages
 from lakehouse.landing.rows import BUCKETS, KNOWN_ROWS, Constants, LandedFile, LandedRows, LandedTable
 from lakesync.connectors.base import Census, Page, SourceRow
 from lakesync.model.delta import jcs

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
-from lakehouse.schema_snapshot import SchemaSnapshot, join, read_snapshot, snapshot_file, write_snapshot
+from lakehouse.schema_snapshot import SchemaSnapshot, join_schemas, read_snapshot, snapshot_file, write_snapshot
 from lakesync.config import load
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions, run_resources
@@ -252,5 +252,5 @@ def test_a_snapshot_reads_back_and_is_empty_where_there_is_none(config):
 
 
 def test_schemas_of_two_gateways_join_to_all_their_columns_with_the_first_ones_types():
-    joined = join(schema("t", a="string", b="number"), schema("t", b="string", c="json"))
+    joined = join_schemas(schema("t", a="string", b="number"), schema("t", b="string", c="json"))
     assert joined.types == {"a": "string", "b": "number", "c": "json"}

@@ -56,9 +56,9 @@ def table(tmp_path_factory):
 def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files, deltas):
     snapshot = table.current_snapshot().snapshot_id
     found = plan_files(table, snapshot, Increment(name, ranges))
-    assert (len(found.files), found.deltas) == (files, deltas)
+    assert (len(found.files), found.delta_count) == (files, deltas)
     days = [day_of(arrival(1, 0))]
-    assert plan_files(table, snapshot, Increment("t", ranges, days)).deltas in (None, 0)
+    assert plan_files(table, snapshot, Increment("t", ranges, days)).delta_count in (None, 0)
 
 
 def test_an_increment_selects_only_its_own_deltas():

@@ -26,8 +26,8 @@ def test_gateways_share_one_namespace_unless_they_declare_another():
 def test_a_table_outside_the_shared_namespace_is_qualified():
     assert (WHERE.table_name("tables", "orders"), WHERE.table_name("shop", "orders")) == ("orders", "shop.orders")
     assert LakeNames().qualified_name("orders") == "orders"
-    assert LakeNames(tables="shop", shared=False).qualified_name("orders") == "shop.orders"
-    assert LakeNames(tables="shop", shared=False).state("orders") == "`lake`.`shop`.`orders`"
+    assert LakeNames(tables="shop", is_shared=False).qualified_name("orders") == "shop.orders"
+    assert LakeNames(tables="shop", is_shared=False).state("orders") == "`lake`.`shop`.`orders`"
 
 
 def test_namespaces_are_declared_in_the_file(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from assets.checks import summary
 from lakehouse.checks import DuplicateKey
-from lakehouse.tables.audit import StateDifference
+from lakehouse.tables.audit import RowDifference
 
 
 def test_a_summary_names_three_findings_and_counts_the_others():
@@ -12,4 +12,4 @@ def test_a_summary_names_three_findings_and_counts_the_others():
 
 
 def test_a_checks_summary_has_no_value_of_a_row():
-    assert summary([StateDifference("nyc", "r", stored='{"title":"secret"}', merged="{}")]) == "nyc r"
+    assert summary([RowDifference("nyc", "r", stored='{"title":"secret"}', merged="{}")]) == "nyc r"
