@@ -312,13 +312,12 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
 
     def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import drop_old_landings, erase_landed
-        from lakehouse.landing.tables import known_name, landing_name
 
         requests, names = run.due, run.lake.names
         if not requests:
             return {"past_forgotten": False}
         erase_landed(run.spark, requests, names)  # also rows of connectors that were removed
-        name = landing_name(names) if table == "landing" else known_name(names)
+        name = names.landing if table == "landing" else names.known
         are_snapshots_deleted = drop_old_landings(run.spark, name, names)
         return {"past_forgotten": are_snapshots_deleted}
 

@@ -130,21 +130,35 @@ class LakeNames(msgspec.Struct, frozen=True):
     @property
     def deltas(self) -> str:
         """The full, quoted name of the history."""
-        return f"`{self.catalogue}`.`{self.system}`.`deltas`"
+        return self._of_system("deltas")
 
     @property
     def gateways(self) -> str:
         """The full, quoted name of the table with the configurations of gateways."""
-        return f"`{self.catalogue}`.`{self.system}`.`gateways`"
+        return self._of_system("gateways")
 
     @property
     def rejected(self) -> str:
         """The full, quoted name of the table of values that do not fit their columns."""
-        return f"`{self.catalogue}`.`{self.system}`.`rejected`"
+        return self._of_system("rejected")
+
+    @property
+    def landing(self) -> str:
+        """The full, quoted name of the table of everything that polls have read from external systems."""
+        return self._of_system("landing")
+
+    @property
+    def known(self) -> str:
+        """The full, quoted name of the table of the polled rows' newest versions."""
+        return self._of_system("known")
 
     def in_namespace(self, namespace: str) -> LakeNames:
         """Return the names with another namespace of state tables; `""` is the one that gateways share."""
         return msgspec.structs.replace(self, tables=namespace, is_shared=False) if namespace else self
+
+    def _of_system(self, table: str) -> str:
+        """Return the full, quoted name of a table of LakeSync."""
+        return f"`{self.catalogue}`.`{self.system}`.`{table}`"
 
     def state(self, table: str) -> str:
         """Return a state table's full, quoted name."""
@@ -257,7 +271,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion
         _ensure_namespace(spark, names.catalogue, names.system)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {names.deltas} ({DELTAS_FIELDS}) USING iceberg "
-            f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({_properties(_DELTAS_PROPERTIES)})"
+            f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({property_list(_DELTAS_PROPERTIES)})"
         )
     return read_version(spark, names.deltas)
 
@@ -304,7 +318,7 @@ def ensure_state(
         _ensure_namespace(spark, names.catalogue, names.tables)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({STATE_FIELDS}{typed}) USING iceberg "
-            f"PARTITIONED BY (bucket({BUCKETS}, _row)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
+            f"PARTITIONED BY (bucket({BUCKETS}, _row)) TBLPROPERTIES ({property_list(_STATE_PROPERTIES)})"
         )
     elif version is not None:
         _upgrade(spark, name, version, _STATE_PROPERTIES)
@@ -419,6 +433,6 @@ def _column(name: str, schema_type: str) -> str:
     return f"`{name}` {SPARK_TYPES[schema_type]} COMMENT '{schema_type}'"
 
 
-def _properties(properties: dict[str, str]) -> str:
+def property_list(properties: Mapping[str, str]) -> str:
     """Return table properties as Spark's SQL declares them."""
     return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())

@@ -26,7 +26,6 @@ from pyspark.sql import functions as sf
 
 from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, unreferenced_files
 from lakehouse.landing.rows import DELETED_ROW, OLD_MARK, ROW
-from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import overwrite
@@ -257,20 +256,20 @@ def erase_landed(
     """
     landed = known = 0
     # `known` may have been deleted; until the next poll creates it again, there is only `landing`
-    has_landing, has_known = map(spark.catalog.tableExists, (landing_name(names), known_name(names)))
+    has_landing, has_known = map(spark.catalog.tableExists, (names.landing, names.known))
     for each in chain.from_iterable(requests.values()):
         covered = polled_rows_of(each, connector)
         if covered is None:
             continue
         if has_landing:
             in_landing = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
-            update = f"UPDATE {landing_name(names)} SET kind = '{DELETED_ROW}', columns = NULL"
-            landed += _execute(spark, in_landing, landing_name(names), update)
+            update = f"UPDATE {names.landing} SET kind = '{DELETED_ROW}', columns = NULL"
+            landed += _execute(spark, in_landing, names.landing, update)
         crash_point("erasure.landing")
         if has_known:
             # earlier versions stored a table's mark as a row of `known`, which is not a polled row
             in_known = covered.narrowed("row_id <> {}", OLD_MARK)
-            known += _execute(spark, in_known, known_name(names), f"DELETE FROM {known_name(names)}")
+            known += _execute(spark, in_known, names.known, f"DELETE FROM {names.known}")
     return ErasedLandings(landed, known)
 
 

@@ -32,7 +32,7 @@ from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.poll_tasks import PollPlan, TablePlan, TableResult
 from lakehouse.landing.reading import LandedTables
 from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
-from lakehouse.landing.tables import ConnectorTables, commit_rows, landing_name
+from lakehouse.landing.tables import ConnectorTables, commit_rows
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.connectors.base import Usage
@@ -216,7 +216,7 @@ class LakeLanding(LandedTables):
         lands = sf.when(is_failed, sf.lit(False)).when(is_lost, sf.raise_error(cause)).otherwise(~is_report)
         batch = ("landing", self._iceberg.gateway, self._iceberg.connector, str(constants.landing), str(uuid.uuid4()))
         where = self._iceberg.condition(landing=constants.landing)
-        name = landing_name(self._iceberg.names)
+        name = self._iceberg.names.landing
         try:
             commit_rows(self._iceberg, name, rows.where(lands), where, self._landing_snapshot, batch)
         except PySparkException as error:

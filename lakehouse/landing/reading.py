@@ -35,8 +35,6 @@ from lakehouse.landing.tables import (
     commit_rows,
     ensure_landing,
     is_busy,
-    known_name,
-    landing_name,
 )
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import set_properties
@@ -214,14 +212,14 @@ class LandedTables:
 
     def _plan_landing(self) -> None:
         """Find the files of landed rows in the table's current snapshot."""
-        with self._iceberg.open(landing_name(self._iceberg.names)) as landing:
+        with self._iceberg.open(self._iceberg.names.landing) as landing:
             self._files = self._iceberg.landed_files(landing)
             # for the subclass `LakeLanding`, whose commits are checked against this snapshot
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _plan_known(self) -> None:
         """Find the files of known rows, and the marks, in the table's current snapshot."""
-        with self._iceberg.open(known_name(self._iceberg.names)) as known:
+        with self._iceberg.open(self._iceberg.names.known) as known:
             self._known_files: dict[str, list[KnownFile]] = self._iceberg.known_files(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._iceberg.marks(known, self._tables)
@@ -240,7 +238,7 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
     Raises:
         FlushError: another run has written this table's rows since that snapshot; the next poll tries again.
     """
-    table, name = known.landed.table, known_name(tables.names)
+    table, name = known.landed.table, tables.names.known
     constants = (tables.gateway, tables.connector, table)
 
     def rows(bucket: int) -> Iterator[pa.RecordBatch]:
@@ -270,7 +268,7 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
     Raises:
         PySparkException: the property cannot be written, or other writers committed first in every attempt.
     """
-    name = known_name(tables.names)
+    name = tables.names.known
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         with tables.open(name) as known:
             stored = tables.marks(known, [table])[table].max_with(mark)

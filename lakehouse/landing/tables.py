@@ -29,7 +29,7 @@ from lakehouse.landing.rows import BUCKETS, NO_PAGE, OLD_MARK, LandedFile
 from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import NAMES, LakeNames, property_list
 from lakehouse.task_runner import column_ddl
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition
@@ -76,16 +76,6 @@ EPOCH = date(1970, 1, 1)
 """Iceberg counts the days of a partition from here."""
 
 
-def landing_name(names: LakeNames = NAMES) -> str:
-    """Return the full, quoted name of `landing`."""
-    return f"`{names.catalogue}`.`{names.system}`.`landing`"
-
-
-def known_name(names: LakeNames = NAMES) -> str:
-    """Return the full, quoted name of `known`."""
-    return f"`{names.catalogue}`.`{names.system}`.`known`"
-
-
 def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
     """Create `landing` and `known` if they are missing.
 
@@ -93,17 +83,16 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
     """
-    if spark.catalog.tableExists(known_name(names)):
+    if spark.catalog.tableExists(names.known):
         return
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
     for name, columns, parts in (
-        (landing_name(names), _LANDING, "gateway, connector, day"),
-        (known_name(names), column_ddl(KNOWN_COLUMNS), f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
+        (names.landing, _LANDING, "gateway, connector, day"),
+        (names.known, column_ddl(KNOWN_COLUMNS), f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
     ):
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg PARTITIONED BY ({parts}) "
-            f"TBLPROPERTIES ({properties})"
+            f"TBLPROPERTIES ({property_list(_PROPERTIES)})"
         )
 
 
@@ -157,7 +146,7 @@ class ConnectorTables(NamedTuple):
     def landed_files(self, landing: Table) -> list[LandedFile]:
         """Return the connector's files of `landing`, in order of their first page."""
         found = []
-        for task in self._planned(landing, landing_name(self.names)):
+        for task in self._planned(landing, self.names.landing):
             file = task.file
             (_, number), (first, last), (_, highest_hlc) = (
                 column_bounds(landing, file, column) for column in ("landing", "page", "hlc")
@@ -181,7 +170,7 @@ class ConnectorTables(NamedTuple):
     def known_files(self, known: Table) -> dict[str, list[KnownFile]]:
         """Return polled table → its files of `known`."""
         found: dict[str, list[KnownFile]] = {}
-        for task in self._planned(known, known_name(self.names)):
+        for task in self._planned(known, self.names.known):
             table, bucket = task.file.partition[2], task.file.partition[3]
             found.setdefault(table, []).append(KnownFile(task.file.file_path, task.file.record_count, bucket))
         return found

@@ -19,7 +19,6 @@ from lakehouse.erasure.redaction import ErasedLandings, drop_old_landings, erase
 from lakehouse.landing import lake_landing
 from lakehouse.landing.delivery import Delivery
 from lakehouse.landing.lake_landing import LakeLanding, PolledSource
-from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
@@ -274,7 +273,7 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         )
         first = landing.poll(IngestSettings()).tables[0]
         assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)
-        assert spark.table(landing_name(names)).where("kind = 'row'").count() == rows
+        assert spark.table(names.landing).where("kind = 'row'").count() == rows
         assert landing.poll(IngestSettings()).tables[0].rows > 0, "from then on it is read above its cursor"
 
 
@@ -302,10 +301,10 @@ def test_a_piece_that_is_lost_and_cannot_be_read_again_does_not_land_as_if_it_wa
         report = landing.poll(IngestSettings()).tables[0]
     assert isinstance(report.error, FlushError)
     assert "the database went away" in str(report.error)
-    assert (landing.cursor("issues"), spark.table(landing_name(names)).count()) == (None, 0)
+    assert (landing.cursor("issues"), spark.table(names.landing).count()) == (None, 0)
     down.unlink()
     assert landing.poll(IngestSettings()).tables[0].error is None
-    assert spark.table(landing_name(names)).where("kind = 'row'").count() == 20
+    assert spark.table(names.landing).where("kind = 'row'").count() == 20
 
 
 def test_a_poll_without_changes_writes_nothing_and_the_known_rows_are_updated(spark, names, gateways):
@@ -313,14 +312,14 @@ def test_a_poll_without_changes_writes_nothing_and_the_known_rows_are_updated(sp
     first = [Page("issues", rows, {"at": 1})]
     assert delivery(land(spark, names, first), gateway).deliver(ISSUES).inserted == 300
     again = land(spark, names, first)
-    assert spark.table(f"{landing_name(names)}.snapshots").count() == 1, "what came as it was does not land"
+    assert spark.table(f"{names.landing}.snapshots").count() == 1, "what came as it was does not land"
     assert delivery(again, gateway).deliver(ISSUES).deltas == 0
     for number in range(3):
         again = land(spark, names, [Page("issues", [SourceRow("r0", {"uid": "u0", "title": number})], {"at": number})])
         assert delivery(again, gateway).deliver(ISSUES).updated == 1
         again.update_known("issues", max_files=2)  # `known` is brought up meanwhile
-    assert spark.table(known_name(names)).count() == 300
-    for name in (landing_name(names), known_name(names)):
+    assert spark.table(names.known).count() == 300
+    for name in (names.landing, names.known):
         engines = {
             row["engine"] for row in spark.sql(f"SELECT summary['engine-name'] engine FROM {name}.snapshots").collect()
         }
@@ -335,7 +334,7 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, 
     delivery(landing, gateway).deliver(ISSUES)
     landing.update_known("issues", min_rows=0)
     land(spark, names, [Page("issues", [SourceRow("r1", {"uid": "u1", "title": "of another"})], cursor={"at": 2})])
-    for name, deleted in ((known_name(names), "row_id = 'r7'"), (landing_name(names), "row_id = 'r1' AND landing = 2")):
+    for name, deleted in ((names.known, "row_id = 'r7'"), (names.landing, "row_id = 'r1' AND landing = 2")):
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
         spark.sql(f"DELETE FROM {name} WHERE {deleted}")
         assert spark.table(f"{name}.delete_files").count() == 1
@@ -346,7 +345,7 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, 
     pushed = len(gateway.pushed)
     delivery(landing, gateway).deliver(ISSUES)
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "r7")]
-    assert [spark.table(f"{name}.delete_files").count() for name in (known_name(names), landing_name(names))] == [0, 0]
+    assert [spark.table(f"{name}.delete_files").count() for name in (names.known, names.landing)] == [0, 0]
 
 
 def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
@@ -355,7 +354,7 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
     landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
     landing.update_known("issues", min_rows=0)
-    locations = [location_of(spark, name) for name in (landing_name(names), known_name(names))]
+    locations = [location_of(spark, name) for name in (names.landing, names.known)]
 
     def holding(text):
         files = [path for each in locations for path in Path(urlsplit(each).path).rglob("*.parquet")]
@@ -364,12 +363,12 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
     assert len(holding("the-erased-text")) == 2
     asked = {"table": "issues", "row_id": "a", "client_id": None, "arrival": 0, "requested_ms": 0}
     requests = {gateway: [Erasure(gateway, 1, hlc=landing._newest + 1, **asked)] for gateway in ("gw", "another")}
-    known, away = known_name(names), known_name(names).replace("`known`", "`away`")
+    known, away = names.known, names.known.replace("`known`", "`away`")
     spark.sql(f"ALTER TABLE {known} RENAME TO {away.partition('.')[2]}")
     assert erase_landed(spark, requests, names, "desk") == ErasedLandings(1, 0), "one table is erased without the other"
     spark.sql(f"ALTER TABLE {away} RENAME TO {known.partition('.')[2]}")
     assert erase_landed(spark, requests, names, "desk") == ErasedLandings(0, 1)
-    assert [drop_old_landings(spark, name, names) for name in (landing_name(names), known_name(names))] == [True, True]
+    assert [drop_old_landings(spark, name, names) for name in (names.landing, names.known)] == [True, True]
     assert holding("the-erased-text") == []
     assert len(holding("kept")) == 2
 

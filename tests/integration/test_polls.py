@@ -12,7 +12,6 @@ import pytest
 
 from lakehouse.landing import delivery, lake_landing
 from lakehouse.landing.polls import replay_connector
-from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Response
@@ -118,7 +117,7 @@ def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(hous
         assert work.rows_written > 120, "the landing, with the place from which the connector goes on"
         assert work.rows_read >= work.rows_written, "what the tasks fetched is what they land"
         assert 3 <= len(work.jobs) <= 4, "one that reads, one that lands, one that compares"
-        snapshots = spark.table(f"{landing_name(names)}.snapshots").collect()
+        snapshots = spark.table(f"{names.landing}.snapshots").collect()
         assert len(snapshots) == 2
         assert {each["summary"]["engine-name"] for each in snapshots} == {"spark"}
         assert all('"landing"' in each["summary"]["lakesync.batch"] for each in snapshots)
