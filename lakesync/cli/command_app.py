@@ -63,13 +63,10 @@ def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typ
     """Return the typer app to which a module adds its commands.
 
     Args:
-        help: the help of the group; None for a single command, which has its own.
+        help: the help of a group of commands; None for a single command, which has its own.
         epilog: the group's examples, as `examples` returns them; None for a single command.
-
-    Returns:
-        An app. With one command and no callback it is that command, else a group.
     """
-    return _App(
+    app = _App(
         help=help,
         epilog=epilog,
         cls=GroupWithExamples,
@@ -79,6 +76,9 @@ def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typ
         pretty_exceptions_enable=False,
         context_settings=CONTEXT,
     )
+    if help is not None:
+        app.callback()(lambda: None)  # without a callback, an app with one command would be that command
+    return app
 
 
 def examples(*lines: tuple[str, str]) -> str:

@@ -46,11 +46,6 @@ def _complete_settings(incomplete: str) -> list[str]:
     return []
 
 
-@config_app.callback()
-def config() -> None:
-    """Show the settings in effect and their sources."""
-
-
 @config_app.command(
     epilog=examples(
         ("lakesync config show", "all settings"),

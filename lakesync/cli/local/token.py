@@ -38,11 +38,6 @@ _MAX_PATH_CHARS = 255
 """Characters of an argument that are tried as a file's name. A token is longer, which the system would not accept."""
 
 
-@token_app.callback()
-def token() -> None:
-    """Create and inspect the tokens of clients and admins."""
-
-
 @token_app.command(
     epilog=examples(
         ("lakesync token create --client alice", "for the gateway in lakesync.toml"),

@@ -30,11 +30,6 @@ checkpoint_app = command_app(
 )
 
 
-@checkpoint_app.callback()
-def checkpoint() -> None:
-    """Show and fetch the checkpoint of new clients."""
-
-
 @checkpoint_app.command(
     epilog=examples(
         ("lakesync checkpoint show --gateway shop", "its arrival, size, and whether it is served"),

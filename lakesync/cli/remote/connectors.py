@@ -29,17 +29,12 @@ if TYPE_CHECKING:
     from lakesync.connectors import Connectors
 
 connectors_app = command_app(
-    "Register, list, test and unregister connectors.",
-    examples(("lakesync connectors types", "available types"), ("lakesync connectors register jira.json", "")),
-)
-
-
-@connectors_app.callback()
-def connectors() -> None:
     """Register, list, test and unregister connectors.
 
     A connector polls an external system and runs actions there.
-    """
+    """,
+    examples(("lakesync connectors types", "available types"), ("lakesync connectors register jira.json", "")),
+)
 
 
 @connectors_app.command(

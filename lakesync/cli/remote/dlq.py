@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from lakesync.model.errors import LakeSyncError
 
 dlq_app = command_app(
-    "List, retry and drop dead letters.",
+    """List, retry and drop dead letters.
+
+    They are values, tables and work that were set aside so that other work could continue.
+    """,
     examples(
         ("lakesync dlq list", "all dead letters of a gateway"),
         ("lakesync dlq list --app app.db", "rejected changes and failed actions of an app"),
@@ -39,14 +42,6 @@ dlq_app = command_app(
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.")]
 App = Annotated[Path | None, typer.Option("--app", help="Database of an app, instead of a gateway.")]
 All = Annotated[bool, typer.Option("--all", help="Select all: of a gateway those of kind work, of an app every one.")]
-
-
-@dlq_app.callback()
-def dlq() -> None:
-    """List, retry and drop dead letters.
-
-    They are values, tables and work that were set aside so that other work could continue.
-    """
 
 
 @dlq_app.command(

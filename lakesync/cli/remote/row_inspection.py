@@ -151,11 +151,6 @@ def _result(matches: bool) -> str:
     return "matches" if matches else "does not match"
 
 
-@row_app.callback()
-def row() -> None:
-    """Inspect one row of the lake."""
-
-
 @row_app.command(
     epilog=examples(
         ("lakesync row history orders 4711", "in every gateway that has the row"),

@@ -50,11 +50,6 @@ Rows = Annotated[
 WithIds = Annotated[bool, typer.Option("--list", help="Print the row ids too.")]
 
 
-@rules_app.callback()
-def rules() -> None:
-    """Validate, simulate, compare and activate sync rules."""
-
-
 @rules_app.command(
     epilog=examples(
         ("lakesync rules validate rules.json", "exits with 5 if they are invalid"),

@@ -24,11 +24,6 @@ schema_app = command_app(
 )
 
 
-@schema_app.callback()
-def schema() -> None:
-    """Register, list and retire table schemas."""
-
-
 @schema_app.command("list", epilog=examples(("lakesync schema list --json", "with all columns and types")))
 def list_(*, options: ConnectionOptions, as_json: Json = False) -> None:
     """List the registered schemas."""
