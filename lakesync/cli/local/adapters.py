@@ -17,10 +17,10 @@ from __future__ import annotations
 import hashlib
 import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -33,12 +33,16 @@ from lakesync.model.errors import ConfigurationError, LakeSyncError, TransientEr
 from lakesync.model.hlc import start_of
 from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
+if TYPE_CHECKING:
+    from lakesync.adapters import DatabaseAdapter
+    from lakesync.adapters.transfer.migration import MigrationScope
+
 migrate_app, materialise_app = command_app(), command_app()
 
 _DAY = "%Y-%m-%d"
 """The form of the options `--since` and `--until`."""
 _POLL_SECONDS = 2.0
-"""Seconds between two reads of the queue."""
+"""Seconds between two reads of the queue by `materialise`."""
 
 
 @migrate_app.command(
@@ -73,8 +77,7 @@ def migrate(
     copy.
     """
     from lakesync.adapters import as_database, open_adapter
-    from lakesync.adapters.deltas import BatchChecksum
-    from lakesync.adapters.transfer.migration import MigrationInFile, MigrationScope, migrate_adapter, scope_checksum
+    from lakesync.adapters.transfer.migration import MigrationInFile, MigrationScope, migrate_adapter
 
     scope = MigrationScope(
         gateway,
@@ -87,35 +90,39 @@ def migrate(
         raise ConfigurationError(f"--from is {missing}, which does not exist; give the path of existing data")
     copy_id = hashlib.sha256(msgspec.json.encode([source_uri, target_uri, scope])).hexdigest()[:16]
     folder = load_settings(data).data_dir / "migrations"
-    with ExitStack() as closing:
-        source_adapter = as_database(open_adapter(source_uri))
-        closing.callback(source_adapter.close)
+    with closing(as_database(open_adapter(source_uri))) as source_adapter:
         if dry_run:
-            at_source, at_target = scope_checksum(source_adapter, scope), BatchChecksum(0, 0)
-            if _missing_path(target_uri) is None:
-                target_adapter = as_database(open_adapter(target_uri))
-                closing.callback(target_adapter.close)
-                at_target = scope_checksum(target_adapter, scope)
-            comparison = {"source": at_source.deltas, "destination": at_target.deltas, "equal": at_source == at_target}
-            _print_report(comparison, as_json=as_json)
+            _print_report(_compare(source_adapter, target_uri, scope), as_json=as_json)
             return
-        target_adapter = as_database(open_adapter(target_uri))
-        closing.callback(target_adapter.close)
         progress = MigrationInFile(folder / f"{copy_id}.json")
-        try:
-            report = migrate_adapter(
-                source_adapter,
-                target_adapter,
-                scope,
-                progress=progress,
-                page=page,
-                on_page=lambda done: output.note(f"{done.deltas} deltas in {done.pages} pages"),
-            )
-        except LakeSyncError:
-            if progress.path.exists():
-                output.note("repeat the same command to resume")
-            raise
+        with closing(as_database(open_adapter(target_uri))) as target_adapter:
+            try:
+                report = migrate_adapter(
+                    source_adapter,
+                    target_adapter,
+                    scope,
+                    progress=progress,
+                    page=page,
+                    on_page=lambda done: output.note(f"{done.deltas} deltas in {done.pages} pages"),
+                )
+            except LakeSyncError:
+                if progress.path.exists():
+                    output.note("repeat the same command to resume")
+                raise
     _print_report(msgspec.to_builtins(report), as_json=as_json)
+
+
+def _compare(source: DatabaseAdapter, target_uri: str, scope: MigrationScope) -> dict[str, Any]:
+    """Return the number of selected deltas on both sides, and whether they are equal. A missing target is empty."""
+    from lakesync.adapters import as_database, open_adapter
+    from lakesync.adapters.deltas import BatchChecksum
+    from lakesync.adapters.transfer.migration import scope_checksum
+
+    at_source, at_target = scope_checksum(source, scope), BatchChecksum(0, 0)
+    if _missing_path(target_uri) is None:
+        with closing(as_database(open_adapter(target_uri))) as target:
+            at_target = scope_checksum(target, scope)
+    return {"source": at_source.deltas, "destination": at_target.deltas, "equal": at_source == at_target}
 
 
 def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
