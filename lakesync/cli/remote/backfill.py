@@ -1,15 +1,8 @@
-"""`lakesync flush` and `lakesync backfill`: commands that have the pipeline do work now, and wait for it.
+"""`lakesync backfill`: runs partitions of Dagster assets again, and waits for the end if it is asked to.
 
-A flush moves unflushed deltas (changes of rows) from the gateway's log to the lake: to the history of all deltas, then
-into the state tables (current rows) and the checkpoint (the snapshot from which new clients start). The gateway only
-records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
-
-A backfill runs partitions of Dagster assets again. An asset is something that the pipeline makes, such as a table. Most
-have a partition for each UTC day of arrival, the gateway's timestamp of a commit. To materialise a partition is
-Dagster's word for running it.
-
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+Dagster runs the pipeline. An *asset* is something that the pipeline makes, such as a table. Most have a *partition* for
+each UTC day of arrival, the gateway's timestamp of a commit. To *materialise* a partition is Dagster's word for running
+it. The command calls Dagster, not a gateway.
 """
 
 from __future__ import annotations
@@ -17,82 +10,27 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.options import ConnectionOptions, Data, Json, load_settings
+from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from lakesync.cli.dagster_client import DagsterClient
 
-flush_app, backfill_app = command_app(), command_app()
+backfill_app = command_app()
 
-_FLUSH_POLL_SECONDS = 0.5
-"""Seconds between two requests while state tables and checkpoint are updated."""
-_MAX_REQUEST_WAIT = 20.0
-"""Seconds for which the gateway may hold one request, at most."""
 _DAY = "%Y-%m-%d"
 """The form of the options `--from` and `--to`."""
-_BACKFILL_POLL_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between two requests for a backfill's status."""
 _JSON_ONLY = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_seconds")
 """Metadata of a materialisation that only --json prints, beside Spark's metrics."""
-
-
-@flush_app.command(
-    epilog=examples(
-        ("lakesync flush --gateway shop", "wait until the lake has everything"),
-        ("lakesync flush --wait 0", "request it without waiting"),
-    )
-)
-def flush(
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the lake; 0: do not wait.", min=0)] = 120.0,
-    *,
-    options: ConnectionOptions,
-    as_json: Json = False,
-) -> None:
-    """Flush the unflushed deltas to the lake now.
-
-    Exits with 1 if the lake does not have everything in time; the flush continues.
-    """
-    remote = options.connect()
-    deadline, noted = time.monotonic() + wait, False
-    with output.spinner("flushing"):
-        while True:
-            remaining = max(0.0, deadline - time.monotonic())
-            response = remote.post("/admin/flush/{gateway}", wait=round(min(remaining, _MAX_REQUEST_WAIT), 1) or None)
-            # `flushed`: the history has all deltas. `merged`: so have tables and checkpoint; absent without a pipeline.
-            done = bool(response.get("flushed")) and response.get("merged", True)
-            if done or time.monotonic() >= deadline:
-                break
-            if response.get("flushed"):
-                time.sleep(_FLUSH_POLL_SECONDS)  # until tables and checkpoint are updated
-            elif not noted:
-                noted = True
-                output.note(
-                    f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
-                )
-    if as_json:
-        output.print_json(response)
-    elif not wait:
-        print("requested")
-    elif done:
-        snapshot = response.get("snapshotId")
-        print(f"all deltas are in the lake{f', snapshot {snapshot}' if snapshot else ''}")
-    elif response.get("flushed"):
-        output.note(
-            f"all deltas are in the lake's history, but after {wait:g} s not in all state tables and the checkpoint; "
-            "`lakesync status` shows what is behind"
-        )
-    else:
-        output.note(f"some deltas are not in the lake after {wait:g} s; `lakesync status` shows the backlog")
-    if wait and not done:
-        raise typer.Exit(ExitCode.FAILED)
 
 
 @backfill_app.command(
@@ -150,66 +88,76 @@ def backfill(
         )
         output.print_rows(rows, as_json=as_json, columns=("asset", "group", "partitioned"))
         return
-    days = (first.strftime(_DAY) if first else None, last.strftime(_DAY) if last else None)
-    chosen = _choose_partitions(client, assets, days, partition or ())
+    first_day, last_day = (day.strftime(_DAY) if day is not None else None for day in (first, last))
+    backfills = _choose_partitions(client, assets, first_day, last_day, partition or ())
     if dry_run:
-        rows = ({"asset": asset, "partition": key} for keys, group in chosen.items() for asset in group for key in keys)
+        rows = ({"asset": asset, "partition": key} for each in backfills for asset in each.assets for key in each.keys)
         output.print_rows(rows, as_json=as_json)
         return
-    deadline, succeeded = time.monotonic() + wait, True
-    launched: dict[str, tuple[tuple[str, ...], list[str]]] = {}  # all of them, before the first is waited for
-    for keys, group in chosen.items():
-        backfill_id = client.backfill(group, list(keys), f"lakesync backfill {' '.join(group)}", rebuild=rebuild)
+    deadline = time.monotonic() + wait
+    launched: dict[str, _Backfill] = {}  # all of them, before the first is waited for
+    for each in backfills:
+        title = f"lakesync backfill {' '.join(each.assets)}"
+        backfill_id = client.backfill(each.assets, each.keys, title, rebuild=rebuild)
         output.note(f"{url}/runs/b/{backfill_id}")
-        launched[backfill_id] = (keys, group)
-    for backfill_id, (keys, group) in launched.items():
-        succeeded &= _follow(client, backfill_id, group, list(keys), deadline, wait, as_json=as_json)
-    if wait and not succeeded:
+        launched[backfill_id] = each
+    succeeded = [_follow(client, name, each, deadline, wait, as_json=as_json) for name, each in launched.items()]
+    if wait and not all(succeeded):
         raise typer.Exit(ExitCode.FAILED)
 
 
+class _Backfill(NamedTuple):
+    """What one backfill of Dagster runs: the same partitions of some assets."""
+
+    assets: list[str]
+    """The assets' keys."""
+    keys: list[str]
+    """The partition keys."""
+
+
 def _choose_partitions(
-    client: DagsterClient, assets: Sequence[str], days: tuple[str | None, str | None], wanted: Sequence[str]
-) -> dict[tuple[str, ...], list[str]]:
+    client: DagsterClient,
+    assets: Sequence[str],
+    first_day: str | None,
+    last_day: str | None,
+    wanted: Sequence[str],
+) -> list[_Backfill]:
     """Choose the partitions to run. Assets with different partitions need separate backfills.
 
     Args:
         client: the Dagster client.
         assets: the assets' keys.
-        days: first and last day, `YYYY-MM-DD`; None: no limit.
+        first_day: `YYYY-MM-DD`; None: no limit.
+        last_day: `YYYY-MM-DD`; None: no limit.
         wanted: partitions, tables or gateways; empty: all.
-
-    Returns:
-        The assets to run, by the partition keys to run them for.
 
     Raises:
         ValidationError: an asset is unknown, has no partitions, or none of them is chosen.
         typer.BadParameter: an asset is partitioned by day, and neither a day nor a partition is chosen.
     """
     nodes = client.assets()
-    chosen: dict[tuple[str, ...], list[str]] = {}
+    assets_by_keys: dict[tuple[str, ...], list[str]] = {}
     for asset in assets:
         if asset not in nodes:
             raise ValidationError(f"there is no asset {asset!r}; `lakesync backfill` lists the assets")
         if not nodes[asset]["isPartitioned"]:
             raise ValidationError(f"asset {asset!r} has no partitions; it is updated by each `lakesync flush`")
         partitions = client.partitions(asset)
-        if days[0] is None and not wanted and any(each.day is not None for each in partitions):
+        if first_day is None and not wanted and any(each.day is not None for each in partitions):
             raise typer.BadParameter(f"asset {asset!r} is partitioned by day; give --from YYYY-MM-DD")
-        keys = tuple(each.key for each in partitions if each.matches(*days, wanted))
+        keys = tuple(each.key for each in partitions if each.matches(first_day, last_day, wanted))
         if not keys:
-            span = f" from {days[0] or 'the first day'} to {days[1] or 'today'}" if any(days) else ""
+            span = f" from {first_day or 'the first day'} to {last_day or 'today'}" if first_day or last_day else ""
             named = f" of {', '.join(wanted)}" if wanted else ""
             raise ValidationError(f"asset {asset!r} has no partition{named}{span}; list partitions with --dry-run")
-        chosen.setdefault(keys, []).append(asset)
-    return chosen
+        assets_by_keys.setdefault(keys, []).append(asset)
+    return [_Backfill(group, list(keys)) for keys, group in assets_by_keys.items()]
 
 
 def _follow(
     client: DagsterClient,
     backfill_id: str,
-    assets: list[str],
-    keys: list[str],
+    launched: _Backfill,
     deadline: float,
     wait: float,
     *,
@@ -219,9 +167,8 @@ def _follow(
 
     Args:
         client: the Dagster client.
-        backfill_id: the backfill.
-        assets: the backfill's assets.
-        keys: the backfill's partition keys.
+        backfill_id: the id of the backfill.
+        launched: what it runs.
         deadline: when to stop waiting, on the monotonic clock.
         wait: the value of `--wait` in seconds, for messages; 0: do not wait, and print only the status.
         as_json: whether to print JSON.
@@ -233,13 +180,13 @@ def _follow(
 
     summary: dict[str, Any] = {
         "backfillId": backfill_id,
-        "assets": assets,
-        "partitions": len(keys),
+        "assets": launched.assets,
+        "partitions": len(launched.keys),
         "status": "REQUESTED",
     }
     with output.spinner("running the backfill"):
         while summary["status"] not in FINISHED and time.monotonic() < deadline:
-            time.sleep(_BACKFILL_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
             current = client.backfill_status(backfill_id)
             summary |= {"status": current["status"], "runs": {run["runId"]: run["status"] for run in current["runs"]}}
     output.print_fields(summary, as_json=as_json)
@@ -247,9 +194,9 @@ def _follow(
         return True
     if summary["status"] not in FINISHED:
         output.note(f"the backfill has not ended after {wait:g} s; it continues")
-    for asset in assets:
-        reports = client.materialisations(asset, keys, summary.get("runs", {}))
-        for key in keys:
+    for asset in launched.assets:
+        reports = client.materialisations(asset, launched.keys, summary.get("runs", {}))
+        for key in launched.keys:
             if as_json:
                 output.print_json({"asset": asset, "partition": key, "report": reports.get(key)})
             else:
