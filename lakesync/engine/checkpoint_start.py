@@ -73,10 +73,6 @@ def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access
         resync=False,
         base_scope=0,
         scope=scope.number,
-        transition_at=0,
-        rescan=(),
-        rescan_first=True,
-        pages_sent=-1,
     )
     record = with_page(
         replace(

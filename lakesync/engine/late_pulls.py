@@ -3,11 +3,12 @@
 A client that lost its database starts again: it pulls from cursor 0, or from the cursor of a backup. A pull that it had
 sent before may still arrive after that. Its cursor must not be believed, because the client may no longer have the rows
 up to it. So the record keeps `moved_back_from`, the highest cursor from before the client moved back.
-`engine.pulling` calls these functions in its transactions, for every pull that it records. `docs/feed.md` explains the
-whole.
 
-A *complete cursor* says that the client has everything that it may see up to an arrival (the gateway's own timestamp of
-a commit). A *page mark* is a cursor in the middle of the pages that follow such a *base*.
+`engine.pulling` calls these functions in its transactions, for every pull that it records. A *record* is what the
+gateway stores about a client. Its *scopes* are the periods in which the client was sent pages under the same claims and
+rules, and its *pages* say what cursors mean. A *complete cursor* says that the client has everything that it may see up
+to an arrival (the gateway's own timestamp of a commit). A *page mark* is a cursor in the middle of the pages that
+follow such a *base*. A *rescan* reads ranges of the feed below a position. `docs/feed.md` explains the whole.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) -
     """Return the record after a pull: the client certainly has a cursor, unless its request may have been late.
 
     A request may arrive after later requests of the client. If the client lost its database in between, it no longer
-    has the cursor of the late request. So after the client has moved back, a cursor that it may have had
-    before is believed only if it is the confirmed one, or the page mark of the latest page.
+    has the cursor of the late request. So after the client has moved back, a cursor that it may have had before counts
+    only if it is the confirmed one, or the page mark of the latest page.
 
     Args:
         record: the client's record, with the page that was read.

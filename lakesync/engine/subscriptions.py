@@ -91,7 +91,7 @@ class SubscriptionState:
     """Whether they have not pulled on their connections yet. The cursor is then that of their stored records. Their
     databases may be older, so their broadcasts have cursor 0, which clients do not store."""
 
-    def value(self) -> tuple[object, ...]:
+    def sharing_key(self) -> tuple[object, ...]:
         """Return a value that is equal for states whose subscribers get the same broadcasts."""
         access = self.access
         if access is None:
@@ -108,7 +108,7 @@ class SubscriptionState:
 
     @property
     def _flags(self) -> tuple[bool, ...]:
-        """The flags, which `value` contains."""
+        """The flags, which `sharing_key` contains."""
         return (self.may_hold_unknown_rows, self.knows_resync, self.has_not_pulled, self.has_other_claims)
 
 
@@ -236,7 +236,7 @@ def subscribe(
     """
     shared: dict[tuple[object, ...], SubscriptionState] = {}
     states = [_subscribe_one(commit, client, claims, state, rules, now_ms) for client, claims, state in newcomers]
-    return [shared.setdefault(state.value(), state) for state in states]
+    return [shared.setdefault(state.sharing_key(), state) for state in states]
 
 
 def _subscribe_one(
@@ -412,7 +412,7 @@ def _scan_group(
         for name in in_doubt_clients
         if not _cursors_belong_to(view, records.get(name) or view.client(name), access)
     )
-    return ScanResult(shared.setdefault(after.value(), after), page, own_pages, with_other_claims)
+    return ScanResult(shared.setdefault(after.sharing_key(), after), page, own_pages, with_other_claims)
 
 
 def _cursors_belong_to(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:

@@ -137,9 +137,6 @@ def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> 
         resync=False,
         base_scope=scope.number,
         scope=scope.number,
-        transition_at=0,
-        rescan=(),
-        rescan_first=True,
         pages_sent=pages_sent,
     )
 
@@ -205,9 +202,6 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
             resync=True,
             base_scope=0,
             scope=record.scopes[-1].number if record.scopes else 0,
-            transition_at=0,
-            rescan=(),
-            rescan_first=True,
             pages_sent=-1 - record.pages_sent,
         )
     after = max(confirmed.read_up_to, sent_up_to)

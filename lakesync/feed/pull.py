@@ -15,8 +15,9 @@ Pages are read in one of three ways, the fastest that is right at the client's p
 - By *histories* otherwise: each row is decided by its entries under all bucket keys that concern the client.
 
 A client's *position* says where it continues, and its *base* is the latest arrival at which it had exactly what it
-could see. A *transition* is a series of pages after its claims or the rules changed, and a *resync* is one for a client
-that may have any row. A *re-index* computes all bucket keys again after the rules changed. `feed.positions` has more.
+could see. A *rescan* reads ranges of the feed that lie below the position. A *transition* is a series of pages after
+the client's claims or the rules changed, and a *resync* is one for a client that may have any row. A *re-index*
+computes all bucket keys again after the rules changed. `feed.positions` has more.
 """
 
 from __future__ import annotations
@@ -98,15 +99,15 @@ def pull_page(
     if not builder.is_full:
         after = builder.read(builder.buckets, after, view.arrival)
     if not builder.is_full:
-        rescan = builder.rescan(rescan)
+        rescan = builder.rescan(rescan)  # nothing is left of it if it was read first
     return PulledPage(
         EncodedDeltas(builder.parts, builder.count),
-        builder.is_full,
-        after,
-        rescan,
-        builder.sent_up_to,
-        builder.upserted_up_to,
-        frozenset(builder.older_keys),
+        has_more=builder.is_full,
+        read_up_to=after,
+        rescan=rescan,
+        sent_up_to=builder.sent_up_to,
+        upserted_up_to=builder.upserted_up_to,
+        older_keys=frozenset(builder.older_keys),
     )
 
 

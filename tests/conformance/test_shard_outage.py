@@ -133,7 +133,7 @@ def schema(kind: str) -> TableSchema:
 
 def schemas_of(gateway) -> list[TableSchema | None]:
     """The schema of `orders` in each shard."""
-    found = [part.config().schemas.get("orders") for part in gateway._parts.values()]
+    found = [part.config().schemas.get("orders") for part in gateway._shards.values()]
     return [each and each.schema for each in found]
 
 

@@ -30,7 +30,7 @@ class _PatientEngine(Engine):
     def _create_gateway(self, gateway_id: str) -> SyncGateway:
         gateway = super()._create_gateway(gateway_id)
         assert isinstance(gateway, ShardedGateway)
-        for part in gateway._parts.values():
+        for part in gateway._shards.values():
             part.continue_reindex = lambda: None  # type: ignore[method-assign]
             part._reindexer.start = lambda _last=None: None  # type: ignore[method-assign]
         return gateway
@@ -68,7 +68,7 @@ class ShardedHistory(History):
     def _parts(self) -> Iterable[SyncGateway]:
         gateway = self.world.gateway
         assert isinstance(gateway, ShardedGateway)
-        return gateway._parts.values()
+        return gateway._shards.values()
 
     def _set_rules(self, rules: SyncRules, *, whole: bool = True) -> None:
         self.world.gateway.set_rules(rules)

@@ -40,7 +40,7 @@ class ShardedSubscriptionState(SubscriptionState):
     """The state in each shard, by shard name; None before `subscribe`. `cursor` stays as it is while the shards'
     cursors move without deltas for these subscribers."""
 
-    def value(self) -> tuple[object, ...]:
+    def sharing_key(self) -> tuple[object, ...]:
         """Return a value that is equal for states whose subscribers get the same broadcasts.
 
         The subscription, `knows_resync` and `has_not_pulled` are left out, because the values of the states in the
@@ -52,7 +52,7 @@ class ShardedSubscriptionState(SubscriptionState):
             self.limit,
             self.has_more,
             self.access is None,
-            *(each.value() for each in parts.values()),
+            *(each.sharing_key() for each in parts.values()),
         )
 
 
@@ -89,7 +89,7 @@ def subscribe(
     states: list[SubscriptionState] = []
     for index, (_, cursor) in enumerate(sent):
         state = _joined(newcomers[index][2], cursor, {name: states_in[name][index] for name in shards})
-        states.append(shared.setdefault(state.value(), state))
+        states.append(shared.setdefault(state.sharing_key(), state))
     return states
 
 
@@ -167,7 +167,7 @@ def scan(
     shared: dict[tuple[object, ...], ShardedSubscriptionState] = {}  # groups with equal states share one object
     for page in pages:
         after = replace(page.state, cursor=cursors[page.vector])
-        state_after = shared.setdefault(after.value(), after)
+        state_after = shared.setdefault(after.sharing_key(), after)
         results[page.group_index] = _join_results(state_after, groups[page.group_index], page.by_shard)
     return results
 

@@ -168,15 +168,15 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     """Number of the scope at `base`; 0 without a base."""
     scope: int
     """Number of the scope in which these pages are sent."""
-    transition_at: int
+    transition_at: int = 0
     """After a change of claims or rules, these pages are a transition: up to this arrival, only the bucket keys are
     read that were active only before the change, or only after it. 0 if there was no change."""
-    rescan: tuple[tuple[int, int], ...]
+    rescan: tuple[tuple[int, int], ...] = ()
     """Ranges of the feed to read in addition: above the first and up to the second arrival of each pair."""
-    rescan_first: bool
+    rescan_first: bool = True
     """Whether `rescan` is read before what is above `read_up_to`, as in a transition: rows in it were not sent before.
     False if the client may have received them in pages that it did not confirm."""
-    pages_sent: int
+    pages_sent: int = -1
     """Number of pages with deltas that the client had been sent, this one included. If `ClientRecord.pages_sent`
     differs, the client was sent more since then. Negative if the client may have been sent more already: no number is
     equal to it."""

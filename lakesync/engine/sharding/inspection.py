@@ -1,0 +1,137 @@
+"""Lag of clients and explanations over all shards; see `engine.lag` and `engine.explain` for one store.
+
+A *shard* is a staging store with some of the gateway's tables. The *lag* of a client is the age of the oldest change
+that it was not sent yet. An *explanation* says why a client has a row or lacks it. `ShardedGateway` runs
+`oldest_unsent` and `explain` with `shard_gateway.run`: each is a generator (`Steps`) that yields futures and gets their
+results. A client's cursor stands for a *vector*, a cursor in each shard, which `Vectors` looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from lakesync.engine.client_position import TrackedCursor
+from lakesync.engine.explanation import Explanation
+from lakesync.engine.lag import LagQuery, Unsent
+from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
+from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
+from lakesync.engine.sharding.vectors import Vectors
+from lakesync.feed.positions import NEVER_PULLED
+from lakesync.model.types import Claims
+
+
+def oldest_unsent(
+    shards: Mapping[str, ShardGateway], vectors: Vectors, queries: Sequence[LagQuery]
+) -> Steps[list[Unsent | None]]:
+    """Return the oldest unsent change of each client over all shards; see `engine.lag.oldest_unsent` for one store.
+
+    Args:
+        shards: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
+        queries: the clients, each with the result of its previous query.
+
+    Returns:
+        The oldest unsent change of each client in any shard; None for a client that never pulled.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
+    """
+    positions = yield from _in_shards(shards, vectors, [(query.client_id, query.tracked) for query in queries])
+    by_client: list[dict[str, Unsent]] = [{} for _ in queries]
+    for name, shard in shards.items():
+        in_shard = [_in_shard(name, query, tracked[name]) for query, tracked in zip(queries, positions, strict=True)]
+        results = yield from of_shard(name, shard.submit_unsent(in_shard))
+        for by_shard, result in zip(by_client, results, strict=True):
+            if result is not None:
+                by_shard[name] = result
+    return [_oldest(by_shard) for by_shard in by_client]
+
+
+def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
+    """Return the query for one shard, with the shard's part of the previous result."""
+    return LagQuery(query.client_id, tracked, query.before.shards.get(name) if query.before is not None else None)
+
+
+def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
+    """Return the oldest of the shards' results; None if the client pulled from no shard."""
+    if not by_shard:
+        return None
+    oldest = min((each.since for each in by_shard.values() if each.since), default=0)
+    return Unsent(oldest, done=all(each.done for each in by_shard.values()), shards=by_shard)
+
+
+def explain(
+    shard: ShardGateway,
+    name: str,
+    vectors: Vectors,
+    client_id: str,
+    table: str,
+    row_id: str,
+    claims: Claims | None,
+    tracked: TrackedCursor,
+) -> Steps[Explanation]:
+    """Explain why a client has or lacks a row of one shard; see `engine.explain.explain`.
+
+    Args:
+        shard: the shard's gateway.
+        name: the shard's name.
+        vectors: resolves and creates client cursors.
+        client_id: the client's id.
+        table: the row's table.
+        row_id: the row's id.
+        claims: the client's claims; None uses those of its last pull, or its client id alone.
+        tracked: what this process knows of the client, with cursors of the sharded gateway.
+
+    Raises:
+        StagingUnavailableError: the shard or the default shard cannot be reached.
+    """
+    (by_shard,) = yield from _in_shards([name], vectors, [(client_id, tracked)])
+    explaining = shard.submit_explain(client_id, table, row_id, claims, by_shard[name])
+    explanation: Explanation = yield from of_shard(name, explaining)
+    return explanation
+
+
+def _in_shards(
+    names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, TrackedCursor]]
+) -> Steps[list[dict[str, TrackedCursor]]]:
+    """Return what this process knows of each client's cursor in each of the named shards, by shard name.
+
+    Args:
+        names: the shards' names.
+        vectors: resolves client cursors.
+        clients: client id, and what this process knows of the client, with cursors of the sharded gateway.
+    """
+    # by shard name; None for a cursor that is 0, None or unknown
+    sent: list[dict[str, int] | None] = yield vectors.submit_vectors(
+        [(client, tracked.cursor) for client, tracked in clients]
+    )
+    confirmed: list[dict[str, int] | None] = yield vectors.submit_vectors(
+        [(client, tracked.confirmed) for client, tracked in clients]
+    )
+    return [
+        {name: _cursor_in_shard(name, tracked, sent_cursors, confirmed_cursors) for name in names}
+        for (_, tracked), sent_cursors, confirmed_cursors in zip(clients, sent, confirmed, strict=True)
+    ]
+
+
+def _cursor_in_shard(
+    name: str, tracked: TrackedCursor, sent: dict[str, int] | None, confirmed: dict[str, int] | None
+) -> TrackedCursor:
+    """Return what this process knows of a client's cursor in one shard.
+
+    Args:
+        name: the shard's name.
+        tracked: the same for the sharded gateway.
+        sent: the vector of `tracked.cursor`, a cursor in each shard; None if it has no such cursors.
+        confirmed: the same for `tracked.confirmed`.
+    """
+    state = tracked.state
+    # in the middle of pages, the shards' states are not those of the client's cursor
+    parts = state.parts if isinstance(state, ShardedSubscriptionState) and not state.has_more else None
+    # without a vector: a client that never pulled has nothing of the shard; for any other, the shard's record decides
+    unresolved = 0 if tracked.cursor is not None and tracked.cursor <= NEVER_PULLED else None
+    return tracked._replace(
+        cursor=sent.get(name, 0) if sent is not None else unresolved,
+        confirmed=confirmed.get(name, 0) if confirmed is not None else None,
+        state=parts.get(name) if parts is not None else None,
+    )
