@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakesync.wire.frames import s3
+from lakesync.wire.frame_storage import s3_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,7 +43,7 @@ def parse_uri(uri: str) -> tuple[pafs.FileSystem, str]:
         pyarrow.ArrowInvalid: the URI's scheme is not supported.
     """
     if on_s3(uri):
-        return s3(), _S3.sub("", uri)
+        return s3_file_system(), _S3.sub("", uri)
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
 

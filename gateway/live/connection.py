@@ -37,7 +37,7 @@ from lakesync.engine.subscriptions import Subscriber, Subscription, Subscription
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.model.types import DEFAULT_MAX_DELTAS, SyncPull, SyncResponse
 from lakesync.wire import protobuf
-from lakesync.wire.frames import FrameTag, decode_frame, encode_answer
+from lakesync.wire.frames import FrameTag, decode_frame, encode_response_frame
 
 log = structlog.get_logger("gateway")
 
@@ -161,7 +161,7 @@ class LiveConnection:
                 method = _METHODS[tag]
                 response = await (self._push(record, body) if tag is FrameTag.PUSH else self._pull(record, body))
             record.status = 200
-            frame = encode_answer(response)
+            frame = encode_response_frame(response)
             record.bytes_out = len(frame)
             await self._send(frame)
         except Exception as error:

@@ -37,7 +37,8 @@ from lakesync.model.types import Claims
 from lakesync.rules.model import Bucket, SyncRules, matches, operands_of
 from lakesync.staging.records import Checkpoint
 from lakesync.wire import protobuf
-from lakesync.wire.frames import FramePlace, encode_checkpoint_frame, read_checkpoint
+from lakesync.wire.frame_storage import FrameFile
+from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 
 log = structlog.get_logger("gateway")
@@ -111,7 +112,7 @@ _INSERT = b"\x08\x01"
 """The encoded `op` INSERT, with which the first delta of each row begins."""
 
 
-def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[FramePlace]:
+def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[FrameFile]:
     """Return the files of a checkpoint, without those of tables that no bucket contains.
 
     Args:
@@ -123,14 +124,14 @@ def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[
         FileNotFoundError: a file is missing.
     """
     files = [
-        FramePlace(uri) for table in checkpoint.tables if _in_any_bucket(rules, table.table) for uri in table.frames
+        FrameFile(uri) for table in checkpoint.tables if _in_any_bucket(rules, table.table) for uri in table.frames
     ]
     for file in files:
         file.check()
     return files
 
 
-def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims: Claims) -> Iterator[bytes]:
+def visible_frames(files: Iterable[FrameFile], rules: SyncRules | None, claims: Claims) -> Iterator[bytes]:
     """Yield each frame, with its length, reduced to the rows that the rules show to a client.
 
     One frame is in memory at a time. Frames without visible rows are skipped.

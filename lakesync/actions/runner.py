@@ -112,39 +112,6 @@ class ActionRunner:
             task.exception()  # marks the error as retrieved, so that asyncio does not log it: waiting requests raise it
 
 
-async def _call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
-    """Let a handler execute an action: a coroutine on this loop, any other function in a thread of its own.
-
-    With one thread per action, a handler that never returns blocks neither other actions nor the end of the process.
-
-    Args:
-        handler: executes the action.
-        action: the action.
-        context: gateway, claims and number of the attempt.
-
-    Raises:
-        Exception: any error of the handler.
-    """
-    if inspect.iscoroutinefunction(handler.execute_action):
-        result: ActionData = await handler.execute_action(action, context)
-        return result
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(handler.execute_action(action, context))
-        except Exception as error:
-            future.set_exception(error)
-        except BaseException as error:  # SystemExit in a handler must not stop the gateway
-            future.set_exception(RuntimeError(f"the handler raised {error!r}"))
-
-    threading.Thread(target=run, name=f"action {action.connector}", daemon=True).start()
-    returned = await asyncio.wrap_future(future)
-    data: ActionData = await returned if inspect.isawaitable(returned) else returned
-    return data
-
-
 async def run_attempt(
     handler: Callable[[], ActionHandler],
     action: Action,
@@ -179,6 +146,39 @@ async def run_attempt(
     except BaseException as error:
         _log_failure(action, context, error)
         return failure(action, _FAILED, "the handler failed; see the gateway's log")
+
+
+async def _call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
+    """Let a handler execute an action: a coroutine on this loop, any other function in a thread of its own.
+
+    With one thread per action, a handler that never returns blocks neither other actions nor the end of the process.
+
+    Args:
+        handler: executes the action.
+        action: the action.
+        context: gateway, claims and number of the attempt.
+
+    Raises:
+        Exception: any error of the handler.
+    """
+    if inspect.iscoroutinefunction(handler.execute_action):
+        result: ActionData = await handler.execute_action(action, context)
+        return result
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(handler.execute_action(action, context))
+        except Exception as error:
+            future.set_exception(error)
+        except BaseException as error:  # SystemExit in a handler must not stop the gateway
+            future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+
+    threading.Thread(target=run, name=f"action {action.connector}", daemon=True).start()
+    returned = await asyncio.wrap_future(future)
+    data: ActionData = await returned if inspect.isawaitable(returned) else returned
+    return data
 
 
 def _encode_data(data: ActionData, limit: int) -> msgspec.Raw:

@@ -268,6 +268,23 @@ class ConnectorType:
         return tuple(table for table in tables if settings.get(self.switches.get(table, ""), True))
 
 
+def params_schema(properties: Mapping[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an action's params: an object that has no other properties than the given ones.
+
+    Args:
+        properties: property → its JSON Schema.
+        required: the properties that every action must have.
+        more: further keywords of the schema.
+    """
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        **more,
+        "additionalProperties": False,
+    }
+
+
 def text_table(name: str, columns: str, **references: str) -> TableSchema:
     """Return a schema whose columns are all strings.
 

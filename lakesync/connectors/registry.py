@@ -34,6 +34,7 @@ GROUP = "lakesync.connectors"
 _FIELDS = ("name", "type", "ingest")
 """The fields of a connector that all types share."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""The form of a connector's name."""
 
 
 class Connectors:

@@ -1,24 +1,17 @@
 """The framing of protobuf messages: a tag in each WebSocket frame, a length prefix in checkpoint streams and files.
 
-`wire.protobuf` encodes the messages. A *checkpoint* is a snapshot of all rows, from which new clients start. The data
-pipeline writes the frames of a checkpoint to files, with `s3()` if they are on S3. The gateway opens the files with
-`FramePlace` and sends them as one stream, which the client reads with `read_checkpoint`.
+`wire.protobuf` encodes the messages. The gateway and clients exchange WebSocket frames. A *checkpoint* is a snapshot of
+all rows, from which new clients start. The data pipeline writes its frames to files (`encode_checkpoint_frame`), and
+the gateway sends them as one stream, which the client reads with `read_checkpoint`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from enum import IntEnum
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
-from urllib.parse import unquote, urlsplit
+from typing import BinaryIO
 
-from lakesync.model.errors import ConfigurationError, ValidationError, extra
-
-if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
+from lakesync.model.errors import ValidationError
 
 MAX_FRAME_BYTES = 16 << 20
 """The largest message in a checkpoint stream."""
@@ -27,7 +20,6 @@ _LENGTH_BYTES = 4
 """Size of a length prefix."""
 _CURSOR_ZERO = b"\x11" + bytes(8)
 """An encoded SyncResponse message whose field 2, `server_hlc`, is written as 0 instead of left out."""
-_S3 = "s3://"
 
 
 class FrameTag(IntEnum):
@@ -65,7 +57,7 @@ def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
         raise ValidationError(f"frame tag {frame[0]:#04x} is none of 0x01 push, 0x02 pull, 0x03 broadcast") from None
 
 
-def encode_answer(message: bytes) -> bytes:
+def encode_response_frame(message: bytes) -> bytes:
     """Return the WebSocket frame of the response to a push or pull: a SyncResponse message without a tag.
 
     A client of the reference (the TypeScript system) ignores a frame of fewer than two bytes and keeps waiting. A
@@ -106,94 +98,3 @@ def read_checkpoint(stream: BinaryIO) -> Iterator[bytes]:
             raise ValidationError(f"the checkpoint ends within the frame at byte {position}: fetch it again")
         yield message
         position += _LENGTH_BYTES + length
-
-
-class FramePlace:
-    """The place of one file of frames."""
-
-    def __init__(self, uri: str) -> None:
-        """Parse the file's URI.
-
-        Args:
-            uri: `file:///…`, an absolute path, or `s3://BUCKET/KEY`.
-
-        Raises:
-            ConfigurationError: it has another form.
-        """
-        self.uri = uri
-        self.on_s3 = uri.startswith(_S3)
-        if self.on_s3:
-            self._path = uri.removeprefix(_S3)
-        elif uri.startswith("file:///"):
-            self._path = unquote(urlsplit(uri).path)
-        elif uri.startswith("/"):
-            self._path = uri
-        else:
-            raise ConfigurationError(f"checkpoint frame {uri!r} is neither on a local disk nor on S3")
-
-    def check(self) -> None:
-        """Check that the file exists.
-
-        Raises:
-            FileNotFoundError: it does not exist.
-            OSError: it cannot be reached.
-            ConfigurationError: it is on S3, and pyarrow is not installed.
-        """
-        if not self.on_s3:
-            Path(self._path).stat()
-        elif not s3().get_file_info(self._path).is_file:
-            raise FileNotFoundError(self.uri)
-
-    def open(self) -> BinaryIO:
-        """Open the file for reading; use it in a `with` statement.
-
-        A local file can be read to its end even if it is deleted meanwhile; reading from S3 then fails. On S3, the
-        result has only `read(size)` and the methods of a `with` statement.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
-            OSError: it cannot be reached.
-            ConfigurationError: it is on S3, and pyarrow is not installed.
-        """
-        if self.on_s3:
-            return _Stream(s3().open_input_stream(self._path))  # type: ignore[return-value]
-        return Path(self._path).open("rb")
-
-
-class _Stream:
-    """Wraps Arrow's stream, so that `read` returns as many bytes as requested, unless the file ends before.
-
-    The `read` of Arrow's stream may return fewer.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        remaining = size
-        while remaining and (part := self._stream.read(remaining)):
-            parts.append(part)
-            remaining -= len(part)
-        return b"".join(parts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-
-@cache
-def s3() -> S3FileSystem:
-    """Return Arrow's S3 file system, which finds credentials as AWS tools do, in variables or the machine's role.
-
-    The variables `AWS_REGION` (or `AWS_DEFAULT_REGION`) and `AWS_ENDPOINT_URL` select region and endpoint.
-
-    Raises:
-        ConfigurationError: pyarrow is not installed.
-    """
-    with extra("s3", "frames on S3 need pyarrow"):
-        from pyarrow.fs import S3FileSystem
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return S3FileSystem(region=region, endpoint_override=os.environ.get("AWS_ENDPOINT_URL"))

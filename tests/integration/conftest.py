@@ -22,7 +22,7 @@ from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.wire.frames import s3
+from lakesync.wire.frame_storage import s3_file_system
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import (
     DEADLINE,
@@ -150,9 +150,9 @@ def aws(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    s3.cache_clear()
+    s3_file_system.cache_clear()
     yield variables
-    s3.cache_clear()
+    s3_file_system.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from lakehouse.tables.kernel import CELL, STAMP, STORED
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
 from lakesync.staging.records import Checkpoint, CheckpointTable, Erasure
-from lakesync.wire.frames import FramePlace, encode_checkpoint_frame, s3
+from lakesync.wire.frame_storage import FrameFile, s3_file_system
+from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import decode_response
 
 OWN = parse_rules(
@@ -73,7 +74,7 @@ def test_a_missing_frame_is_reported_by_its_uri(bucket):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.frames"):
         frame_files(Checkpoint("g", 1, 256, 0, (gone,), 0))
     with pytest.raises(ConfigurationError, match="neither on a local disk nor on S3"):
-        FramePlace("ftp://host/file")
+        FrameFile("ftp://host/file")
 
 
 def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_frames(bucket):
@@ -82,26 +83,26 @@ def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_fr
     assert copied == f"{bucket}/g/1-512/t/00000.frames"
     assert link_frames([f"{bucket}/g/1-128/t/00000.frames"], f"{bucket}/g/1-512/u") is None
     assert delete_frames(bucket, "g", 512) == ["frames/checkpoints/g/1-256"]
-    FramePlace(copied).check()
+    FrameFile(copied).check()
     with pytest.raises(FileNotFoundError):
-        FramePlace(written["uri"]).check()
+        FrameFile(written["uri"]).check()
 
 
 def test_leftovers_of_an_erased_client_in_files_on_s3_are_found(bucket):
     table = f"{bucket.replace('checkpoints', 'warehouse')}/tables/t"
     rows = pa.Table.from_batches([states(4)]).append_column("_gateway", pa.array(["g"] * 4))
-    with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/part.parquet") as sink:
+    with s3_file_system().open_output_stream(f"{table.removeprefix('s3://')}/data/part.parquet") as sink:
         pq.write_table(rows, sink)
     asked = Erasure("g", 1, None, None, "a", hlc=9, arrival=256, requested_ms=0)
     path = f"{table.removeprefix('s3://')}/data/part.parquet"
-    (found,) = leftovers_in_file(s3(), path, [asked], history=False)
+    (found,) = leftovers_in_file(s3_file_system(), path, [asked], history=False)
     assert (found.seq, found.rows, found.path) == (1, 4, "frames/warehouse/tables/t/data/part.parquet")
     places = pa.table({"file_path": [f"{table}/data/part.parquet"] * 2, "pos": pa.array([2, 0], pa.int64())})
-    with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/deletes.parquet") as sink:
+    with s3_file_system().open_output_stream(f"{table.removeprefix('s3://')}/data/deletes.parquet") as sink:
         pq.write_table(places, sink)
     file = DataFile(f"{table}/data/part.parquet", (f"{table}/data/deletes.parquet",))
     (left,) = read_rows(file, STORED)
     assert left["_row"].to_pylist() == ["r1", "r3"]
     delete_files(table, [found.path])
     with pytest.raises(OSError, match=r"part\.parquet"):
-        list(leftovers_in_file(s3(), path, [asked], history=False))
+        list(leftovers_in_file(s3_file_system(), path, [asked], history=False))

@@ -10,7 +10,8 @@ import pytest
 
 from lakehouse.checkpoints.frame_files import frames, write_file
 from lakesync.model.errors import ConfigurationError
-from lakesync.wire.frames import FramePlace, read_checkpoint
+from lakesync.wire.frame_storage import FrameFile
+from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.property.test_full_disk import files_end_at
 
@@ -125,7 +126,7 @@ def test_frames_in_a_folder_with_any_name_are_read_where_they_were_written(tmp_p
     path = tmp_path / folder / "00000.frames"
     uri = path.as_uri() if as_uri else str(path)
     write_file([batch(row("r", [("x", cell(1, "1"))]))], uri, "t", 2048)
-    place = FramePlace(uri)
+    place = FrameFile(uri)
     place.check()
     with place.open() as file:
         assert file.read() == path.read_bytes()
@@ -134,7 +135,7 @@ def test_frames_in_a_folder_with_any_name_are_read_where_they_were_written(tmp_p
 @pytest.mark.parametrize("uri", ["file://tmp/x", "tmp/x", "ftp://host/x", ""])
 def test_a_frame_elsewhere_is_rejected(uri):
     with pytest.raises(ConfigurationError, match="neither on a local disk nor on S3"):
-        FramePlace(uri)
+        FrameFile(uri)
 
 
 def test_k3_a_full_disk_leaves_no_partial_file_and_a_retry_writes_it(tmp_path):

@@ -7,11 +7,11 @@ action creates has the action's id as a property, by which the next attempt find
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import ConnectorConfig, params_schema
 from lakesync.connectors.http_api import ApiActions, Params
 from lakesync.connectors.jira.api import PAGE, JiraClient, Json, build_jql, quote
 from lakesync.model.action_handlers import ActionContext, ActionDescriptor
@@ -27,31 +27,29 @@ _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _KEY = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*-[0-9]+$", "description": "The issue's key."}
 
 
-def _params(required: Sequence[str], **properties: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an action's parameters."""
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
 CREATE_ISSUE = ActionDescriptor(
     "create_issue",
     "Create an issue",
-    _params(
-        ("project", "summary"),
-        project={**_TEXT, "description": "The project's key."},
-        summary={**_TEXT, "maxLength": 255},
-        description={"type": "string", "description": "Plain text; paragraphs are divided by empty lines."},
-        issueType={**_TEXT, "default": "Task"},
-        priority=_TEXT,
-        labels={"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}},
+    params_schema(
+        {
+            "project": {**_TEXT, "description": "The project's key."},
+            "summary": {**_TEXT, "maxLength": 255},
+            "description": {"type": "string", "description": "Plain text; paragraphs are divided by empty lines."},
+            "issueType": {**_TEXT, "default": "Task"},
+            "priority": _TEXT,
+            "labels": {"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}},
+        },
+        "project",
+        "summary",
     ),
 )
 ADD_COMMENT = ActionDescriptor(
-    "add_comment", "Add a comment to an issue", _params(("issue", "body"), issue=_KEY, body=_TEXT)
+    "add_comment", "Add a comment to an issue", params_schema({"issue": _KEY, "body": _TEXT}, "issue", "body")
 )
 TRANSITION = ActionDescriptor(
     "transition_issue",
     "Change an issue's status",
-    _params(("issue", "status"), issue=_KEY, status={**_TEXT, "description": "The name of the status."}),
+    params_schema({"issue": _KEY, "status": {**_TEXT, "description": "The name of the status."}}, "issue", "status"),
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.base import ConnectorConfig, params_schema
 from lakesync.connectors.http_api import ApiActions, Params
 from lakesync.connectors.salesforce.api import SalesforceClient, datetime_literal, soql_literal
 from lakesync.model.action_handlers import ActionContext, ActionDescriptor
@@ -26,17 +26,17 @@ _FIELDS = {
     "type": "object",
     "description": "Values by field.",
     "minProperties": 1,
-    "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"},
+    "propertyNames": {"pattern": _NAME["pattern"]},
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
+_OBJECT = {**_NAME, "description": "The object: Account, Contact, …"}
 
 CREATE_RECORD = ActionDescriptor(
     "create_record",
     "Create a record",
-    {
-        "type": "object",
-        "properties": {
-            "object": {**_NAME, "description": "The object: Account, Contact, …"},
+    params_schema(
+        {
+            "object": _OBJECT,
             "fields": _FIELDS,
             "externalIdField": {
                 **_NAME,
@@ -44,24 +44,24 @@ CREATE_RECORD = ActionDescriptor(
             },
             "externalId": {"type": "string", "minLength": 1},
         },
-        "required": ["object", "fields"],
-        "dependentRequired": {"externalIdField": ["externalId"], "externalId": ["externalIdField"]},
-        "additionalProperties": False,
-    },
+        "object",
+        "fields",
+        dependentRequired={"externalIdField": ["externalId"], "externalId": ["externalIdField"]},
+    ),
 )
 UPDATE_RECORD = ActionDescriptor(
     "update_record",
     "Change fields of a record",
-    {
-        "type": "object",
-        "properties": {
-            "object": {**_NAME, "description": "The object: Account, Contact, …"},
+    params_schema(
+        {
+            "object": _OBJECT,
             "id": {"type": "string", "pattern": "^[A-Za-z0-9]{15}([A-Za-z0-9]{3})?$"},
             "fields": _FIELDS,
         },
-        "required": ["object", "id", "fields"],
-        "additionalProperties": False,
-    },
+        "object",
+        "id",
+        "fields",
+    ),
 )
 
 

@@ -1,0 +1,111 @@
+"""Files with the frames of a checkpoint (a snapshot of all rows, for new clients), on a local disk or on S3.
+
+The data pipeline writes the files, and the gateway's route for checkpoints opens them with `FrameFile`. `lakehouse`
+reads the lake's data files by `s3_file_system`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from urllib.parse import unquote, urlsplit
+
+from lakesync.model.errors import ConfigurationError, extra
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
+_S3 = "s3://"
+
+
+class FrameFile:
+    """One file of frames, on a local disk or on S3."""
+
+    def __init__(self, uri: str) -> None:
+        """Parse the file's URI.
+
+        Args:
+            uri: `file:///…`, an absolute path, or `s3://BUCKET/KEY`.
+
+        Raises:
+            ConfigurationError: it has another form.
+        """
+        self.uri = uri
+        self.on_s3 = uri.startswith(_S3)
+        if self.on_s3:
+            self._path = uri.removeprefix(_S3)
+        elif uri.startswith("file:///"):
+            self._path = unquote(urlsplit(uri).path)
+        elif uri.startswith("/"):
+            self._path = uri
+        else:
+            raise ConfigurationError(f"checkpoint frame {uri!r} is neither on a local disk nor on S3")
+
+    def check(self) -> None:
+        """Check that the file exists.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+            OSError: it cannot be reached.
+            ConfigurationError: it is on S3, and pyarrow is not installed.
+        """
+        if not self.on_s3:
+            Path(self._path).stat()
+        elif not s3_file_system().get_file_info(self._path).is_file:
+            raise FileNotFoundError(self.uri)
+
+    def open(self) -> BinaryIO:
+        """Open the file for reading; use it in a `with` statement.
+
+        A local file can be read to its end even if it is deleted meanwhile; reading from S3 then fails. On S3, the
+        result has only `read(size)` and the methods of a `with` statement.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            OSError: it cannot be reached.
+            ConfigurationError: it is on S3, and pyarrow is not installed.
+        """
+        if self.on_s3:
+            return _Stream(s3_file_system().open_input_stream(self._path))  # type: ignore[return-value]
+        return Path(self._path).open("rb")
+
+
+class _Stream:
+    """Wraps Arrow's stream, so that `read` returns as many bytes as requested, unless the file ends before.
+
+    The `read` of Arrow's stream may return fewer.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        remaining = size
+        while remaining and (part := self._stream.read(remaining)):
+            parts.append(part)
+            remaining -= len(part)
+        return b"".join(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
+@cache
+def s3_file_system() -> S3FileSystem:
+    """Return Arrow's S3 file system, which finds credentials as AWS tools do, in variables or the machine's role.
+
+    The variables `AWS_REGION` (or `AWS_DEFAULT_REGION`) and `AWS_ENDPOINT_URL` select region and endpoint.
+
+    Raises:
+        ConfigurationError: pyarrow is not installed.
+    """
+    with extra("s3", "frames on S3 need pyarrow"):
+        from pyarrow.fs import S3FileSystem
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return S3FileSystem(region=region, endpoint_override=os.environ.get("AWS_ENDPOINT_URL"))
