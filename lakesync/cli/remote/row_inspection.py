@@ -6,7 +6,7 @@
 - `trace` follows a delta: from its commit in the gateway's log, by the flush into the lake, to its table, the newest
   checkpoint (the snapshot of all rows from which new clients start), and the clients that have the row.
 
-`lakesync.analysis.provenance` finds deltas in the lake and in the log. The gateway knows the clients.
+`lakesync.analysis` finds deltas in the lake and in the log. The gateway knows the clients.
 
 A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
@@ -238,11 +238,10 @@ def trace(
     in_gateway, problem = None, ""
     with output.spinner("searching"):
         traced_delta = traced(load_settings(options.data), delta, options.gateway)
-        if clients:
+        if clients > 0:
             try:
-                in_gateway = _in_gateway(
-                    replace(options, gateway=traced_delta.gateway).connect(), traced_delta, clients
-                )
+                remote = replace(options, gateway=traced_delta.gateway).connect()
+                in_gateway = _in_gateway(remote, traced_delta, clients)
             except LakeSyncError as error:
                 problem = str(error)
     if as_json:
@@ -271,7 +270,7 @@ def _in_gateway(remote: GatewayConnection, delta: TracedDelta, max_clients: int)
     from lakesync.model.validation import user_of
 
     metrics = remote.get("/admin/metrics/{gateway}", clients=max_clients)
-    writer = user_of(delta.client_id)  # of an import, whose deltas have a client id of their own, the client it is for
+    writer = user_of(delta.client_id)  # the client that an import is for, although its deltas have another client id
     explained = {
         client: remote.get("/admin/explain/{gateway}", clientId=client, table=delta.table, rowId=delta.row_id)
         for client in dict.fromkeys([writer, *(each["clientId"] for each in metrics["clients"])])
@@ -313,6 +312,7 @@ def _steps(delta: TracedDelta, in_gateway: dict[str, Any] | None) -> Iterator[tu
     yield "client", f"{delta.client_id} wrote {delta.op} of {delta.table}/{delta.row_id}, {columns}, at {written}"
     shard = "" if delta.shard == MAIN_SHARD else f", shard {delta.shard}"
     arrived = output.utc_time(wall_of(delta.arrival_hlc))
+    # the push's number in the log, and the delta's in the push
     position = f"arrival {delta.arrival_hlc}, sequence {delta.seq}, position {delta.ordinal}"
     yield "commit", f"gateway {delta.gateway}{shard}, {arrived}, {position}"
     yield "batch", delta.batch_id or "not flushed yet"
