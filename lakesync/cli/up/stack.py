@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from lakesync.cli.connection import local_gateway_url, local_url
 from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
-from lakesync.cli.up.process import check_port, free_ports
+from lakesync.cli.up.process import LOOPBACK, check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
@@ -67,7 +67,10 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         if stopped := stop_leftovers(folder):
             display.note(f"stopped {len(stopped)} processes that an earlier, killed run left behind")
         config = _with_secrets(config, folder, with_gateway=with_gateway)
-        config, spark, code_port = _with_addresses(config, display, with_gateway=with_gateway)
+        config, code_port = _with_addresses(config, with_gateway=with_gateway)
+        spark = _embedded_spark(config, display)
+        if spark is not None:
+            config = config.replace(spark={"remote": spark.remote})
         workspace = dagster_home.write(config, code_port)  # Dagster's file with the address of the code server
         all_services = services(config, spark, code_port, workspace, with_gateway=with_gateway)
         if config.dagster.host not in _LOOPBACK_HOSTS:
@@ -217,22 +220,17 @@ def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config
     )
 
 
-def _with_addresses(
-    config: Config, display: Display, *, with_gateway: bool
-) -> tuple[Config, spark_server.SparkServer | None, int]:
-    """Choose every port, and prepare the embedded Spark unless an external one is configured.
+def _with_addresses(config: Config, *, with_gateway: bool) -> tuple[Config, int]:
+    """Choose every port, and check that a server can listen on it.
 
     Returns:
-        The settings with all addresses, the embedded Spark (None if an external one is configured), and the port of
-        Dagster's code server.
+        The settings with all addresses but that of the embedded Spark, and the port of Dagster's code server.
 
     Raises:
-        StartupError: a port cannot be used, or a jar of Spark cannot be downloaded.
+        StartupError: a port cannot be used.
     """
     free = iter(free_ports(5))
-    code_port = next(free)
-    dagster_port = config.dagster.port or next(free)
-    spark_port, ui_port = config.spark.port or next(free), config.spark.ui_port or next(free)
+    code_port, dagster_port = next(free), config.dagster.port or next(free)
     if with_gateway:
         gateway_port = config.gateway.port or next(free)
         check_port(gateway_port, config.gateway.host, "--port")
@@ -240,19 +238,27 @@ def _with_addresses(
     else:
         gateway = {"url": local_gateway_url(config)}
     check_port(dagster_port, config.dagster.host, "--dagster-port")
-    config = config.replace(
-        gateway=gateway,
-        dagster={"port": dagster_port, "url": local_url(config.dagster.host, dagster_port)},
-    )
+    dagster = {"port": dagster_port, "url": local_url(config.dagster.host, dagster_port)}
+    spark: dict[str, Any] = {}
+    if not config.spark.remote:
+        port, ui_port = config.spark.port or next(free), config.spark.ui_port or next(free)
+        check_port(port, LOOPBACK, "LAKESYNC_SPARK_PORT")
+        check_port(ui_port, LOOPBACK, "LAKESYNC_SPARK_UI_PORT")
+        spark = {"port": port, "ui_port": ui_port, "ui_url": local_url(LOOPBACK, ui_port)}
+    return config.replace(gateway=gateway, dagster=dagster, spark=spark), code_port
+
+
+def _embedded_spark(config: Config, display: Display) -> spark_server.SparkServer | None:
+    """Prepare the embedded Spark: download its jars and write its files. None if an external Spark is configured.
+
+    Raises:
+        StartupError: a jar cannot be downloaded.
+    """
     if config.spark.remote:
-        return config, None, code_port
-    check_port(spark_port, "127.0.0.1", "LAKESYNC_SPARK_PORT")
-    check_port(ui_port, "127.0.0.1", "LAKESYNC_SPARK_UI_PORT")
+        return None
     with display.show_spinner("downloading Spark's jars"):
         paths = jars.ensure_all(s3=config.lake.warehouse.startswith("s3://"))
-    config = config.replace(spark={"port": spark_port, "ui_port": ui_port, "ui_url": f"http://127.0.0.1:{ui_port}"})
-    spark = spark_server.prepare(config, port=spark_port, token=_plain(config.spark.token) or "", jars=paths)
-    return config.replace(spark={"remote": spark.remote}), spark, code_port
+    return spark_server.prepare(config, port=config.spark.port, token=_plain(config.spark.token) or "", jars=paths)
 
 
 def _plain(secret: SecretStr | None) -> str | None:
