@@ -5,9 +5,9 @@ it is durable there. `state.db` has the merged rows and their feed entries. They
 `state.db` within seconds (*write-behind*), and rebuilt from the journal after a crash.
 
 `store` has the public class. From top to bottom: `group` has the thread that runs all jobs, and its transactions;
-`commit` has what a job reads and writes; `journal` and `journal_file` are `log.db`; `state`, `layered`, `state_file`,
-`row_file`, `entry_file` and `feed_range` are rows and entries; `write_behind` and `recovery` keep `state.db` up to
-date. `administration` works on a store that is not open.
+`commit` has what a job reads and writes; `journal` and `journal_file` are `log.db`; `state`, `layered`, `layer`,
+`state_file`, `row_file`, `entry_file` and `feed_range` are rows and entries; `write_behind` and `recovery` keep
+`state.db` up to date. `administration` works on a store that is not open.
 """
 
 from lakesync.staging.sqlite.store import SqliteStore

@@ -1,4 +1,4 @@
-"""Layers: rows and changes of feed entries in memory that `state.db` does not contain yet; and their way to the file.
+"""The layers over `state.db`, with the rows and feed entries that it does not contain yet, and their way to the file.
 
 A *job* is a function that the store's owner thread runs in a transaction of `log.db`; the jobs of one transaction are a
 *group*. From newest to oldest, the layers have the writes of the current job, of earlier jobs in its group, and of
@@ -6,9 +6,9 @@ committed groups. The oldest is the *frozen layer*, which is being written to th
 never changed. So a job is rolled back by dropping its layer, and a group by dropping both of its layers.
 
 A *feed entry* is a row's history under one bucket key (a bucket of the sync rules with the claims that may see it):
-when it joined the bucket, left it, and last changed in it. These times are arrivals: the gateway's own timestamps of
-commits. Entries are needed more often than rows: a read of the feed writes the layers' entries to the file first, while
-the rows stay in memory. So a layer tracks for its entries separately what the file contains.
+when it joined the bucket, left it, and last changed in it. Entries are needed more often than rows: a read of the feed
+writes the layers' entries to the file first, while the rows stay in memory. An *explicit move* is a change of an entry
+that does not follow from a changed row: the row joins or leaves the bucket.
 
 The file has one open transaction, which spans many groups. If a read needs rows or entries of an uncommitted group in
 the file, they are written inside a savepoint, so that the group can still be rolled back alone. `GroupCommit` and
@@ -18,14 +18,12 @@ the file, they are written inside a savepoint, so that the group can still be ro
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import islice
 
 from lakesync.model.types import RowKey
-from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, changes_of, newest_of
-from lakesync.staging.records import Move, StoredRow
+from lakesync.staging.records import StoredRow
+from lakesync.staging.sqlite.layer import Layer, RowChange
 from lakesync.staging.sqlite.row_file import grouping_key
 from lakesync.staging.sqlite.state_file import StateFile
 from lakesync.staging.table_values import parts
@@ -33,159 +31,9 @@ from lakesync.staging.table_values import parts
 _ROWS_PER_PART = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
 _MOVES_PER_PART = 512
-"""Number of explicit moves in one part; an explicit move is a change of an entry that does not follow from a row."""
+"""Number of explicit moves in one part."""
 _GROUP_SAVEPOINT, _JOB_SAVEPOINT = "of_group", "of_job"
 """Names of the savepoints in which the current group, and its current job (`job`), write to the file."""
-
-RowChange = tuple[RowKey, str, EntryChange]
-"""A row's key, a bucket key, and the change of the entry."""
-
-
-class Layer:
-    """The writes of one job, one group, or the commits of some seconds.
-
-    Most changes of entries follow from rows: a row's entries under its bucket keys change at the row's arrival. They
-    are computed when they are written. The others (a row joins or leaves a bucket) are explicit moves.
-    """
-
-    __slots__ = ("_moves", "_pending_entries", "count", "newest", "rows")
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
-        """By gateway: the newest version of each row."""
-        self.count = 0
-        """Number of rows."""
-        self.newest: dict[tuple[str, str], int] = {}
-        """The newest arrival of an entry's change, by gateway and bucket key."""
-        self._pending_entries: dict[str, dict[RowKey, StoredRow]] = {}
-        """By gateway: the rows of `rows` whose entries are not yet changed in the file. A gateway is absent while these
-        are all of its rows, so that most layers need no second dictionary."""
-        self._moves: dict[str, MoveSums] = defaultdict(dict)
-        """By gateway: explicit moves that the file does not contain, those of one entry combined."""
-
-    def __bool__(self) -> bool:
-        return bool(self.count) or self.has_entries
-
-    @property
-    def has_entries(self) -> bool:
-        """Whether there are changes of entries that the file does not contain."""
-        pending = any(self._pending_entries.get(gateway, rows) for gateway, rows in self.rows.items())
-        return pending or any(any(sums.values()) for sums in self._moves.values())
-
-    def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
-        """Add rows, and then moves. A row replaces an earlier version of it in the layer.
-
-        Args:
-            gateway: the gateway's id.
-            rows: the rows; each row key occurs once.
-            moves: the explicit moves, in order.
-
-        Returns:
-            The bucket keys of all of them.
-        """
-        if rows:
-            added = {row.key: row for row in rows}
-            stored = self.rows.setdefault(gateway, added)
-            before = 0
-            if stored is not added:
-                before = len(stored)
-                stored.update(added)
-            if gateway in self._pending_entries:
-                self._pending_entries[gateway].update(added)
-            self.count += len(stored) - before
-        if moves:
-            add_moves(self._moves[gateway], moves)
-        newest = newest_of(rows, moves)
-        self._advance({(gateway, bucket): at for bucket, at in newest.items()})
-        return newest
-
-    def with_later(self, later: Layer) -> Layer:
-        """Combine the layer with a later one. Use only the returned object afterwards: it reuses parts of both."""
-        if not self:
-            return later
-        for gateway, rows in later.rows.items():
-            if gateway in self._pending_entries or gateway in later._pending_entries:
-                self._rows_with_pending_entries(gateway).update(later._rows_with_pending_entries(gateway))
-            stored = self.rows[gateway]
-            before = len(stored)
-            stored.update(rows)
-            self.count += len(stored) - before
-        for gateway, moves in later._moves.items():
-            add_sums(self._moves[gateway], moves)
-        self._advance(later.newest)
-        return self
-
-    def _advance(self, newest: dict[tuple[str, str], int]) -> None:
-        """Raise the arrivals in `self.newest` to those given, by gateway and bucket key, if these are later."""
-        stored = self.newest
-        for bucket, arrival in newest.items():
-            if arrival > stored.get(bucket, 0):
-                stored[bucket] = arrival
-
-    def _rows_with_pending_entries(self, gateway: str) -> dict[RowKey, StoredRow]:
-        """Return a gateway's part of `_pending_entries`; create it, with all of the gateway's rows, if it is absent."""
-        if gateway not in self._pending_entries:
-            self._pending_entries[gateway] = self.rows[gateway].copy()
-        return self._pending_entries[gateway]
-
-    def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
-        """Yield the changes of rows' entries under the rows' bucket keys; the caller writes them to the file.
-
-        Changes that were yielded before are skipped.
-
-        Args:
-            gateway: the gateway's id.
-            rows: rows of this layer.
-        """
-        pending, sums = self._rows_with_pending_entries(gateway), self._moves[gateway]
-        for row in rows:
-            key = row.key
-            if pending.pop(key, None) is not None:
-                for bucket, change in changes_of(row, sums):
-                    yield key, bucket, change
-
-    @property
-    def move_count(self) -> int:
-        """Number of changes of entries by explicit moves that the file does not contain."""
-        return sum(len(changes) for sums in self._moves.values() for changes in sums.values())
-
-    def take_moves(self, most: int) -> dict[str, list[RowChange]]:
-        """Return changes of entries by explicit moves, by gateway; the caller writes them to the file.
-
-        Call `take_entries` for the layer's rows first: it takes the moves under the rows' own keys too.
-
-        Args:
-            most: the most changes to return.
-
-        Returns:
-            Changes that were not returned before; none if there are no more.
-        """
-        found: dict[str, list[RowChange]] = {}
-        remaining = most
-        for gateway, sums in self._moves.items():
-            while sums and remaining:
-                bucket, changes = next(reversed(sums.items()))  # from the end, because it is deleted there
-                taken = [(key, bucket, changes.pop(key)) for key in list(islice(changes, remaining))]
-                if not changes:
-                    del sums[bucket]
-                if taken:
-                    found.setdefault(gateway, []).extend(taken)
-                    remaining -= len(taken)
-        return found
-
-    def take_all_entries(self) -> dict[str, list[RowChange]]:
-        """Return all changes of entries that the file does not contain, by gateway; the caller writes them to it.
-
-        A second call returns only what was added since.
-        """
-        found: dict[str, list[RowChange]] = {}
-        for gateway in list(self.rows):
-            changes = list(self.take_entries(gateway, list(self._rows_with_pending_entries(gateway).values())))
-            if changes:
-                found[gateway] = changes
-        for gateway, changes in self.take_moves(self.move_count).items():
-            found.setdefault(gateway, []).extend(changes)
-        return found
 
 
 class LayeredFile(StateFile):
