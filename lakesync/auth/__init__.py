@@ -1,4 +1,8 @@
-"""Verification of tokens: issuers, their keys, and the checks. Gateway and command line use it."""
+"""Verification of clients' tokens (JWTs): issuers, their keys, and the checks.
+
+The gateway server verifies each request's token by it; `lakesync token inspect` and `lakesync doctor` examine tokens
+and issuers.
+"""
 
 from lakesync.auth.checks import CLOCK_SKEW_SECONDS, MAX_TOKEN_CHARS, Finding, Identity, TokenRejectedError
 from lakesync.auth.issuers import EnterRule, Issuer, configured_issuers

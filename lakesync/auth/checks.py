@@ -1,7 +1,11 @@
-"""The checks of a token, in their order. `TokenVerifier` runs them, and `lakesync token inspect` lists them.
+"""The checks that a client's token must pass, in their order, and the identity that a token gives its bearer.
 
-A token is a JWT: a header, claims (the payload) and a signature. The settings of its issuer say which keys and claims
-are valid. A claim in nested objects is named by its path, such as `app_metadata.team`.
+A token is a JWT: a header, claims (the payload) and a signature. Its *issuer* signed it: a login provider, the
+project's own backend, or the server with its own secret. The settings of the issuer (`Issuer`) say which keys and
+claims are valid. A claim in nested objects is named by its path, such as `app_metadata.team`.
+
+`TokenVerifier` runs the checks on each new token that a gateway server receives. `lakesync token inspect` lists their
+results. A *gateway* is one app's stream of changes on the server; a token admits its bearer to some of them.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ MAX_TIME_SECONDS = 253_402_300_799
 """The last second of the year 9999. A later `exp`, `nbf` or `iat` is rejected: it is probably in milliseconds."""
 _QUOTED_CHARS = 60
 """The length of a value in an error message."""
-_GATEWAY = "gw"
-"""The claim with the gateway id, unless the issuer sets another."""
+_DEFAULT_GATEWAY_CLAIM = "gw"
+"""The claim with the gateway id, unless the issuer's settings name another."""
 _ABSENT = object()
 """Stands for a claim that the token lacks, because a claim may be null."""
 
@@ -43,7 +47,7 @@ class TokenRejectedError(AuthError):
         """Create the error.
 
         Args:
-            check: one of `CHECKS`, or `form` or `issuer`.
+            check: one of `CHECKS`, or `form` (it is not a JWT) or `issuer` (no issuer has its `iss`).
             message: what is wrong, and what to do.
         """
         super().__init__(f"the token fails the check '{check}': {message}")
@@ -52,14 +56,14 @@ class TokenRejectedError(AuthError):
 
 
 class UnknownKeyError(TokenRejectedError):
-    """No known key of the issuer signed the token. A refresh of its keys may find the right one."""
+    """No known key of the issuer signed the token. The issuer may have a new key: fetch its keys and try again."""
 
     def __init__(self, message: str, issuer: Issuer) -> None:
         """Create the error.
 
         Args:
             message: what is wrong.
-            issuer: the issuer whose keys to refresh.
+            issuer: the issuer whose keys to fetch.
         """
         super().__init__("key", message)
         self.issuer = issuer
@@ -70,8 +74,8 @@ class Identity(msgspec.Struct, frozen=True):
 
     client_id: str
     gateways: tuple[str, ...]
-    """The ids of the gateways that the bearer may use. Empty if the issuer's setting `enter` admits the token to none.
-    """
+    """The ids of the gateways that the bearer may use. Empty if the issuer's setting `enter`, a list of gateways with
+    conditions, admits the token to none."""
     role: Role
     claims: Claims
     """Strings and lists of strings by path, for sync rules (`jwt:PATH`). `sub` is the client id."""
@@ -94,7 +98,8 @@ class Finding(NamedTuple):
 class TokenChecks:
     """Runs the checks of `CHECKS` on one token, with the settings of one issuer.
 
-    A check stores what it derives, such as the client id, for later checks and for `identity`.
+    Call either `identity` or `findings`, once. A check stores what it derives, such as the client id, for later checks
+    and for `identity`.
     """
 
     def __init__(self, parts: TokenParts, issuer: Issuer, now: float, sole_gateway: str | None) -> None:
@@ -158,7 +163,7 @@ class TokenChecks:
         return str(algorithm)
 
     def _check_key(self) -> str:
-        """Collect the keys that may have signed the token: those of its algorithm that have its kid, or no kid."""
+        """Collect the keys that may have signed the token: those of its algorithm that have no other `kid` (key id)."""
         kid, algorithm = self._parts.header.get("kid"), self._parts.header["alg"]
         if kid is not None and not isinstance(kid, str):
             raise TokenRejectedError("key", "its kid is not a string")
@@ -167,10 +172,8 @@ class TokenChecks:
         if not keys:
             raise UnknownKeyError(f"no key of the issuer is known for {algorithm}", self._issuer)
         if not self._candidates:
-            what = (
-                f"its kid {quote(kid)} is not among the {len(keys)} keys of the issuer that are known for {algorithm}"
-            )
-            raise UnknownKeyError(what, self._issuer)
+            known = f"the {len(keys)} keys of the issuer that are known for {algorithm}"
+            raise UnknownKeyError(f"its kid {quote(kid)} is not among {known}", self._issuer)
         return f"{quote(kid)} is a key of the issuer" if self._has_known_kid() else f"{len(self._candidates)} to try"
 
     def _has_known_kid(self) -> bool:
@@ -179,7 +182,7 @@ class TokenChecks:
         return kid is not None and any(key.kid == kid for key in self._candidates)
 
     def _check_signature(self) -> str:
-        """Check that one of the keys that may have signed the token has, and remember it."""
+        """Find the key that signed the token."""
         signatures = jwt.PyJWS(algorithms=[self._parts.header["alg"]])
         for key in self._candidates:
             try:
@@ -241,17 +244,14 @@ class TokenChecks:
     def _check_require(self) -> str:
         """Check the claims that the issuer's setting `require` names."""
         for path, accepted in self._issuer.require.items():
-            if accepted.isdisjoint(string_values(self._claims.get(path)) or ()):
-                what = (
-                    f"{quote(path)} is {quote(self._claims[path])}"
-                    if path in self._claims
-                    else f"it lacks {quote(path)}"
-                )
+            claim = self._claims.get(path, _ABSENT)
+            if accepted.isdisjoint(string_values(claim) or ()):
+                what = f"it lacks {quote(path)}" if claim is _ABSENT else f"{quote(path)} is {quote(claim)}"
                 raise TokenRejectedError("require", f"{what}; the claim must be {quote(min(accepted, default=''))}")
         return ", ".join(self._issuer.require) or "nothing is required"
 
     def _check_client(self) -> str:
-        """Derive the client id, and check that clients may have it."""
+        """Derive the client id, and check that it is valid and not reserved."""
         path = self._issuer.client_claim
         claim = self._claims.get(path)
         if not isinstance(claim, str) or not claim:
@@ -277,20 +277,20 @@ class TokenChecks:
 
     def _check_gateway(self) -> str:
         """Derive the gateways that the bearer may use: those that the token names and that `enter`, if set, admits."""
-        path, enter = self._issuer.gateway_claim, self._issuer.enter
-        claim = self._claims.get(path or _GATEWAY, _ABSENT)
+        path, enter = self._issuer.gateway_claim or _DEFAULT_GATEWAY_CLAIM, self._issuer.enter
+        is_default = self._issuer.gateway_claim is None
+        claim = self._claims.get(path, _ABSENT)
         admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if rule.admits(self._claims)))
         if claim is _ABSENT:
-            if path is not None:
+            may_be_absent = is_default and (enter or self._sole_gateway is not None)
+            if not may_be_absent:
                 raise TokenRejectedError("gateway", f"it lacks the claim {quote(path)}, which names its gateway")
-            if not enter and self._sole_gateway is None:
-                raise TokenRejectedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
             self._gateways = admitted if enter else (str(self._sole_gateway),)
         else:
             named = string_values(claim)
-            if not named or not all(named) or (path is None and not isinstance(claim, str)):
-                form = "a string that is not empty" if path is None else "a gateway id, or a list of them"
-                raise TokenRejectedError("gateway", f"its claim {quote(path or _GATEWAY)} must be {form}")
+            if not named or not all(named) or (is_default and not isinstance(claim, str)):
+                form = "a string that is not empty" if is_default else "a gateway id, or a list of them"
+                raise TokenRejectedError("gateway", f"its claim {quote(path)} must be {form}")
             self._gateways = tuple(gateway for gateway in named if not enter or gateway in admitted)
         return ", ".join(self._gateways[:10]) or "none: no entry of `enter` admits it"
 

@@ -1,9 +1,12 @@
-"""The issuers whose tokens a gateway accepts, and how it reads the claims of their tokens.
+"""The issuers whose tokens a gateway server accepts, and the meaning of the claims in their tokens.
 
-An issuer signs tokens (JWTs): a login provider, or the project's own backend. The settings `[[gateway.issuers]]` and
-`jwt_secret` declare issuers. The gateway and `lakesync token inspect` create their objects; `checks.py` and
-`verifier.py` use these.
-A claim is named by its path: `app_metadata.team` is the claim `team` in the object `app_metadata`.
+An issuer signs tokens (JWTs): a login provider, the project's own backend, or the server itself with a secret. The
+settings `[[gateway.issuers]]` and `jwt_secret` declare issuers. The server, `lakesync token inspect` and
+`lakesync doctor` call `configured_issuers`; `TokenVerifier` and the checks of a token (`checks.py`) use the objects.
+
+A *claim* is a field of a token, named by its path: `app_metadata.team` is the claim `team` in the object
+`app_metadata`. A *gateway* is one app's stream of changes on the server; claims say which ones a client may use. *Sync
+rules* decide by claims which rows a client sees.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from lakesync.auth.keys import (
     PUBLIC_ALGORITHMS,
     Key,
     KeySet,
+    KeysUnavailableError,
     discover_set,
     fetch_set,
-    load_key_file,
     read_keys,
 )
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import Claims
 from lakesync.model.validation import check_keys_url
 
@@ -42,13 +46,13 @@ MAX_PATH_CHARS = 256
 
 @dataclass(frozen=True)
 class EnterRule:
-    """An entry of an issuer's setting `enter`: a gateway that its tokens may use, if a claim has one of some values."""
+    """An entry of an issuer's setting `enter`: tokens may use this gateway if a claim has one of the values."""
 
     gateway: str
     claim: str | None = None
     """The claim's path; None admits every token of the issuer."""
     values: frozenset[str] = frozenset()
-    """The claim, a string or a list of strings, must contain one of these."""
+    """The claim, a string or a list of strings, must contain one of these. Unused without `claim`."""
 
     def admits(self, claims: Mapping[str, Any]) -> bool:
         """Return whether a token with these claims, by path, may use the gateway."""
@@ -69,7 +73,7 @@ class Issuer:
     client_claim: str = "sub"
     """Path of the claim with the client id."""
     client_prefix: str = ""
-    """The client id is this prefix and that claim, so that two issuers cannot name the same client."""
+    """The client id is this prefix followed by that claim, so that two issuers cannot name the same client."""
     gateway_claim: str | None = None
     """Path of the required claim with one gateway id or a list of them. None: the optional claim `gw`, with one id."""
     role_claim: str | None = None
@@ -79,7 +83,8 @@ class Issuer:
     strict_roles: bool = False
     """Whether a token with a role other than `client` and `admin` is rejected. Otherwise the role means `client`."""
     enter: tuple[EnterRule, ...] = ()
-    """The gateways that its tokens may use. Empty: those that the token's claims name."""
+    """The entries that admit tokens to gateways. A token that names gateways (`gateway_claim`) may use those of them
+    that an entry admits; another token may use all that an entry admits. Empty: the gateways that the token names."""
     require: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Path → values. A token must have one of the values in each of these claims."""
 
@@ -112,7 +117,10 @@ def configured_issuers(config: Config) -> tuple[Issuer, ...]:
 
 
 def _make_issuer(section: DeclaredIssuer) -> Issuer:
-    """Return the issuer that a section declares. Its keys are a secret, a file, or at a URL that may be discovered."""
+    """Return the issuer that a section declares.
+
+    Its keys are a secret, in a file, at a URL, or at the URL that the issuer's discovery document names.
+    """
     keys: Sequence[Key] = ()
     cooldown = COOLDOWN_SECONDS
     load: Callable[[], Sequence[Key]]
@@ -121,11 +129,15 @@ def _make_issuer(section: DeclaredIssuer) -> Issuer:
         load = partial(tuple, keys)
     elif section.keys is not None:
         path = Path(section.keys)
-        keys, load, cooldown = load_key_file(path), partial(read_keys, path), FILE_COOLDOWN_SECONDS
+        load, cooldown = partial(read_keys, path), FILE_COOLDOWN_SECONDS
+        try:
+            keys = load()
+        except KeysUnavailableError as error:
+            raise ConfigurationError(f"keys of [[gateway.issuers]] cannot be used: {error}") from error
     elif section.jwks_url is not None:
         load = partial(fetch_set, section.jwks_url)
     else:
-        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))  # "it": the URL, in a message
+        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))  # messages call the URL "it"
     return Issuer(
         section.issuer,
         KeySet(load, keys, name=section.issuer, cooldown=cooldown),
@@ -142,7 +154,7 @@ def _make_issuer(section: DeclaredIssuer) -> Issuer:
 
 
 def flatten_claims(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return path → value for every claim in a token's payload, objects and the claims in them included.
+    """Return path → value for every claim in a token's payload: objects, and the claims in them.
 
     The name of a claim may contain dots, such as Auth0's `https://example.com/team`; it is a path too. If a claim is
     named `a.b`, that path means this claim, not the claim `b` in the object `a`.

@@ -1,8 +1,11 @@
-"""Parses, fetches, caches and refreshes the keys that verify issuers' tokens, for `issuers.py` and `verifier.py`.
+"""Parses, fetches, caches and refreshes the keys that verify the signatures of clients' tokens (JWTs).
 
-An issuer is a login provider, or the project's own backend. Its keys come from a JSON Web Key Set at a URL, from a
-file, or from an HS256 secret. A token cannot supply a key or its location: its header `kid` only selects among the
-issuer's keys, and its headers `jku`, `x5u`, `jwk` and `x5c` are ignored.
+An *issuer* signs tokens: a login provider, or the project's own backend. Its keys come from a JSON Web Key Set at a
+URL, from a file, or from an HS256 secret. `issuers.py` creates a `KeySet` for each issuer; `TokenVerifier` refreshes
+it every five minutes, and when a token names an unknown key.
+
+A token cannot supply a key or its location: its header `kid` only selects among the issuer's keys, and its headers
+`jku`, `x5u`, `jwk` and `x5c` are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from lakesync.config.sections import Algorithm
-from lakesync.model.errors import ConfigurationError
 from lakesync.wire.http_sessions import no_auth
 
 log = structlog.get_logger("gateway")
@@ -39,13 +41,13 @@ PUBLIC_ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
 REFRESH_SECONDS = 300.0
 """Interval between two fetches. A key that the issuer no longer publishes stays valid for no longer than this."""
 COOLDOWN_SECONDS = 10.0
-"""Minimum time between two fetches, however many tokens have an unknown `kid`."""
+"""Minimum time between two fetches, however many tokens have an unknown key id (`kid`)."""
 FILE_COOLDOWN_SECONDS = 1.0
 """Minimum time between two reads of a key file."""
 FETCH_SECONDS = 5.0
 """Time limit of a fetch."""
 MAX_SET_BYTES = 256 << 10
-"""Limit of a fetched document."""
+"""Limit of a fetched document: 256 KiB, far more than providers publish."""
 MAX_KEYS = 64
 """An issuer with more keys is rejected, because a token without a `kid` is checked with each."""
 MIN_RSA_BITS = 2048
@@ -183,8 +185,8 @@ class KeySet:
         self.load = load
         self.keys = tuple(keys)
         """The known keys, by which tokens are verified."""
-        self.on_removed: Callable[[frozenset[Key]], None] = _ignore
-        """Called with the keys that a refresh removed."""
+        self.on_removed: Callable[[frozenset[Key]], None] = lambda _: None
+        """Called with the keys that a refresh removed; `TokenVerifier` sets it, to reject their tokens."""
         self._name = name
         self._cooldown = cooldown
         self._clock = clock
@@ -215,7 +217,7 @@ class KeySet:
         self._loading = None
 
     async def _refresh(self) -> bool:
-        """Fetch the keys again, and return whether that succeeded. If not, the known keys remain in use."""
+        """Fetch the keys; for the result see `refresh`."""
         try:
             keys = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
         except Exception as error:  # the next refresh may succeed
@@ -286,18 +288,6 @@ def read_keys(path: Path) -> tuple[Key, ...]:
         raise KeysUnavailableError(f"{path}: {error}") from error
 
 
-def load_key_file(path: Path) -> tuple[Key, ...]:
-    """Read the keys of a file that the settings name.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has no usable key.
-    """
-    try:
-        return read_keys(path)
-    except KeysUnavailableError as error:
-        raise ConfigurationError(f"keys of [[gateway.issuers]] cannot be used: {error}") from error
-
-
 def _get(url: str) -> bytes:
     """Return the body of a response with status 200, without following redirects.
 
@@ -326,7 +316,3 @@ def _get(url: str) -> bytes:
     except requests.RequestException as error:
         raise KeysUnavailableError(f"it does not respond ({type(error).__name__})") from error
     return bytes(body)
-
-
-def _ignore(_: frozenset[Key]) -> None:
-    """Do nothing: the default of `KeySet.on_removed`."""

@@ -60,8 +60,9 @@ class TokenVerifier:
         self._now = now
         self._sole_gateway = sole_gateway
         self._verified: dict[str, Identity] = {}
-        self.on_withdrawn: Callable[[frozenset[Key]], None] = _ignore
-        """Called with keys that an issuer no longer publishes, after their tokens were removed from the cache."""
+        self.on_withdrawn: Callable[[frozenset[Key]], None] = lambda _: None
+        """Called with keys that an issuer no longer publishes, after their tokens were removed from the cache. The
+        server sets it, to close the connections of these tokens."""
         for issuer in self._issuers:
             issuer.key_set.on_removed = self._evict
 
@@ -188,7 +189,3 @@ class TokenVerifier:
 def _skipped(prerequisite: str, checks: Sequence[str]) -> list[Finding]:
     """Return the findings of checks that cannot run because an earlier one failed."""
     return [Finding(check, "skipped", f"needs the check '{prerequisite}'") for check in checks]
-
-
-def _ignore(_: frozenset[Key]) -> None:
-    """Do nothing: the default of `TokenVerifier.on_withdrawn`."""

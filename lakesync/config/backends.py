@@ -1,18 +1,19 @@
 """The sections of `lakesync.toml` that declare backends, combine them and move data between them.
 
 A backend stores *deltas* (changes of rows): it is an adapter, which is one database or object store, or it is composed
-of other backends. A *mark* is the position up to which a backend has received deltas.
+of other backends. A *mark* is the position up to which a backend has received deltas. A *gateway* is one app's or
+tenant's stream of deltas.
 
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
-`[sources]` refer to them by name. The name `lake` means the lake's own history: flows, migrations and sources may read
-it, and a flow may write to it. `Config` contains the sections, and calls the checks that concern several of them.
+`[sources]` refer to them by name. The name `lake` means the table of all deltas in the lake (Iceberg): flows,
+migrations and sources may read it, and a flow may write to it. `Config` contains the sections, and calls
+`check_backends` and `check_row_ownership` (row_ownership.py), which compare several of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from itertools import combinations
 from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -27,9 +28,6 @@ TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
 """Name of a table or column."""
 LAKE = "lake"
 """The reserved name of the lake's own history."""
-
-_OBJECT_STORES = ("file://", "s3://")
-"""URI schemes of adapters that store only deltas, and no tables of rows."""
 
 
 class DeclaredRoutes(Section):
@@ -133,8 +131,8 @@ class DeclaredMigration(Section):
     """Cron schedule (UTC) on which days that have ended are copied; unset: on request."""
 
 
-def _one_gateway(value: object) -> object:
-    """Check that a value is the id of one gateway, or None."""
+def _check_one_gateway(value: object) -> object:
+    """Return a value that is the id of one gateway, or None; raise ValueError for another."""
     remedy = "name one gateway, or leave `gateway` out for each gateway's own deltas"
     if isinstance(value, str):
         if check_gateway_id(value) is not None:
@@ -154,7 +152,7 @@ class DeclaredSource(Section):
 
     uri: str
     """Adapter URI, name of a backend, or `lake`. A URI with credentials is a reference."""
-    gateway: Annotated[str | None, BeforeValidator(_one_gateway)] = None
+    gateway: Annotated[str | None, BeforeValidator(_check_one_gateway)] = None
     """Gateway whose deltas the clients of every gateway may pull, such as a reference data set; unset: each gateway's
     own."""
 
@@ -184,7 +182,7 @@ class Backends(NamedTuple):
     migrations: Mapping[str, DeclaredMigration]
 
     def parts(self, name: str) -> list[tuple[str, str]]:
-        """Return `(setting that names it, its name)` for each backend that a backend is composed of directly.
+        """Return the backends that a backend is composed of directly, as `(setting that names the part, part's name)`.
 
         An adapter has no parts.
         """
@@ -237,7 +235,7 @@ def check_backends(backends: Backends) -> None:
                 "[fan_out] or [tiers]"
             )
     for name in declared:
-        _check_not_circular(backends, name, ())
+        _check_not_circular(backends, name, containers=())
     _check_step_names(backends)
     for name, migration in backends.migrations.items():
         if migration.until is not None and migration.until < migration.since:
@@ -275,7 +273,7 @@ def _names_in_settings(backends: Backends) -> Iterator[tuple[str, str, bool]]:
         yield f"migrations.{name}.from", migration.source, True
         yield f"migrations.{name}.to", migration.to, False
     for name, source in backends.sources.items():
-        if ":" not in source.uri:
+        if ":" not in source.uri:  # a name, not a URI
             yield f"sources.{name}", source.uri, True
 
 
@@ -285,120 +283,3 @@ def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ..
         raise ValueError(f"the backend {name!r} contains itself: {' → '.join((*containers, name))}; remove one part")
     for _, part in backends.parts(name):
         _check_not_circular(backends, part, (*containers, name))
-
-
-class _RowTables(NamedTuple):
-    """The destination tables (tables of current rows) that a writer maintains at an adapter.
-
-    While `_row_tables` divides a backend into its adapters, it may also be a backend that is composed of others.
-    """
-
-    adapter: str
-    """The name of the adapter, or of the backend."""
-    tables: frozenset[str] | None
-    """None for every table except `excluded`."""
-    excluded: frozenset[str]
-    """Tables that are routed to another backend."""
-    cold_tiers: tuple[str, ...]
-    """Backends whose deltas are merged into the rows too."""
-
-
-class _RowWriter(NamedTuple):
-    """A destination or flow, and the destination tables that it maintains at one adapter."""
-
-    setting: str
-    """Its name, such as `flows.NAME`."""
-    where: frozenset[Condition]
-    """A flow's filter; empty for a destination."""
-    rows: _RowTables
-    """The tables, and the adapter."""
-
-    def writes_same_rows(self, other: _RowWriter) -> bool:
-        """Return whether both would write the same rows to a table."""
-        return self.where == other.where and self.rows.cold_tiers == other.rows.cold_tiers
-
-
-def check_row_ownership(backends: Backends) -> None:
-    """Check that all writers that maintain one destination table at one adapter write the same rows to it.
-
-    A writer is a destination or flow. With `rows = true` it maintains tables of current rows at each of its adapters. A
-    destination writes every row, a flow only the rows that satisfy its filter, and with a hot tier the deltas of the
-    cold tier are merged too. If two writers maintained one table at one adapter with different rows, each would delete
-    rows that the other inserted.
-
-    Args:
-        backends: sections that `check_backends` has accepted.
-
-    Raises:
-        ValueError: two writers differ; the message names both, the table, the adapter and the remedy.
-    """
-    for first, second in combinations(_row_writers(backends), 2):
-        if (
-            first.setting == second.setting
-            or first.writes_same_rows(second)
-            or not _share_adapter(backends, first, second)
-        ):
-            continue
-        if (table := _shared_table(first.rows, second.rows)) is not None:
-            adapter = " and ".join(repr(name) for name in sorted({first.rows.adapter, second.rows.adapter}))
-            raise ValueError(
-                f"{first.setting} and {second.setting} both keep {table} at the adapter {adapter}, and would each "
-                "delete rows that the other inserts; set rows = false for one of them, or use another adapter"
-            )
-
-
-def _row_writers(backends: Backends) -> Iterator[_RowWriter]:
-    """Yield each writer with `rows = true`, once for each of its adapters that has tables of rows."""
-    writers: dict[str, DeclaredDestination | DeclaredFlow] = {
-        **{f"destinations.{name}": each for name, each in backends.destinations.items()},
-        **{f"flows.{name}": each for name, each in backends.flows.items() if each.to != LAKE},
-    }
-    for setting, declared in writers.items():
-        if not declared.rows:
-            continue
-        where = declared.where if isinstance(declared, DeclaredFlow) else ()
-        tables = frozenset(declared.tables) or None  # without names, all tables
-        for rows in _row_tables(backends, _RowTables(declared.to, tables, frozenset(), ())):
-            if not backends.adapters[rows.adapter].startswith(_OBJECT_STORES):
-                yield _RowWriter(setting, frozenset(where), rows)
-
-
-def _row_tables(backends: Backends, undivided: _RowTables) -> Iterator[_RowTables]:
-    """Yield the destination tables of a backend, divided among the adapters that it is composed of."""
-    name = undivided.adapter
-    if name in backends.adapters:
-        yield undivided
-    elif name in backends.fan_out:
-        for part in (backends.fan_out[name].primary, *backends.fan_out[name].secondaries):
-            yield from _row_tables(backends, undivided._replace(adapter=part))
-    elif name in backends.tiers:
-        tiers = backends.tiers[name]
-        yield from _row_tables(
-            backends, undivided._replace(adapter=tiers.hot, cold_tiers=(*undivided.cold_tiers, tiers.cold))
-        )
-    else:
-        routes = backends.routes[name]
-        for table, part in routes.tables.items():
-            if table not in undivided.excluded and (undivided.tables is None or table in undivided.tables):
-                one = undivided._replace(adapter=part, tables=frozenset({table}), excluded=frozenset())
-                yield from _row_tables(backends, one)
-        routed = frozenset(routes.tables)
-        others = None if undivided.tables is None else undivided.tables - routed
-        if others is None or others:
-            rest = undivided._replace(adapter=routes.default, tables=others, excluded=undivided.excluded | routed)
-            yield from _row_tables(backends, rest)
-
-
-def _share_adapter(backends: Backends, first: _RowWriter, second: _RowWriter) -> bool:
-    """Return whether both write to the same adapter, or to two adapters with the same URI."""
-    return backends.adapters[first.rows.adapter] == backends.adapters[second.rows.adapter]
-
-
-def _shared_table(first: _RowTables, second: _RowTables) -> str | None:
-    """Return a table that both maintain, as part of a sentence; None if they share none."""
-    if first.tables is None:
-        first, second = second, first
-    if first.tables is None:  # so are those of the second
-        return "every table"
-    shared = first.tables - second.excluded if second.tables is None else first.tables & second.tables
-    return f"the table {min(shared)!r}" if shared else None

@@ -1,8 +1,8 @@
 """Finds and reads the TOML files of the configuration, and finds the line of a setting for error messages.
 
-There are two: the project's `lakesync.toml`, and the user's own. A secret is not in a file itself; the file has a
-reference to an environment variable or another file. `Config` and `load` in `lakesync.config.settings` call this
-module.
+There are two files: the project's `lakesync.toml`, and the user's own. A file contains no secret itself, but a
+*reference* to an environment variable or another file. `Config` reads the files, `load` names their lines in errors
+(both in settings.py), and `lakesync config show --origin` lists what each file sets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECRETS = (
 """Settings that may contain a secret. In a file they must be references, unless they are a URL without credentials."""
 
 _PATHS = ("data_dir", "clock_offset_file", "dagster.home", "lake.checkpoints")
-"""Settings that are a path, besides those of `[gateways]` and `[[gateway.issuers]]`."""
+"""Settings that are a path. Those of `[gateways]` and `[[gateway.issuers]]` are listed in `read_file`."""
 _TABLE = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?")
 """A line that starts a table, such as `[gateway]` or `[[gateway.issuers]]`."""
 _KEY = re.compile(r"\s*([^=#\[{]+?)\s*=")
@@ -139,11 +139,11 @@ def line_of(text: str, name: Sequence[str]) -> int | None:
     Returns:
         The line number, counted from 1; None if the text sets nothing of the section.
     """
-    # a line counts if its name contains the setting, or is inside it; of several, the one that names the most parts
     longest, line = 0, None
     for number, path in _assignments(text):
         shared = min(len(path), len(name))
-        if list(path[:shared]) == list(name[:shared]) and shared > longest:
+        is_related = list(path[:shared]) == list(name[:shared])  # it is the setting, contains it, or is inside it
+        if is_related and shared > longest:
             longest, line = shared, number
     return line
 
@@ -183,7 +183,7 @@ def _resolve(name: str, value: object, path: Path) -> object:
     """Return the value that a reference stands for, or a URL without credentials unchanged.
 
     Args:
-        name: the setting, whose last part says whether it is a URL.
+        name: the setting. The end of its name, `uri` or `url`, says whether it is a URL.
         value: the setting's value in the file.
         path: the file; a reference to another file is relative to its folder.
 
@@ -211,8 +211,9 @@ def _assignments(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _key_parts(key: str) -> list[str]:
-    """Split a dotted TOML key, and remove its quotes. `tomllib` parses it as a table for each part but the last."""
+    """Split a dotted TOML key into its parts, without their quotes."""
     try:
+        # a table for each part but the last: `a.b = 0` is {"a": {"b": 0}}
         nested: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         return [key]

@@ -1,7 +1,12 @@
 """The sections of `lakesync.toml`, except those about backends: each setting with its type, default and meaning.
 
-`Config` contains them. The docstring below a setting is its description in docs/configuration.md
-(`lakesync.config.reference`).
+`Config` (settings.py) contains them, and everything that has settings reads them there. The docstring below a setting
+is its description in docs/configuration.md, which `lakesync.config.reference` generates.
+
+A *gateway* is one app's or tenant's stream of changes; one server has many. Its clients *push* their *deltas* (changes
+of rows) to the *staging* store. The pipeline, which Dagster runs, *flushes* them to the *lake*: the Iceberg tables
+`deltas`, with every delta, and a *state table* with the current rows of each table. A *checkpoint* is a copy of all
+rows of a gateway, from which new clients start. A *connector* is an external system that is polled or runs actions.
 """
 
 from __future__ import annotations
@@ -121,10 +126,14 @@ class DeclaredIssuer(Section):
             raise ValueError(
                 f"{' and '.join(key_settings)} are set, but keys have one source; keep one of these settings"
             )
-        if (self.secret is not None) != ("HS256" in self.algorithms) or {"HS256"} < {*self.algorithms}:
+        uses_secret = "HS256" in self.algorithms
+        if uses_secret != (self.secret is not None) or (uses_secret and len({*self.algorithms}) > 1):
             raise ValueError("HS256 requires secret and excludes other algorithms, which use public keys")
-        url = self.jwks_url if self.jwks_url is not None else None if key_settings else self.issuer
-        fault = check_keys_url("jwks_url" if key_settings else "issuer", url) if url is not None else None
+        fault = None
+        if self.jwks_url is not None:
+            fault = check_keys_url("jwks_url", self.jwks_url)
+        elif not key_settings:  # the discovery document's URL begins with `issuer`
+            fault = check_keys_url("issuer", self.issuer)
         if fault is not None:
             raise ValueError(fault)
         return self

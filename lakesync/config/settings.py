@@ -1,8 +1,9 @@
 """`Config`: every setting, from overrides, `LAKESYNC_*` variables, `lakesync.toml` and the user's own file.
 
-A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. Every process of
-LakeSync calls `load` once, which explains each error with the variable or line that causes it. `lakesync up` passes the
-whole configuration, as such variables, to the processes that it starts (`Config.environment`).
+A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. Commands, the gateway
+server and the Dagster code location call `load` when they start. It explains each error with the variable or line that
+causes it. `lakesync up` passes the whole configuration, as such variables, to the processes that it starts
+(`Config.environment`).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from lakesync.config.backends import (
     DeclaredTiers,
     TableName,
     check_backends,
-    check_row_ownership,
 )
 from lakesync.config.files import SECRETS, config_file, line_of, read_file, user_file
+from lakesync.config.row_ownership import check_row_ownership
 from lakesync.config.sections import (
     REVEAL,
     ConnectorsSection,
@@ -62,7 +63,7 @@ from lakesync.model.namespaces import Namespaces, check_namespaces
 from lakesync.model.validation import GATEWAY_ID
 
 _CATALOGUE_SETTINGS = ("type", "catalog-impl", "uri", "warehouse")
-"""Spark settings of the catalogue that only `[lake]` may set."""
+"""Spark's settings of an Iceberg catalogue (`spark.sql.catalog.NAME.…`) that only `[lake]` may set."""
 
 
 class _TomlFile(InitSettingsSource):
@@ -132,7 +133,7 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources by precedence: overrides, variables, the project's file, the user's file."""
+        """Return the sources of settings by precedence: overrides, variables, the project's file, the user's file."""
         files = (_TomlFile(settings_cls, path) for path in (config_file(), user_file()))
         return (init_settings, env_settings, *files)
 
@@ -175,7 +176,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _check_backends(self) -> Config:
-        """Check what the sections about backends say about each other."""
+        """Check that the sections about backends are consistent with each other."""
         backends = Backends(
             adapters=self.adapters,
             routes=self.routes,
@@ -340,7 +341,7 @@ def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
         return f"{message}."
     source = _source(parts, overrides)
     if problem["type"] == "extra_forbidden":
-        known = _siblings(parts[:-1])
+        known = _settings_in(parts[:-1])
         near = get_close_matches(parts[-1], known, 1)
         hint = f"did you mean {'.'.join([*parts[:-1], *near])}?" if near else f"known settings: {', '.join(known)}."
         return f"{name} is not a setting{source}; {hint}"
@@ -367,8 +368,8 @@ def _source(parts: Sequence[str], overrides: Mapping[str, Any]) -> str:
     return ""
 
 
-def _siblings(section: Sequence[str]) -> list[str]:
-    """Return the names of a section's settings, or of the sections themselves for an empty name."""
+def _settings_in(section: Sequence[str]) -> list[str]:
+    """Return the names of a section's settings; those of the top level, sections included, for an empty name."""
     fields = Config.model_fields
     if not section:
         return list(fields)

@@ -1,20 +1,20 @@
 """Bucket keys: rows have keys, a client's claims give it keys, and the client sees the rows with one of its keys.
 
-The sync rules consist of *buckets* with filters (`rules.model`); *claims* are fields of a client's token. The feed,
-from which clients pull changes, is indexed by bucket keys, so that a pull reads only what its client may see. The feed
-and the engine call this module; `docs/feed.md` explains the keys.
+Sync rules decide which rows a client sees. They consist of *buckets*: tables, and filters that compare a row's columns
+with constants or with *claims*, the fields of a client's token (`rules.model`). The feed, from which clients pull
+changes, is indexed by bucket keys, so that a pull reads only what its client may see. The gateway computes the keys of
+a row when it commits a push or the rules change, and those of a client when it pulls; `docs/feed.md` explains them.
 
-A key is a JSON list: `[bucket#digest, [texts of equality filters], [texts of other filters]]`. The digest is that of
-the bucket's definition. Each filter of a bucket has one of three effects:
+A key is a JSON list: `[bucket#digest, [texts of equality filters], [texts of inequality filters]]`. The digest is that
+of the bucket's definition; a text is a row's value as filters compare it. Each filter has one of three effects:
 
 - A filter on a constant decides whether a row has a key of the bucket at all.
-- An equality filter on a claim puts the row's value in the key, so that a client's keys can be computed from its
-  claims.
-- Any other filter on a claim puts the row's value at the end of the key. A client's keys are then searched for among
-  the keys that rows have, by their prefix.
+- An *equality filter* (`eq` or `in`) on a claim puts the row's text in the key. A client's keys can be computed from
+  its claims.
+- An *inequality filter* (any other operator) on a claim puts the row's text at the end of the key. A client's keys are
+  searched for among the keys that rows have, by the prefix before these texts.
 
-Keys are also searched for if a client's claims have lists from which more than `MAX_COMPUTED_KEYS` keys of one bucket
-would be computed.
+Keys are also searched for if claims are lists, and more than `MAX_COMPUTED_KEYS` keys of one bucket would be computed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ EVERYTHING = "*"
 _MAX_TEXT_BYTES = 64
 """A longer text of a `neq` filter is replaced by its digest (SHA-256), so that keys stay short."""
 _MAX_GROUP_BYTES = 256
-"""If the texts of a bucket's equality filters are longer than this, as a JSON list, their digest replaces them."""
+"""If the texts of a key's equality filters are longer than this, as a JSON list, their digest replaces them."""
 _MAX_PREFIXES = 10_000
-"""The most keys, or beginnings of keys, in the cache of one bucket."""
+"""The most keys, or prefixes of keys, in the cache of one bucket."""
 MAX_COMPUTED_KEYS = 1000
-"""The most keys of one bucket that are computed from a client's claims; of more, only those in use are searched."""
+"""The most keys of one bucket that are computed from a client's claims. Instead of more, the keys of existing rows are
+searched."""
 
 
 class BucketIndex:
@@ -95,13 +96,13 @@ class BucketIndex:
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
         """Return prefixes of keys that the client may see once a row has them, and that cannot be computed now.
 
-        When a row gets a new key, `prefixes_of` returns the key's prefixes, to find the connected clients that it
-        concerns.
+        When a row gets a new key, `prefixes_of` returns the key's prefixes. They lead to the connected clients that may
+        see the row.
         """
         return frozenset(prefix for bucket in self._buckets for prefix in bucket.client_prefixes(claims))
 
     def claims_read(self, claims: Claims) -> Claims:
-        """Return the claims that the rules read; two clients that are equal in these see the same rows."""
+        """Return the claims that the rules read. Clients with equal values in these see the same rows."""
         return {name: value for name, value in claims.items() if name in self._claims}
 
 
@@ -131,8 +132,8 @@ class _BucketKeys:
         self.label = _label(bucket)
         self.tables = frozenset(bucket.tables)
         self.constant = [item for item in bucket.filters if item.claim is None]
-        self.equal = [item for item in bucket.filters if item.claim is not None and item.equality]
-        self.other_filters = [item for item in bucket.filters if item.claim is not None and not item.equality]
+        self.equal = [item for item in bucket.filters if item.claim is not None and item.is_equality]
+        self.inequalities = [item for item in bucket.filters if item.claim is not None and not item.is_equality]
         self._start = f"[{_json(self.label)},"
         """The prefix of all keys of the bucket."""
         self._prefix = lru_cache(_MAX_PREFIXES)(self._new_prefix)
@@ -158,16 +159,16 @@ class _BucketKeys:
                 return None
             equal.append(text)
         parts: list[_Part] = []
-        for condition in self.other_filters:
+        for condition in self.inequalities:
             text = texts.get(condition.column)
             if text is None:
                 return None
             parts.append(_part(condition, text))
-        return self._prefix(tuple(equal)) + (_json(parts)[1:] + "]" if self.other_filters else "")
+        return self._prefix(tuple(equal)) + (_json(parts)[1:] + "]" if self.inequalities else "")
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> Iterator[str]:
         """Yield the bucket's keys that a client may see; see `BucketIndex.client_keys`."""
-        operands = [operands_of(condition, claims) for condition in self.other_filters]
+        operands = [operands_of(condition, claims) for condition in self.inequalities]
         if not all(operands):
             return
         choices = self._choices(claims)
@@ -177,7 +178,7 @@ class _BucketKeys:
             yield from (key for key in in_use if has_equal_texts(key) and self._accepts_other_texts(key, operands))
             return
         for prefix in map(self._prefix, product(*choices)):
-            if not self.other_filters:
+            if not self.inequalities:
                 yield prefix
                 continue
             for key in existing(prefix):
@@ -189,7 +190,7 @@ class _BucketKeys:
         choices = self._choices(claims)
         if self._is_above_limit(choices):
             return (self._start,)
-        return map(self._prefix, product(*choices)) if self.other_filters else ()
+        return map(self._prefix, product(*choices)) if self.inequalities else ()
 
     def _choices(self, claims: Claims) -> list[Mapping[str, None]]:
         """Return the texts that each equality filter accepts, without duplicates and in order."""
@@ -219,40 +220,41 @@ class _BucketKeys:
         return is_accepted
 
     def _accepts_other_texts(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
-        """Return whether the filters that do not compare for equality accept the texts in a key.
+        """Return whether the inequality filters accept the texts in a key.
 
         Args:
             key: a key of this bucket.
             operands: what each of these filters compares with.
         """
-        if not self.other_filters:
+        if not self.inequalities:
             return True
         parts = _decode(key)[2]
         return all(
             _part_holds(condition, part, values)
-            for condition, part, values in zip(self.other_filters, parts, operands, strict=True)
+            for condition, part, values in zip(self.inequalities, parts, operands, strict=True)
         )
 
     def _new_prefix(self, equal: tuple[str, ...]) -> str:
-        """Return the whole key if there are no other filters, otherwise the key up to their texts.
+        """Return the whole key if there are no inequality filters, otherwise the key up to their texts.
 
         Args:
             equal: the texts of the equality filters, in the order of the filters.
         """
-        return f"{self._start}{_json(_group(equal))}{',[' if self.other_filters else ']'}"
+        return f"{self._start}{_json(_group(equal))}{',[' if self.inequalities else ']'}"
 
 
 def prefixes_of(key: str) -> tuple[str, ...]:
     """Return the prefixes by which `BucketIndex.client_prefixes` may name a key.
 
-    They are the prefix of all keys of the bucket and, if the bucket has filters that do not compare for equality, the
-    key up to their texts. The key `*` has no prefixes.
+    They are the prefix of all keys of the bucket and, if the bucket has inequality filters, the key up to their texts.
+    The key `*` has no prefixes.
     """
     if not key.startswith("["):
         return ()
     parts = _decode_any(key)
     start = f"[{_json(parts[0])},"
-    return (start,) if len(parts) < 3 else (start, f"{start}{_json(parts[1])},[")
+    has_inequalities = len(parts) == 3
+    return (start, f"{start}{_json(parts[1])},[") if has_inequalities else (start,)
 
 
 def _group(equal: Sequence[str]) -> Sequence[str] | str:
@@ -268,13 +270,15 @@ def _label(bucket: Bucket) -> str:
 
 
 _Part = str | list[str]
-"""The part of a key for one other filter: a text, or a list with the digest of a long text."""
+"""The part of a key for one inequality filter: a text, or a list with the digest of a long text."""
 
 _ALL = frozenset((EVERYTHING,))
 """The keys of every row and client if the rules have no buckets."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, str | list[str], list[_Part]]).decode
+"""Decodes a key of a bucket with inequality filters."""
 _decode_any = msgspec.json.Decoder(list[str | list[_Part]]).decode
+"""Decodes a key of any bucket, without checking how many parts it has."""
 
 
 def _json(value: object) -> str:
@@ -283,7 +287,7 @@ def _json(value: object) -> str:
 
 
 def _part(condition: Filter, text: str) -> _Part:
-    """Return the part of a key for the row's text of a filter that does not compare for equality."""
+    """Return the part of a key for an inequality filter, given the row's text."""
     if condition.op != "neq":
         return text[:ORDER_CHARS]
     if len(text.encode()) <= _MAX_TEXT_BYTES:
@@ -292,7 +296,7 @@ def _part(condition: Filter, text: str) -> _Part:
 
 
 def _part_holds(condition: Filter, part: _Part, operands: Sequence[str]) -> bool:
-    """Return whether a filter accepts the text that a key's part stands for."""
+    """Return whether an inequality filter accepts the text that a key's part stands for."""
     if condition.op == "neq":
         return all(_part(condition, operand) != part for operand in operands)
     return isinstance(part, str) and holds(condition.op, part, operands)

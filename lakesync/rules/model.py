@@ -1,11 +1,12 @@
-"""Sync rules: their values, parser and presets, the meaning of filters, and direct evaluation of rules for one row.
+"""Sync rules decide which rows a client sees: their types, parser and presets, and the meaning of their filters.
 
 The rules consist of *buckets*. A bucket has tables, and filters that compare a row's columns with constants or with the
-*claims* of a client's token. A client sees the rows that are in a bucket for its claims.
+*claims* (fields) of a client's token. A client sees the rows that are in a bucket for its claims.
 
-Configuration, admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test`, flows (copies from one
-database to another) and sources (databases from which clients pull) call `matches`. The gateway itself evaluates rules
-through bucket keys (`rules.keys`), whose tests use `matches` as the oracle.
+The gateway's start, its admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test` and sources
+(databases from which clients pull) ask `matches` about each row; flows (copies from one database to another) ask
+`holds` about each condition. For clients' pulls the gateway does not evaluate rows: it looks them up by *bucket keys*
+(`rules.keys`), whose tests compare them with `matches`.
 
 Values are compared as text: a string as it is, everything else as canonical JSON. `gt`, `lt`, `gte` and `lte` compare
 numbers if both texts are decimal numbers, otherwise code points; they use the first ORDER_CHARS characters.
@@ -13,8 +14,9 @@ numbers if both texts are decimal numbers, otherwise code points; they use the f
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard, get_args
 
 import msgspec
@@ -28,11 +30,23 @@ CLAIM_PREFIX = "jwt:"
 """The beginning of a filter's value that names a claim, as in `jwt:team`."""
 MAX_NAME_CHARS = 64
 """The most characters of a bucket's name."""
-MAX_OTHER_FILTERS = 3
+MAX_INEQUALITY_FILTERS = 3
 """The most filters of a bucket that compare with a claim by another operator than `eq` or `in`. Each makes the keys
 longer by which the gateway indexes the bucket's rows."""
+ORDER_CHARS = 64
+"""How many characters `gt`, `lt`, `gte` and `lte` compare. It is limited because a bucket key contains them."""
 
 _OPERATORS = get_args(Operator)
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "lt": operator.lt,
+    "gte": operator.ge,
+    "lte": operator.le,
+}
+"""What the operators compare that need an order."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""A decimal number, as `gt`, `lt`, `gte` and `lte` recognise it."""
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -49,8 +63,8 @@ class Filter(msgspec.Struct, frozen=True):
         return self.value.removeprefix(CLAIM_PREFIX) if self.value.startswith(CLAIM_PREFIX) else None
 
     @property
-    def equality(self) -> bool:
-        """Whether the filter compares for equality: `eq` and `in` mean the same."""
+    def is_equality(self) -> bool:
+        """Whether the operator is `eq` or `in`, which mean the same."""
         return self.op in ("eq", "in")
 
 
@@ -67,7 +81,7 @@ class SyncRules(msgspec.Struct, frozen=True):
     """The rules of one gateway. A client sees the rows of all buckets; without buckets, every client sees every row."""
 
     version: int
-    """A number that the author of the rules chooses. The gateway counts changes of rules by a number of its own."""
+    """A number that the author of the rules chooses. The gateway numbers changes of rules by itself."""
     buckets: tuple[Bucket, ...]
 
 
@@ -114,11 +128,11 @@ def _bucket(obj: Any, position: int) -> Bucket:
     filters = tuple(
         _filter(item, f"{where}: filters[{index}]") for index, item in enumerate(_list(obj, "filters", where))
     )
-    other_filters = sum(item.claim is not None and not item.equality for item in filters)
-    if other_filters > MAX_OTHER_FILTERS:
+    inequalities = sum(item.claim is not None and not item.is_equality for item in filters)
+    if inequalities > MAX_INEQUALITY_FILTERS:
         raise ValidationError(
-            f"{where}: {other_filters} filters compare with claims by other operators than eq and in, "
-            f"at most {MAX_OTHER_FILTERS} are allowed: split the bucket"
+            f"{where}: {inequalities} filters compare with claims by other operators than eq and in, "
+            f"at most {MAX_INEQUALITY_FILTERS} are allowed: split the bucket"
         )
     return Bucket(name, tuple(tables), filters)
 
@@ -158,21 +172,13 @@ def all_rows_rules() -> SyncRules:
 
 
 def user_scoped(column: str, tables: tuple[str, ...] = ()) -> SyncRules:
-    """Return rules that show a client the rows whose `column` contains its token's `sub`.
+    """Return rules that show a client the rows whose `column` is the client id, the claim `sub`.
 
     Args:
-        column: the column that is compared with `sub`.
-        tables: the tables to which the rules apply; empty for all.
+        column: the column that is compared with the client id.
+        tables: the tables with visible rows; empty for all.
     """
     return SyncRules(1, (Bucket("user", tables, (Filter(column, "eq", "jwt:sub"),)),))
-
-
-ORDER_CHARS = 64
-"""How many characters `gt`, `lt`, `gte` and `lte` compare. It is limited because a bucket key contains them."""
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-"""A decimal number, as `gt`, `lt`, `gte` and `lte` recognise it."""
-_decode_text = msgspec.json.Decoder(str).decode
 
 
 def matches(rules: SyncRules, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
@@ -195,7 +201,7 @@ def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
 
     Args:
         op: `eq` and `in` mean that the text is one of the operands, `neq` that it is none of them. The others compare
-            with the first operand only, like the TypeScript system that this protocol comes from.
+            with the first operand only, as the TypeScript implementation of the protocol does.
         text: the column's value, as `text_of` returns it.
         operands: what to compare with, as `operands_of` returns it.
     """
@@ -205,7 +211,10 @@ def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
         return text in operands
     if op == "neq":
         return text not in operands
-    return _compare_order(op, text[:ORDER_CHARS], operands[0][:ORDER_CHARS])
+    left, right = text[:ORDER_CHARS], operands[0][:ORDER_CHARS]
+    if _NUMBER.fullmatch(left) and _NUMBER.fullmatch(right):
+        return _ORDERS[op](float(left), float(right))
+    return _ORDERS[op](left, right)
 
 
 def operands_of(condition: Filter, claims: Claims) -> Sequence[str]:
@@ -253,21 +262,3 @@ def _in_bucket(bucket: Bucket, table: str, values: Mapping[str, Any], claims: Cl
         and holds(condition.op, text_of(values[condition.column]), operands_of(condition, claims))
         for condition in bucket.filters
     )
-
-
-def _compare_order(op: Operator, left: str, right: str) -> bool:
-    """Compare as numbers if both texts are decimal numbers, otherwise by code points."""
-    if _NUMBER.fullmatch(left) and _NUMBER.fullmatch(right):
-        return _compare(op, float(left), float(right))
-    return _compare(op, left, right)
-
-
-def _compare(op: Operator, left: Any, right: Any) -> bool:
-    """Return whether `left` is greater than `right` (`gt`), smaller (`lt`), and so on."""
-    if op == "gt":
-        return bool(left > right)
-    if op == "lt":
-        return bool(left < right)
-    if op == "gte":
-        return bool(left >= right)
-    return bool(left <= right)

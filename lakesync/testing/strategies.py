@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakesync.model.delta import delta_id, jcs
 from lakesync.model.types import Claims, ColumnValue, Op, Operator, RowDelta
-from lakesync.rules.model import MAX_OTHER_FILTERS, Bucket, Filter, SyncRules
+from lakesync.rules.model import MAX_INEQUALITY_FILTERS, Bucket, Filter, SyncRules
 
 OPS: tuple[Op, ...] = get_args(Op)
 """The operations of deltas."""
@@ -116,7 +116,7 @@ def _bucket(draw: st.DrawFn, name: str, columns: tuple[str, ...]) -> Bucket:
     operands = _constants | _claim_names.map(lambda claim: f"jwt:{claim}")
     filters = [
         Filter(draw(st.sampled_from(columns)), draw(st.sampled_from(OPERATORS)), draw(operands))
-        for _ in range(draw(st.integers(0, MAX_OTHER_FILTERS)))
+        for _ in range(draw(st.integers(0, MAX_INEQUALITY_FILTERS)))
     ]
     tables = draw(st.lists(st.sampled_from(["t", "u"]), max_size=2, unique=True))
     return Bucket(name, tuple(tables), tuple(filters))

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from lakesync.model.errors import ValidationError
-from lakesync.rules.model import MAX_OTHER_FILTERS, all_rows_rules, matches, parse_rules, user_scoped
+from lakesync.rules.model import MAX_INEQUALITY_FILTERS, all_rows_rules, matches, parse_rules, user_scoped
 
 
 def with_filters(*filters):
@@ -21,7 +21,7 @@ def with_filters(*filters):
         (with_filters(("a", "eq", 5)), r"buckets\[1\] 'mine': filters\[0\] on 'a': value 5"),
         (with_filters(("a b", "eq", "x")), r"filters\[0\]: column 'a b'"),
         (with_filters(("a", "eq", "jwt:")), "names no claim"),
-        (with_filters(*[("a", "gt", "jwt:n")] * (MAX_OTHER_FILTERS + 1)), "split the bucket"),
+        (with_filters(*[("a", "gt", "jwt:n")] * (MAX_INEQUALITY_FILTERS + 1)), "split the bucket"),
         ({"version": True, "buckets": []}, "True"),
         ({"version": 1, "buckets": [7]}, r"buckets\[0\]"),
         ({"version": 1, "buckets": [{"name": "x" * 65, "tables": [], "filters": []}]}, "65"),
