@@ -27,8 +27,8 @@ from benchmarks.server import SECRET
 from benchmarks.usage import MeasuredProcess, SharedMemory
 from lakehouse.backends.destinations import Follower, follow
 from lakehouse.backends.moves import Flow, LakeFlow, Migration, flow, flow_to_lake, migrate, move_to_tier
-from lakesync.adapters.arrow_access import PAGE_DELTAS
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
+from lakesync.adapters.deltas import PAGE_DELTAS
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope

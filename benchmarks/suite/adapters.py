@@ -27,7 +27,7 @@ from benchmarks.backend_moves import deltas_between
 from benchmarks.suite import Benchmark
 from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.arrow_access import read_pages
-from lakesync.adapters.backends.postgres import encode_binary
+from lakesync.adapters.backends.postgres_arrow import encode_binary
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.sql import SqlAdapter

@@ -25,7 +25,8 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
-from lakesync.adapters.base import StateWriter, SuspendedTable, TableIsolation
+from lakesync.adapters.base import StateWriter, SuspendedTable, SuspendsTables
+from lakesync.adapters.composite import ColdTierContents
 from lakesync.adapters.digests import (
     ARRIVAL_MODULUS,
     ARRIVALS_PER_DAY,
@@ -38,7 +39,6 @@ from lakesync.adapters.digests import (
 )
 from lakesync.adapters.transfer.follower import (
     HISTORY_COLUMNS,
-    ColdTierContents,
     FollowerProgress,
     read_follower_progress,
 )
@@ -141,8 +141,8 @@ class DigestTask(NamedTuple):
                 is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == progress
                 if is_consistent:
                     break
-            suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
-            dead_letters = len(adapter.dead_letters(_MAX_LETTERS)) if isinstance(adapter, TableIsolation) else 0
+            suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, SuspendsTables) else []
+            dead_letters = len(adapter.dead_letters(_MAX_LETTERS)) if isinstance(adapter, SuspendsTables) else 0
             yield DestinationDigests(
                 progress, digests, tuple(each.table for each in schemas), suspended, dead_letters, is_consistent
             )

@@ -25,16 +25,15 @@ from lakehouse.table_access import open_table
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import WriteTarget
-from lakesync.adapters.base import SuspendedTable, TableIsolation
+from lakesync.adapters.base import SuspendedTable, SuspendsTables
+from lakesync.adapters.composite import ColdTierContents
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.follower import (
     HISTORY_COLUMNS,
     AppliedChunk,
-    ColdTierContents,
     DeltaSelection,
     FollowerProgress,
     Load,
-    columns_of_tables,
     follow_history,
     read_follower_progress,
 )
@@ -46,6 +45,7 @@ from lakesync.adapters.transfer.loads import (
     part_name,
     withdraw_load,
 )
+from lakesync.adapters.transfer.table_rewrites import columns_of_tables
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
 
@@ -122,7 +122,7 @@ def follow(
             in the lake.
 
     Returns:
-        What was written. Of an adapter that isolates tables (`TableIsolation`) it also has the suspended tables and
+        What was written. Of an adapter that suspends tables (`SuspendsTables`) it also has the suspended tables and
         the numbers of dead letters.
 
     Raises:
@@ -143,7 +143,7 @@ def follow(
             days=_sum_by_day([report.days, rest.days]),
         )
     with closing(follower.open()) as adapter:
-        if not isinstance(adapter, TableIsolation):
+        if not isinstance(adapter, SuspendsTables):
             return report
         letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_DEAD_LETTERS))
         return replace(report, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
@@ -200,7 +200,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
         load = load_to_resume(adapter, start, follower.schemas)
         has_current_columns = columns_of_tables(adapter, follower.schemas) == start.row_columns
         is_load_announced = is_announced(adapter, follower.name)
-        suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
+        suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, SuspendsTables) else []
         writers = max_writers(adapter)
     is_retry_due = any(each.retry_ms <= wall_clock() for each in suspended)
     snapshot = ensure_deltas(spark, names).snapshot_id

@@ -17,9 +17,9 @@ from lakehouse.backends.adapter_tasks import on_executors, open_backends
 from lakehouse.erasure.coverage import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
+from lakesync.adapters.composite import ColdTierContents
 from lakesync.adapters.redaction import RedactionRequest, TouchedRow, require_redactable
 from lakesync.adapters.transfer.flows import FilteredContents, RowFilter
-from lakesync.adapters.transfer.follower import ColdTierContents
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from lakesync.adapters.base import MarkStore
 from lakesync.adapters.composite import LifecycleAdapter, TierReport
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.flows import (
-    PAGE_DELTAS,
     FlowProgress,
     FlowStep,
     RowFilter,
@@ -156,7 +155,7 @@ class LakeFlow(NamedTuple):
                 yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
             if self.replay_range:
                 first, last = self.replay_range
-                query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables, limit=PAGE_DELTAS)
+                query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)
                 for scanned, deltas, _ in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
                     _push(intake, deltas, self.into)
                     yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas), is_replay=True)

@@ -1,7 +1,8 @@
-"""Adapters: the databases and object stores that deltas are flushed to and read from.
+"""Adapters: databases and object stores that keep *deltas*, the changes of rows that clients have made.
 
-The flusher, the pipeline's destinations and `lakesync migrate` use them.
-`docs/adapters.md` is the guide for authors of adapters.
+A gateway without a pipeline flushes to one. The pipeline copies the lake's deltas to others (*destinations*), clients
+pull from some (*sources*), and `lakesync migrate` copies from one to another. This module exports what programs and
+authors of adapters need; `docs/adapters.md` is their guide.
 """
 
 from lakesync.adapters.backends.sqlite import SqliteAdapter

@@ -3,7 +3,10 @@
 A delta is a change of some columns of one row. Its own columns are stored in the Arrow column `columns`, which has two
 forms: a **map** from column name to the value's JSON text, as in the lake and in Parquet files; or **text**, one JSON
 object, as in SQL databases. `columns_as_map` and `columns_as_text` convert between them. Functions that take a table of
-deltas accept both forms. Adapters, transfers between adapters and the pipeline use them.
+deltas accept both forms. Adapters, transfers between adapters and the pipeline call them.
+
+Copies of deltas are compared by checksums, which add up a number for each delta (`id_number`): the first 8 bytes of its
+id, which usually is the SHA-256 of the delta.
 
 Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 """
@@ -12,9 +15,9 @@ from __future__ import annotations
 
 import binascii
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -22,55 +25,21 @@ from msgspec import Raw
 from lakesync.adapters.deltas import BatchChecksum, StoredDelta
 from lakesync.model.delta import id_number, jcs_raw
 from lakesync.model.errors import ConfigurationError, IntegrityError
-from lakesync.model.types import ColumnValue, Op, RowDelta
+from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-C = TypeVar("C")
-"""The type in which a backend stores the columns of a delta, for example a JSON text."""
-
 DELTA_COLUMNS = ("gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 """The columns of a table of deltas. `arrival` is the gateway's timestamp for the push (its hybrid logical clock), `hlc`
 the client's timestamp."""
 
-FlatRow = tuple[str, int, str, str, Op, str, int, str, C]
-"""One value for each of `DELTA_COLUMNS`."""
-
-
-def to_flat_row(stored: StoredDelta, columns: C) -> FlatRow[C]:
-    """Return a delta as a tuple in the order of `DELTA_COLUMNS`.
-
-    Args:
-        stored: the delta.
-        columns: the delta's columns, encoded as the backend needs them.
-    """
-    delta = stored.delta
-    return (
-        stored.gateway,
-        stored.arrival,
-        delta.table,
-        delta.row_id,
-        delta.op,
-        delta.client_id,
-        delta.hlc,
-        delta.delta_id,
-        columns,
-    )
-
-
-def from_flat_row(row: FlatRow[tuple[ColumnValue, ...]]) -> StoredDelta:
-    """Return the delta of a tuple in the order of `DELTA_COLUMNS`, with its columns decoded."""
-    gateway, arrival, table, row_id, op, client_id, hlc, delta_id, columns = row
-    return StoredDelta(gateway, arrival, RowDelta(op, table, row_id, client_id, columns, hlc, delta_id))
-
-
 HASH_BYTES = 32
 """Bytes of a delta id that is a SHA-256 hash. Its text has twice as many hexadecimal digits."""
 _ID_NUMBER_BYTES = 8
-"""The first bytes of a hash form its `id_number`, which checksums add up."""
+"""The first bytes of a hash are its `id_number`."""
 _HEX_DIGITS = b"0123456789abcdef"
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -103,18 +72,28 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
     """Return deltas as an Arrow table, in their order."""
     import pyarrow as pa
 
-    rows = [to_flat_row(stored, _columns_to_map(stored.delta)) for stored in deltas]
-    columns = zip(*rows, strict=True) if rows else [()] * len(DELTA_COLUMNS)
-    schema = arrow_schema()
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    columns = {
+        "gateway": [each.gateway for each in deltas],
+        "arrival": [each.arrival for each in deltas],
+        "table_name": [each.delta.table for each in deltas],
+        "row_id": [each.delta.row_id for each in deltas],
+        "op": [each.delta.op for each in deltas],
+        "client_id": [each.delta.client_id for each in deltas],
+        "hlc": [each.delta.hlc for each in deltas],
+        "delta_id": [each.delta.delta_id for each in deltas],
+        "columns": [_columns_to_map(each.delta) for each in deltas],
+    }
+    return pa.table(columns, arrow_schema())
 
 
 def from_arrow(table: pa.Table) -> list[StoredDelta]:
     """Return the deltas of an Arrow table, in its order."""
-    rows: Iterable[FlatRow[Any]] = zip(*(table.column(name).to_pylist() for name in DELTA_COLUMNS), strict=True)
     decode = _columns_from_text if has_text_columns(table) else _columns_from_map
-    return [from_flat_row((*row[:-1], decode(row[-1]))) for row in rows]
+    rows = zip(*(table.column(name).to_pylist() for name in DELTA_COLUMNS), strict=True)
+    return [
+        StoredDelta(gateway, arrival, RowDelta(op, name, row_id, client_id, decode(cells), hlc, delta_id))
+        for gateway, arrival, name, row_id, op, client_id, hlc, delta_id, cells in rows
+    ]
 
 
 def has_text_columns(table: pa.Table) -> bool:
@@ -184,6 +163,17 @@ def select_deltas(
     return deltas
 
 
+def split_by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
+    """Yield `(gateway, table name, its deltas)` for each synced table among deltas."""
+    import pyarrow.compute as pc
+
+    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
+    names = (groups.column(name).to_pylist() for name in ("gateway", "table_name"))
+    for gateway, table in zip(*names, strict=True):
+        is_in_table = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        yield gateway, table, deltas.filter(is_in_table)
+
+
 def table_checksum(table: pa.Table) -> BatchChecksum:
     """Return the number of a table's deltas and the sum of their id numbers, which shows whether two copies are equal.
 
@@ -194,7 +184,7 @@ def table_checksum(table: pa.Table) -> BatchChecksum:
 
 
 def ids_checksum(delta_ids: pa.ChunkedArray) -> BatchChecksum:
-    """Return the number of delta ids and the sum of their id numbers (modulo 2^64).
+    """Return the number of delta ids and the sum of their id numbers, modulo 2**64.
 
     Args:
         delta_ids: hexadecimal texts, or results of `hashes_of`.

@@ -1,8 +1,9 @@
-"""Reads and writes deltas of any adapter as Arrow tables.
+"""Reads and writes deltas of any adapter as Arrow tables, whether or not the adapter itself supports Arrow.
 
 Adapters may implement optional protocols (`ArrowAdapter`, `Splittable`, …). Each function here calls the protocol if
-the adapter implements it, and otherwise does the same in another way or returns a default. Compositions, transfers and
-the pipeline call it. Tiers, fan-out and migrations copy pages with `copy_page`, which verifies the copy.
+the adapter implements it, and otherwise does the same in another way or returns a default. Adapters composed of others
+(`composite.py`, `fan_out.py`), the transfers between adapters and the pipeline call these functions. A delta is a
+change of a row; its *hlc* is its client's timestamp.
 """
 
 from __future__ import annotations
@@ -30,9 +31,6 @@ from lakesync.model.errors import ConfigurationError, IntegrityError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PAGE_DELTAS = 10_000
-"""Deltas per page: the limit of the queries whose pages are copied."""
-
 
 def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:
     """Return a page of an adapter's deltas as an Arrow table.
@@ -47,7 +45,7 @@ def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:
 
 
 def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -> dict[RowId, RowContent]:
-    """Return the merged content of rows of one table. Rows without deltas are absent.
+    """Return the content of rows of one table, each the merge of its deltas. Rows without deltas are absent.
 
     Args:
         adapter: stores the rows' deltas.
@@ -134,11 +132,12 @@ def copy_page(target: DatabaseAdapter, kind: str, deltas: pa.Table) -> BatchChec
 
     Args:
         target: the adapter to write to.
-        kind: `tier`, `fan-out` or `migration`; part of the batch ids.
+        kind: why the page is copied: `tier` (its deltas are old, and move to another adapter), `fan-out` (the target
+            is a second copy) or `migration`; part of the batch ids.
         deltas: at least one, in the order of the query that returned them.
 
     Returns:
-        Count and id sum of all deltas, as read back.
+        Number and id sum of all deltas, as read back.
 
     Raises:
         AdapterError: the deltas may or may not be written; retry.
@@ -146,12 +145,12 @@ def copy_page(target: DatabaseAdapter, kind: str, deltas: pa.Table) -> BatchChec
     """
     import pyarrow.compute as pc
 
-    count, total = 0, 0
+    total = BatchChecksum()
     for gateway in pc.unique(deltas.column("gateway")).to_pylist():
         of_gateway = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
         expected = table_checksum(of_gateway)
         first = of_gateway.column("hlc")[0].as_py()
-        # The same page has the same id again, so that the target recognises a repeated copy.
+        # the same for a repeated copy of the page, so that the target recognises it
         batch_id = f"{gateway}.{kind}.{first:016x}-{expected.deltas}-{expected.id_sum:016x}"
         stored = write_arrow(target, batch_id, gateway, of_gateway)
         if stored != expected:
@@ -159,5 +158,5 @@ def copy_page(target: DatabaseAdapter, kind: str, deltas: pa.Table) -> BatchChec
                 f"{expected.deltas} deltas of gateway {gateway!r} were written (id sum {expected.id_sum}), but "
                 f"{stored.deltas} were read back (id sum {stored.id_sum}). The copy stops; check the target."
             )
-        count, total = count + stored.deltas, total + stored.id_sum
-    return BatchChecksum(count, total % 2**64)
+        total = total.plus(stored)
+    return total

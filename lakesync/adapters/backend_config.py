@@ -1,8 +1,9 @@
 """The backends of `lakesync.toml`: resolved to plain values that can be sent to a Spark task, and opened there.
 
-A backend is an adapter, or several: each for some tables (routes), one with copies (fan-out), or two by the age of the
-deltas (a hot tier with recent ones, a cold tier with older ones). `docs/adapters.md` describes them. The pipeline and
-the commands for backends use this module.
+A backend stores *deltas*, the changes of rows. It is one *adapter* (a database or object store), or several: each for
+some tables (routes), one with copies (fan-out), or two by the age of the deltas (a *hot tier* with recent ones, a *cold
+tier* with older ones). `docs/adapters.md` describes them. The pipeline, the gateway server (for sources, from which
+clients pull) and `lakesync dlq` resolve backends by name.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class WriteTarget(msgspec.Struct, frozen=True):
     without: tuple[str, ...] = ()
     """Except these tables."""
     cold: tuple[Backend, ...] = ()
-    """Cold tiers that may store older deltas of the same rows."""
+    """Cold tiers, if the adapter is a hot tier: they may store older deltas of the same rows."""
 
 
 def resolve_backend(config: Config, name: str) -> Backend:
@@ -117,8 +118,7 @@ def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteT
         tables: only these tables; empty means every table.
 
     Raises:
-        ConfigurationError: the backend contains an adapter twice. It would have two marks (each says up to where the
-            adapter has received deltas), and deltas would be written twice.
+        ConfigurationError: the backend contains an adapter twice, so that deltas would be written there twice.
     """
     targets = list(_targets(backend, WriteTarget("", "", tables)))
     names = [target.name for target in targets]
@@ -184,7 +184,7 @@ def _targets(backend: Backend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
 
     Args:
         backend: the backend.
-        enclosing: a target without name and URI: the tables and cold tiers that the backends around this one select.
+        enclosing: a target without name and URI, with the tables and cold tiers that enclosing backends select.
     """
     match backend:
         case SingleBackend():

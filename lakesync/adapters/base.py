@@ -1,9 +1,13 @@
 """The protocols of a database that stores deltas: `DatabaseAdapter`, and optional ones that only some backends have.
 
-A delta is a change of one row of a synced table, which is a table that clients synchronise. It belongs to a gateway,
-the stream of changes of one app. A backend is a database, which implements `DatabaseAdapter` directly, or an object
-store (`lakesync.adapters.object_store.base`), which `ObjectDeltas` turns into one. Compositions, which store deltas in
-several adapters, are `DatabaseAdapter`s too. The flusher, the pipeline and `lakesync migrate` call the protocols.
+A *delta* is a change of one row of a *synced table*, a table that clients synchronise. It belongs to a *gateway*, the
+stream of changes of one app. A backend is a database, which implements `DatabaseAdapter` directly, or an object store
+(`lakesync.adapters.object_store.base`), which `ObjectDeltas` turns into one. Compositions, which store deltas in
+several adapters, are `DatabaseAdapter`s too. A gateway without a pipeline, which flushes its deltas by itself, the
+pipeline, and `lakesync migrate` call the protocols.
+
+A database can also keep a *destination table* for each synced table: the table of its current rows. The *content* of a
+row is the merge of its deltas. A *follower* copies the deltas of the lake (Iceberg) to an adapter, its destination.
 
 Adapters block, are safe to call from several threads, and keep no state that a crash could lose. They report every
 backend failure as `AdapterError`. Every method may be retried. `tests/conformance/test_adapters.py` runs against every
@@ -45,7 +49,7 @@ class DatabaseAdapter(Protocol):
         from. So a batch can be inserted again after a lost response or a crash.
 
         Returns:
-            Count and id sum of the batch's deltas, read back after the commit.
+            Number and id sum of the batch's deltas, read back after the commit.
 
         Raises:
             AdapterError: the batch may or may not be stored; retry.
@@ -62,7 +66,7 @@ class DatabaseAdapter(Protocol):
         """
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return the merged state of each row, including deleted rows. Rows without deltas are absent.
+        """Return the state of each row, the merge of its deltas, also of deleted rows. Rows without deltas are absent.
 
         Args:
             gateway: the gateway id; None merges the deltas of every gateway as if they were one gateway's.
@@ -89,7 +93,7 @@ class DatabaseAdapter(Protocol):
 
 @runtime_checkable
 class Materialisable(Protocol):
-    """A `DatabaseAdapter` that can also maintain destination tables: one table of rows for each synced table."""
+    """A `DatabaseAdapter` that can also maintain destination tables. To *materialise* rows is to write them there."""
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the destination table, or add its missing columns. Its name is the schema's `source_table` or `table`.
@@ -124,17 +128,17 @@ class Materialisable(Protocol):
 
 @runtime_checkable
 class StateWriter(Materialisable, Protocol):
-    """A `Materialisable` that writes row states which the caller computes, as compositions need."""
+    """A `Materialisable` that writes contents which the caller has merged, for example from several adapters."""
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows of the destination table from given contents.
+        """Write rows of the destination table with given contents.
 
         Args:
             schema: the table's schema; `ensure_schema` was called with it.
             read: returns row → content. Called once, after the table has been locked against other writers.
 
         Returns:
-            The number of contents.
+            The number of rows.
 
         Raises:
             AdapterError: the backend rejected the write; nothing was changed.
@@ -160,7 +164,10 @@ class ArrowAdapter(Protocol):
 
 @runtime_checkable
 class Prunable(Protocol):
-    """A `DatabaseAdapter` that can delete deltas. A hot tier needs this."""
+    """A `DatabaseAdapter` that can delete deltas.
+
+    A *hot tier* needs this: it keeps only recent deltas, and old ones are moved to another adapter, the *cold tier*.
+    """
 
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Delete exactly these deltas, by their identity, durably. Deltas that are not stored are ignored.
@@ -205,7 +212,10 @@ class ConcurrentWriters(Protocol):
 
 
 class ContentTransform(Protocol):
-    """Changes row contents before they are written to a destination table, for example to merge in a cold tier."""
+    """Changes row contents before they are written to a destination table.
+
+    For example, it adds the old deltas that were moved to a cold tier, or hides rows that a filter excludes.
+    """
 
     def apply(
         self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
@@ -237,7 +247,8 @@ UNCHANGED: ContentTransform = _Unchanged()
 class MarkStore(Protocol):
     """A `DatabaseAdapter` that stores followers' marks, so that deltas and mark change in one transaction.
 
-    A follower copies the lake's deltas to the adapter. Its mark is a text that says how far it has read them.
+    A *mark* is a text under a name, which says how far a follower has read the lake. Flows and migrations, which copy
+    from one adapter to another, store their progress in marks too.
     """
 
     def read_mark(self, name: str) -> str | None:
@@ -261,9 +272,9 @@ class MarkStore(Protocol):
     ) -> BatchChecksum:
         """Insert a batch, rewrite its rows in destination tables, and move the mark, all in one transaction.
 
-        Each written row is the merge of all deltas of its gateway and row id. Can be repeated after a lost response: a
-        mark that already has the new value is left unchanged. A backend without transactions writes the mark last, so
-        that a crash repeats work and loses none.
+        Each written row is the merge of all deltas of its gateway and row id that the adapter stores. The call can be
+        repeated after a lost response: a mark that already has the new value is left unchanged. A backend without
+        transactions writes the mark last, so that a crash repeats work and loses none.
 
         Args:
             batch_id: identifies this exact set of deltas permanently.
@@ -273,7 +284,7 @@ class MarkStore(Protocol):
             transform: changes row contents before they are written.
 
         Returns:
-            Count and id sum of the batch's deltas, read back after the commit.
+            Number and id sum of the batch's deltas, read back after the commit.
 
         Raises:
             IntegrityError: the mark has neither the expected nor the new value: another run has moved it.
@@ -314,8 +325,11 @@ class SuspendedTable(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class TableIsolation(Protocol):
-    """A `DatabaseAdapter` that continues without tables or values that it cannot write."""
+class SuspendsTables(Protocol):
+    """A `DatabaseAdapter` that continues if it cannot write a destination table or a value.
+
+    It suspends the table for the follower, or sets the value aside as a dead letter.
+    """
 
     def suspended_tables(self, follower: str) -> list[SuspendedTable]:
         """Return the follower's suspended tables, also those whose retry is due.
@@ -342,12 +356,20 @@ class TableIsolation(Protocol):
     def resume_table(self, follower: str, table: str) -> None:
         """End a table's suspension, so that the next batches write to it. The caller has rewritten all of its rows.
 
+        Args:
+            follower: the follower's name.
+            table: the synced table.
+
         Raises:
             AdapterError: the backend cannot be reached.
         """
 
     def retry_tables(self, follower: str, tables: Sequence[str]) -> None:
         """Make the follower's next run rewrite all rows of these tables, suspended or not.
+
+        Args:
+            follower: the follower's name.
+            tables: the synced tables.
 
         Raises:
             AdapterError: the backend cannot be reached.

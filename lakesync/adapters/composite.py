@@ -1,11 +1,13 @@
 """Adapters that store deltas in several others: `CompositeAdapter` by table, `LifecycleAdapter` by age.
 
-`CompositeBase` has the reads that all compositions share; the third composition is in `fan_out.py`. `CompositeAdapter`
-stores each table in the adapter that a route names, for example events in S3 and orders in Postgres. `LifecycleAdapter`
-has a hot tier for recent deltas and a cold tier for old ones, such as a database and an object store. `backend_config`
-creates them for `[routes]` and `[tiers]`, and programs with an embedded gateway create them themselves. The pipeline
-calls `LifecycleAdapter.move_range`. A destination table has the current rows of a synced table, beside its deltas; to
-materialise rows is to write them there. An hlc is the client's timestamp of a delta.
+A *delta* is a change of a row; its *hlc* is the client's timestamp. `CompositeAdapter` stores each table in the adapter
+that a route names, for example events in S3 and orders in Postgres. `LifecycleAdapter` has a *hot tier* for recent
+deltas and a *cold tier* for old ones, such as a database and an object store. `CompositeBase` has the reads that all
+compositions share; the third composition is in `fan_out.py`.
+
+`backend_config` creates them for `[routes]` and `[tiers]` of `lakesync.toml`, and programs with an embedded gateway
+create them themselves. The pipeline calls `LifecycleAdapter.move_range` to move old deltas. A *destination table* has
+the current rows of a synced table, beside its deltas; to materialise rows is to write them there.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import msgspec
 
 from lakesync.adapters.arrow import columns_as_text, from_arrow, to_arrow
 from lakesync.adapters.arrow_access import (
-    PAGE_DELTAS,
     copy_page,
     delete_arrow,
     max_writers,
@@ -29,8 +30,8 @@ from lakesync.adapters.arrow_access import (
     write_arrow,
 )
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, Splittable, StateWriter
-from lakesync.adapters.batch_scan import last_position, sort_unique
 from lakesync.adapters.deltas import (
+    PAGE_DELTAS,
     ArrowPage,
     BatchChecksum,
     DeltaBatch,
@@ -41,6 +42,7 @@ from lakesync.adapters.deltas import (
     queries_of_rows,
     states_of,
 )
+from lakesync.adapters.file_scan import last_position, sort_unique
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError
@@ -51,6 +53,8 @@ from lakesync.model.types import Position
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
+
 
 class CompositeBase:
     """Reads several adapters as one. They are queried one after another, in the order of `adapters`."""
@@ -59,8 +63,8 @@ class CompositeBase:
         """Store the adapters.
 
         Args:
-            adapters: each adapter once. Tiers put the hot one first: a delta that moves meanwhile from there to the
-                next adapter is then read twice rather than not at all.
+            adapters: each adapter once. Tiers put the hot one first: a delta that moves to the cold tier meanwhile is
+                then read twice, not missed.
         """
         self.adapters = tuple(adapters)
 
@@ -88,9 +92,10 @@ class CompositeBase:
         return max((position for position in newest if position is not None), default=None)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return the values that divide a query's deltas into ranges (see `Splittable`): the values of every adapter.
+        """Return the values that divide a query's deltas into ranges, see `Splittable`.
 
-        So a range has up to `size` deltas of each adapter. Empty if one of the adapters is not `Splittable`.
+        They are the values of all adapters, so a range has up to `size` deltas of each. Empty if one of the adapters is
+        not `Splittable`.
         """
         queried = self._adapters_for(query)
         if not all(isinstance(each, Splittable) for each in queried):
@@ -103,7 +108,7 @@ class CompositeBase:
         return min(map(max_writers, self.adapters))
 
     def delete_deltas(self, deltas: pa.Table) -> int:
-        """Delete deltas in every adapter. A delta that two adapters stored counts twice."""
+        """Delete deltas in every adapter, and return their number. A delta that two adapters store counts twice."""
         return sum(delete_arrow(each, deltas) for each in self.adapters)
 
     def close(self) -> None:
@@ -113,7 +118,7 @@ class CompositeBase:
                 closing.callback(each.close)
 
     def _adapters_for(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:  # noqa: ARG002 used by subclasses
-        """Return the adapters that may have deltas for a query: all of them, unless a subclass knows better."""
+        """Return the adapters that may store deltas of a query: all of them, unless a subclass excludes some."""
         return self.adapters
 
 
@@ -183,12 +188,11 @@ class CompositeAdapter(CompositeBase):
         by_adapter: dict[int, list[str]] = {}
         for table in pc.unique(deltas.column("table_name")).to_pylist():
             by_adapter.setdefault(self.adapters.index(self._adapter_of(table)), []).append(table)
-        count, total = 0, 0
+        total = BatchChecksum()
         for index, tables in sorted(by_adapter.items()):
             part = deltas.filter(pc.is_in(deltas.column("table_name"), pa.array(tables, pa.string())))
-            stored = write_arrow(self.adapters[index], f"{batch_id}.{index}", gateway, part)
-            count, total = count + stored.deltas, total + stored.id_sum
-        return BatchChecksum(count, total % 2**64)
+            total = total.plus(write_arrow(self.adapters[index], f"{batch_id}.{index}", gateway, part))
+        return total
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return the states from the table's adapter."""
@@ -222,11 +226,8 @@ class CompositeAdapter(CompositeBase):
         return [each for each in self.adapters if id(each) in adapter_ids]
 
 
-_GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
-
-
 class TierReport(msgspec.Struct, frozen=True):
-    """What was moved to the cold tier."""
+    """What `LifecycleAdapter` has moved to the cold tier."""
 
     deltas: int
     """Number of deltas."""
@@ -314,11 +315,43 @@ class LifecycleAdapter(CompositeBase):
             AdapterError, IntegrityError, ConfigurationError: as `migrate_to_tier`.
         """
         query = DeltaQuery(order="hlc", since=since, until=until, limit=PAGE_DELTAS)
-        count, total, pages = 0, 0, 0
+        total, pages = BatchChecksum(), 0
+        # each pass reads the first page again, because the page before it was deleted
         while len(deltas := read_arrow(self.hot, query).deltas):
-            copied = copy_page(self.cold, "tier", deltas)  # reads it back too
+            total = total.plus(copy_page(self.cold, "tier", deltas))  # reads the copy back too
             crash_point("tier.after_copy")
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")
-            count, total, pages = count + copied.deltas, total + copied.id_sum, pages + 1
-        return TierReport(count, total % 2**64, pages, _GREATEST_HLC if until is None else until)
+            pages += 1
+        return TierReport(total.deltas, total.id_sum, pages, _GREATEST_HLC if until is None else until)
+
+
+class ColdTierContents:
+    """`ContentTransform` for a hot tier that the pipeline writes directly, without `LifecycleAdapter`.
+
+    It adds the older deltas, which were moved to cold tiers, to the contents of rows.
+    """
+
+    def __init__(self, cold: Sequence[DatabaseAdapter]) -> None:
+        """Store the cold tiers.
+
+        Args:
+            cold: the adapters with older deltas.
+        """
+        self._cold = cold
+
+    def apply(
+        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    ) -> Mapping[RowId, RowContent]:
+        """Return the contents merged over all tiers.
+
+        Args:
+            schema: the table's schema.
+            rows: the rows to write.
+            contents: row → content in the hot tier.
+        """
+        merged = dict(contents)
+        for adapter in self._cold:
+            for row, content in read_contents(adapter, schema.table, rows).items():
+                merged[row] = merged[row].merged_with(content) if row in merged else content
+        return merged

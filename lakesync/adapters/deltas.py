@@ -1,14 +1,18 @@
 """Deltas and rows as adapters store, write and query them: the data types of the adapter protocols in `base.py`.
 
-A delta is a change of one row. It belongs to a gateway, the stream of changes of one app. It has two times: its hlc, by
-the clock of the client that made it, and its arrival, by the clock of the server that received it. Both are hybrid
-logical clocks. A position is a place between two deltas in the order of a query. Row ids and batch ids have hash
-buckets, which divide a load among parallel writers (`transfer/loads.py`), and a destination table among locks
-(`sql/row_tables.py`).
+Adapters, and everything that reads or writes them, use these types.
 
-A destination table has the current rows of a synced table at a backend. The content of a row there is the merge of the
-row's deltas, in any order. With soft delete, a deleted row stays in the table with its last values and a mark. Adapters
-with destination tables, flows and tiers use `RowContent`.
+- A *delta* is a change of one row. It belongs to a *gateway*, the stream of changes of one app. It has two times: its
+  *hlc*, by the clock of the client that made it, and its *arrival*, by the clock of the server that received it. Both
+  are hybrid logical clocks (milliseconds and a counter in one integer).
+- A *position* is a place between two deltas in the order of a query.
+- A *follower* copies the deltas of the lake (Iceberg) to an adapter. Its *mark*, a text stored at the adapter, says how
+  far it has read the lake.
+- A *destination table* has the current rows of a synced table, beside the deltas. The content of a row there is the
+  merge of the row's deltas, in any order. With soft delete, a deleted row stays in the table with its last values,
+  marked as deleted.
+- A *bucket* is a hash of a row id or batch id. Buckets divide a large backlog among parallel writers
+  (`transfer/loads.py`), and the rows of a destination table among locks (`sql/row_tables.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ if TYPE_CHECKING:
 
 _ROWS_PER_QUERY = 500
 """Rows that one query selects, at most."""
-_DEFAULT_PAGE = 10_000
+PAGE_DELTAS = 10_000
 """Deltas per page, unless a query sets a limit."""
 
 BUCKETS = 16
-"""Number of buckets. A load has at most this many parts, because each part takes whole buckets."""
+"""Number of buckets, and so the most writers that can share a backlog, because each takes whole buckets."""
 RowId = tuple[str, str]
 """`(gateway, row id)`: the identity of a row at a destination."""
 
@@ -67,11 +71,15 @@ class DeltaBatch(msgspec.Struct, frozen=True):
 
 
 class BatchChecksum(msgspec.Struct, frozen=True):
-    """Count and id sum of deltas: what an adapter reads back after a write, to compare with what it was given."""
+    """Number and id sum of deltas: what an adapter reads back after a write, to compare with what it was given."""
 
-    deltas: int
-    id_sum: int
-    """Sum of `delta.id_number` modulo 2**64."""
+    deltas: int = 0
+    id_sum: int = 0
+    """Sum of `delta.id_number`, the first 64 bits of a hash, modulo 2**64."""
+
+    def plus(self, other: BatchChecksum) -> BatchChecksum:
+        """Return the checksum of both sets of deltas together."""
+        return BatchChecksum(self.deltas + other.deltas, (self.id_sum + other.id_sum) % 2**64)
 
 
 Order = Literal["arrival", "hlc"]
@@ -107,7 +115,7 @@ class DeltaQuery(msgspec.Struct, frozen=True):
     """Empty selects every table."""
     rows: tuple[str, ...] = ()
     """Row ids; empty selects every row."""
-    limit: int = _DEFAULT_PAGE
+    limit: int = PAGE_DELTAS
     """Deltas per page, at most."""
 
 
@@ -145,7 +153,7 @@ class ArrowPage(msgspec.Struct, frozen=True):
 
 
 class MarkUpdate(msgspec.Struct, frozen=True):
-    """A compare-and-set of a follower's mark, the stored text that says how far the follower has read the lake."""
+    """A compare-and-set of a follower's mark."""
 
     name: str
     """The mark's name: 1 to 512 characters."""
@@ -196,10 +204,13 @@ def bucket_of(text: str) -> int:
 
 
 class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
-    """One part of a load, which is a follower's large backlog: the deltas that one writer applies."""
+    """One part of a *load*, which is a follower's large backlog: the deltas that one of several writers applies.
+
+    Each part has a mark of its own.
+    """
 
     load: str
-    """The load's id, by which the mark of a part of an earlier load is recognised."""
+    """The load's id, by which a mark that is left of an earlier load is recognised."""
     number: int
     """From 0."""
     count: int
@@ -273,7 +284,8 @@ def merge_states(first: RowState, second: RowState) -> RowState:
     for state in (first, second):
         for op, stamp in (("DELETE", state.tombstone), ("INSERT", state.inserted)):
             if stamp is not None:
-                merged.merge(RowDelta(op, "", "", stamp[1], (), stamp[0], ""))  # type: ignore[arg-type]
+                hlc, client_id = stamp
+                merged.merge(RowDelta(op, "", "", client_id, (), hlc, delta_id=""))  # type: ignore[arg-type]
         for write in state.live:
             cells = tuple(ColumnValue(column, value) for column, value in write.columns.items())
             merged.merge(RowDelta("UPDATE", "", "", write.client_id, cells, write.hlc, write.delta_id))

@@ -1,9 +1,11 @@
 """Digests (counts and checksums) by table and day, computed at a destination and in the lake to compare the two.
 
-A destination is a database or object store that receives the lake's deltas. Its destination tables have the current
-rows. A day is a UTC day of arrival (the gateway's timestamp of a push): of a delta, or of a row's newest delta. Sums
-add 32-bit checksums, so that a database can add them without overflow. The pipeline's comparison of destinations
-(`lakehouse.backends.comparison`) calls this module.
+A *destination* is a database or object store that receives the lake's *deltas* (changes of rows). A database also has
+*destination tables*, with the current rows. A day is a UTC day of *arrival*, the gateway's timestamp of a push: of a
+delta, or of a row's newest delta. Sums add 32-bit checksums, so that a database can add them without overflow.
+
+Adapters implement `Digestible`. The pipeline compares each destination with the lake (`lakehouse.backends.comparison`),
+and restores the days that differ.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class DigestScope(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Digestible(Protocol):
-    """A `DatabaseAdapter` that computes digests where the data is."""
+    """A `DatabaseAdapter` that computes digests of what it stores."""
 
     def digests(self, scope: DigestScope) -> list[Digest]:
         """Return the digest of each table and day that has deltas or rows.

@@ -1,11 +1,15 @@
 """`FanOutAdapter`: an adapter that stores deltas in a primary adapter, and copies them to secondary ones.
 
+Programs with an embedded gateway create it. The pipeline does not: of a `[fan_out]` in `lakesync.toml`, it copies the
+lake to the primary and to each secondary independently.
+
 A write waits only for the primary. Each secondary has a thread that applies batches in order, and retries each until it
 succeeds. A secondary may miss batches: those that were queued when the process ended, and those that did not fit into
 the queue. So it catches up when its thread starts, and after a full queue: it reads the primary's deltas again, from a
-day before the newest delta that it has itself. Programs with an embedded gateway create this adapter. The pipeline does
-not: it writes each adapter of a `[fan_out]` as a follower of its own. A destination table has the current rows of a
-synced table, beside its deltas; to materialise rows is to write them there.
+day before the newest delta that it has itself.
+
+A *delta* is a change of a row; its *arrival* is the gateway's timestamp of the push. A *destination table* has the
+current rows of a synced table, beside its deltas; to materialise rows is to write them there.
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import structlog
 
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, read_arrow, read_pages, write_arrow
+from lakesync.adapters.arrow_access import copy_page, read_arrow, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
 from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery, RowContent, RowId
@@ -36,12 +41,14 @@ _R = TypeVar("_R")
 log = structlog.get_logger("adapters")
 
 MAX_QUEUED_DELTAS = 200_000
-"""Limit of deltas queued in memory per secondary. Above it they are read from the primary again."""
+"""Limit of deltas queued in memory per secondary. Deltas beyond it are read from the primary later."""
 LOOK_BACK_MS = 24 * 3600 * 1000
 """Milliseconds before the arrival of a secondary's newest delta from which it catches up. Deltas do not reach the
 primary in order of arrival, so a missing one may be older."""
 _FIRST_RETRY_SECONDS = 0.5
+"""Pause before the first retry of a failed write; doubled for each further one."""
 _MAX_RETRY_SECONDS = 60.0
+"""The pause is not doubled beyond this."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -74,7 +81,7 @@ class FanOutAdapter(CompositeBase):
         Args:
             primary: serves all reads, and confirms all writes.
             secondaries: name → adapter.
-            first_wait_seconds: seconds before the first retry; doubled for each further one.
+            first_wait_seconds: pause before the first retry; tests set a shorter one.
         """
         super().__init__((primary,))
         self._primary = primary
@@ -191,7 +198,7 @@ class _Secondary:
         self._adapter.close()
 
     def _run(self) -> None:
-        """Catch up if necessary, and apply tasks in order, until `stop` is called."""
+        """Catch up if necessary, else apply tasks in order, until `stop` is called."""
         while not self._stopping.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping.is_set() or self._must_catch_up or self._tasks)
@@ -230,9 +237,7 @@ class _Secondary:
         try:
             newest = self._adapter.newest_position()
             since = -1 if newest is None else max(-1, newest.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
-            for page in read_pages(
-                lambda query: read_arrow(self._primary, query), DeltaQuery(since=since, limit=PAGE_DELTAS)
-            ):
+            for page in read_pages(partial(read_arrow, self._primary), DeltaQuery(since=since)):
                 if self._stopping.is_set():
                     return
                 if len(page.deltas):

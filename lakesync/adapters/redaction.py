@@ -1,9 +1,12 @@
-"""Erasure at an adapter: a delta that a request covers stays stored, but loses its content.
+"""Erasure at an adapter: the permanent deletion of the content of a row's or a client's deltas (changes of rows).
 
-A covered INSERT or UPDATE becomes an UPDATE without columns, which changes nothing in a merge; a DELETE stays a DELETE,
-because it deletes older values. Each keeps its hlc, client and id: counts and id sums stay the same, and a repeated
-batch recognises it as stored. The rows of destination tables, which are merged from the deltas, are rebuilt without the
-content. The pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
+A delta that an erasure request covers stays stored, but loses its content. A covered INSERT or UPDATE becomes an UPDATE
+without columns, which changes nothing in a merge; a DELETE stays a DELETE, because it deletes older values. Each keeps
+its hlc (the client's timestamp), client and id: counts and id sums stay the same, and a batch that is written again
+recognises it as stored. The rows of destination tables (tables with the current rows), which are merged from the
+deltas, are rebuilt without the content.
+
+The pipeline's erasure calls `Redactable.redact`; adapters implement it with the other functions.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class RedactionRequest(msgspec.Struct, frozen=True):
 
     gateway: str
     hlc: int
-    """The request covers deltas with an hlc (the client's timestamp of the write) up to this one."""
+    """The request covers deltas up to this hlc, inclusive."""
     table: str | None = None
     row_id: str | None = None
     client_id: str | None = None
@@ -57,7 +60,7 @@ class RedactionResult(msgspec.Struct, frozen=True):
     deltas: int = 0
     """Covered INSERTs, and other covered deltas that still had columns."""
     rows: int = 0
-    """Destination rows that were rebuilt from the remaining content, changed or not."""
+    """Rows of destination tables that were rebuilt from the remaining content, changed or not."""
     touched: tuple[TouchedRow, ...] = ()
     """Every row with a covered delta, including deltas that were already empty, each once."""
 
@@ -83,7 +86,7 @@ class Redactable(Protocol):
         Args:
             requests: what to erase.
             schemas: schemas of the adapter's destination tables, whose rows are rebuilt; empty for none.
-            transform: changes row contents before they are written.
+            transform: changes the contents of rows before they are written.
             also: further rows to rebuild, because their deltas were erased at another adapter.
 
         Raises:

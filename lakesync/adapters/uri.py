@@ -1,11 +1,12 @@
-"""Parses adapter URIs, such as `mysql://USER:PASSWORD@HOST/DATABASE`.
+"""Parses adapter URIs, such as `mysql://USER:PASSWORD@HOST/DATABASE`. Errors name the URI without its password.
 
-The adapters for MySQL, BigQuery and S3 call it; the drivers of the others parse their URIs themselves. Errors name the
-URI without its password.
+An adapter gives access to a database or object store. Those for MySQL, BigQuery and S3 call `BackendUri.parse`, those
+for SQLite and local folders `path_of`; the drivers of the others parse their URIs themselves.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -73,3 +74,21 @@ def split_uri(uri: str) -> tuple[SplitResult, int | None]:
     if parts.fragment:
         raise ConfigurationError(f"the adapter URI {without_password(uri)!r} ends at its #: write # as %23")
     return parts, port
+
+
+def path_of(uri: str) -> Path:
+    """Return the absolute path of a `file:` or `sqlite:` URI.
+
+    Raises:
+        ConfigurationError: the URI has a host or an option, or no absolute path.
+    """
+    parts, _ = split_uri(uri)
+    if parts.query:
+        raise ConfigurationError(
+            f"the adapter URI {without_password(uri)!r} has an option, but there is none: write ? in a path as %3F"
+        )
+    if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
+        raise ConfigurationError(
+            f"the adapter URI {without_password(uri)!r} has no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"
+        )
+    return Path("/") / unquote(parts.path).lstrip("/")

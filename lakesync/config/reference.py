@@ -150,7 +150,7 @@ def _default(field: Any) -> str:
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a field: that of a section, or of tables such as `[routes.NAME]`; None for a plain setting."""
+    """Return the model of a section, or of tables such as `[routes.NAME]`; None for a plain setting."""
     for each in (annotation, *get_args(annotation)):
         if isinstance(each, type) and issubclass(each, BaseModel):
             return each

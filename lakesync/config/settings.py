@@ -177,16 +177,7 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _check_backends(self) -> Config:
         """Check that the sections about backends are consistent with each other."""
-        backends = Backends(
-            adapters=self.adapters,
-            routes=self.routes,
-            fan_out=self.fan_out,
-            tiers=self.tiers,
-            sources=self.sources,
-            destinations=self.destinations,
-            flows=self.flows,
-            migrations=self.migrations,
-        )
+        backends = Backends(*(getattr(self, section) for section in Backends._fields))
         check_backends(backends)
         check_row_ownership(backends)
         return self

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from lakesync.adapters import SqliteAdapter, StoredDelta
 from lakesync.adapters.backends import bigquery
+from lakesync.adapters.composite import ColdTierContents
 from lakesync.adapters.deltas import DeltaBatch, merge_states
 from lakesync.adapters.transfer.follower import (
-    ColdTierContents,
     DeltaSelection,
     FollowerProgress,
     follow_history,
@@ -100,8 +100,8 @@ def test_another_selection_restarts_and_a_concurrent_run_is_rejected(tmp_path):
     adapter.close()
 
 
-SQL = ("sql.before_rows:2", "sql.before_mark:2", "sql.after_follow:1", "follow.after_part:1")
-OBJECTS = ("objects.before_mark:2", "follow.after_part:2")
+SQL = ("sql.before_rows:2", "sql.before_mark:2", "sql.after_follow:1", "follow.after_chunk:1")
+OBJECTS = ("objects.before_mark:2", "follow.after_chunk:2")
 DATABASES_KILLED = ("sqlite", "postgres", "mariadb", "bigquery")
 BY_DEFAULT = {"sql.before_mark:2", "objects.before_mark:2", "local.after_place:3"}
 

@@ -56,8 +56,8 @@ def test_a_load_applies_missing_deltas_once(request, kind, tmp_path):
 
 
 POINTS = ("load.announced:1", "load.begun:1", "load.before_finish:1", "load.after_finish:1")
-SQL = (*POINTS, "sql.before_rows:2", "sql.before_mark:4", "sql.after_follow:3", "follow.after_part:5")
-OBJECTS = (*POINTS, "objects.before_mark:3", "follow.after_part:2")
+SQL = (*POINTS, "sql.before_rows:2", "sql.before_mark:4", "sql.after_follow:3", "follow.after_chunk:5")
+OBJECTS = (*POINTS, "objects.before_mark:3", "follow.after_chunk:2")
 BY_DEFAULT = {"load.begun:1", "load.before_finish:1", "sql.before_mark:4", "objects.before_mark:3"}
 
 

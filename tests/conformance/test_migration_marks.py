@@ -66,7 +66,7 @@ class _Stale:
     """Progress that was read before another run began."""
 
     def __init__(self, progress):
-        self.write, self.remove = progress.write, progress.remove
+        self.write, self.forget = progress.write, progress.forget
 
     def read(self, scope):
         return MigrationProgress(scope)

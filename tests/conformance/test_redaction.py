@@ -11,9 +11,9 @@ import pytest
 
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.composite import ColdTierContents
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
-from lakesync.adapters.transfer.follower import ColdTierContents
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, ValidationError
 from lakesync.model.schema import parse_schema

@@ -162,7 +162,7 @@ POINTS = {
         "migrate.after_page",
     ),
     "tiering_in_ranges": ("ranges.begun", "tier.after_copy", "ranges.before_end", "tier.after_delete"),
-    "load": ("load.announced", "load.begun", "load.before_finish", "load.after_finish", "follow.after_part"),
+    "load": ("load.announced", "load.begun", "load.before_finish", "load.after_finish", "follow.after_chunk"),
 }
 """Where a process dies, whatever the target; the last of each is where a page has ended."""
 _SQL = {

@@ -1,8 +1,12 @@
 """BigQuery adapter: it writes a batch by a load job into a scratch table, then one atomic MERGE from there.
 
-It uses no transactions over several statements. Rows are written first, and then the mark, which says how far they are
-written; each step can be repeated. So a crash repeats work and loses none. Every call starts jobs, which take seconds:
-use the adapter for batches, not for single rows. `registry.open_adapter` creates it for `bigquery:` URIs.
+`registry.open_adapter` creates it for `bigquery:` URIs. `SqlAdapter` has the logic that all SQL databases share: it
+stores *deltas* (changes of rows), *destination tables* (the current rows), and *marks*, which say how far the lake's
+deltas were copied here.
+
+The adapter uses no transactions over several statements. Rows are written first, then the mark, and each step can be
+repeated. So a crash repeats work and loses none. Every call starts jobs, which take seconds: use the adapter for
+batches, not for single rows.
 
 Needs google-cloud-bigquery: `pip install 'lakesync[bigquery]'`. Tested on an emulator.
 """

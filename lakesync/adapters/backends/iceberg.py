@@ -1,8 +1,10 @@
-"""Read-only adapter for the lake's table `deltas`, through pyiceberg, so that flows and migrations can read the lake.
+"""Read-only adapter for the lake's table of all deltas (changes of rows), through pyiceberg.
 
-A query reads only the data files whose column bounds, in Iceberg's manifests, overlap with it. Only the pipeline writes
-the lake, with Spark, so writes are rejected. A query is ordered by arrival (the gateway's timestamp of receipt) or by
-hlc (the client's timestamp). Needs pyiceberg: `pip install 'lakesync[query]'`.
+Flows and migrations (copies between adapters) read the lake with it, and clients that pull from the source `lake`;
+`registry.open_adapter` creates it for `iceberg:` URIs. Only the pipeline writes the lake, with Spark, so writes are
+rejected. A query is ordered by *arrival* (the gateway's timestamp of receipt) or by *hlc* (the client's timestamp). It
+reads only the data files whose column bounds, in Iceberg's manifests, overlap with it. Needs pyiceberg:
+`pip install 'lakesync[query]'`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
-from lakesync.adapters.batch_scan import (
-    BatchCache,
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, states_of
+from lakesync.adapters.file_scan import (
+    FileCache,
     Segment,
     last_position,
     read_page,
@@ -21,7 +24,6 @@ from lakesync.adapters.batch_scan import (
     sort_unique,
     split_points,
 )
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, states_of
 from lakesync.model.errors import AdapterError, ConfigurationError, extra
 from lakesync.model.merge import RowState
 from lakesync.model.types import Position
@@ -48,7 +50,7 @@ class IcebergDeltas:
         """
         self._catalog = catalog
         self._name = f"{namespace}.{_DELTAS}"
-        self._cache = BatchCache()
+        self._cache = FileCache()
 
     @classmethod
     def of(cls, uri: str) -> IcebergDeltas:
@@ -155,7 +157,7 @@ class IcebergDeltas:
         A delete file, which hides rows of the data file, may have been added since.
         """
         key = f"{task.file.file_path} {len(task.delete_files)}"
-        return self._cache.get(key, lambda _: _read_file(table, task))
+        return self._cache.get(key, lambda: _read_file(table, task))
 
 
 def _value_range(task: FileScanTask, field_id: int) -> tuple[int, int]:

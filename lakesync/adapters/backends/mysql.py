@@ -1,4 +1,4 @@
-"""MySQL and MariaDB adapter: stores deltas and destination tables in one database.
+"""MySQL and MariaDB adapter: stores deltas (changes of rows) and destination tables (tables of current rows).
 
 It writes with LOAD DATA LOCAL if the server allows it, otherwise with multi-row INSERTs. `registry.open_adapter`
 creates it for `mysql:` URIs; `SqlAdapter` has the logic that all SQL databases share. Needs pymysql: `pip install
@@ -131,11 +131,11 @@ class MySqlDialect(Dialect):
         return f"({number} DIV {by})"
 
     def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
-        """Index a text's prefix; MySQL has no index on JSON. A user's text is of kind `string`, never `text`."""
+        """Index a text's prefix; MySQL has no index on JSON."""
         if column.kind == "json":
             return []
-        is_long = column.kind == "string"
-        return self.create_index(name, table, [f"{column.name}({_LOOKUP_CHARS})" if is_long else column.name])
+        is_text = column.kind == "string"  # the kind of all texts of users
+        return self.create_index(name, table, [f"{column.name}({_LOOKUP_CHARS})" if is_text else column.name])
 
     def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
         """Create an index. Only MariaDB knows IF NOT EXISTS; on MySQL this is called for new tables only."""
@@ -168,7 +168,7 @@ class MySqlExecutor:
         if not self._address.path:
             raise ConfigurationError(f"{without_password(uri)!r} names no database: write mysql://USER@HOST/DATABASE")
         self._driver = pymysql
-        self._pool = Pool(self._open, self._prepare, self._alive, self._close)
+        self._pool = Pool(self._open, self._prepare, self._is_alive, self._close)
         self._version: str | None = None  # the server's, once a connection was opened
 
     @property
@@ -228,7 +228,7 @@ class MySqlExecutor:
                 if cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
                     cursor.execute("SET SESSION innodb_snapshot_isolation = OFF")
 
-    def _alive(self, connection: Driver[Any]) -> bool:
+    def _is_alive(self, connection: Driver[Any]) -> bool:
         """Return whether the server still answers on a connection."""
         try:
             connection.ping(reconnect=False)

@@ -1,8 +1,8 @@
 """SQLite adapter: stores deltas and destination tables in one file on one machine, which any SQLite tool can read.
 
-A destination table has the current rows of a synced table. `registry.open_adapter` creates the adapter for `sqlite:`
-URIs. `SqlAdapter` has the logic that all SQL databases share: it loads rows into a scratch table, and merges them from
-there into the others.
+A *delta* is a change of a row; a *destination table* has the current rows of a synced table. `registry.open_adapter`
+creates the adapter for `sqlite:` URIs. `SqlAdapter` has the logic that all SQL databases share: it loads rows into a
+*scratch table* (a temporary one), and merges them from there into the others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lakesync.adapters.digests import text_checksum
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
 from lakesync.adapters.sql.backend import Pool, arrow_of, on_conflict_statement
+from lakesync.adapters.uri import path_of
 from lakesync.model.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -41,6 +42,16 @@ class SqliteAdapter(SqlAdapter):
         self.path = Path(path).expanduser().absolute()
         super().__init__(SqliteExecutor(self.path), SqliteDialect())
         self.prepare()
+
+    @classmethod
+    def of(cls, uri: str) -> SqliteAdapter:
+        """Open or create the file of `sqlite:///ABSOLUTE/FILE`.
+
+        Raises:
+            ConfigurationError: the URI has no absolute path.
+            AdapterError: the file is not a SQLite database, or cannot be opened.
+        """
+        return cls(path_of(uri))
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:  # noqa: ARG002 VACUUM rewrites all tables
         """Rewrite the file and truncate its write-ahead log, so that neither contains erased data.
@@ -155,7 +166,7 @@ class _SqliteConnection:
             self._sql.execute("COMMIT")
 
     def statement_error(self, error: BaseException) -> StatementError | None:
-        # After an error that has ended the transaction, the caller cannot continue: it is not a statement's error.
+        # An error that has ended the transaction is not a statement's error: the caller cannot continue.
         if not isinstance(error, sqlite3.Error) or not self._sql.in_transaction:
             return None
         is_value_error = isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError))

@@ -1,1 +1,1 @@
-"""Object stores, and the adapter that stores deltas in them."""
+"""Object stores, and `ObjectDeltas`, the adapter that stores deltas (changes of rows) in them."""

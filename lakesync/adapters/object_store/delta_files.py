@@ -1,10 +1,10 @@
-"""The objects in which `ObjectDeltas` stores deltas: their keys, and their content as Parquet or a `FlushEnvelope`.
+"""The objects in which `ObjectDeltas` stores deltas (changes of rows): their keys, and their content.
 
 A key is `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet` (or `.json`): UTC day of the first arrival, lowest and highest
 arrival (the gateway's timestamps of pushes), lowest and highest hlc (the clients' timestamps), each with 16 hexadecimal
 digits, and the batch id. So a query skips objects by their keys, without reading them.
 
-A `FlushEnvelope` is a batch as one JSON object, as the reference (the TypeScript system) writes it:
+The content is a batch of deltas in Parquet, or a `FlushEnvelope`, one JSON object as LakeSync for TypeScript writes it:
 `{version: 1, gatewayId, createdAt, hlcRange: {min, max}, deltaCount, byteSize, deltas}`; every hlc is a decimal string.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FlushFormat = Literal["parquet", "json"]
-"""How new objects are encoded. JSON is the reference's `FlushEnvelope`."""
+"""How new objects are encoded. JSON means a `FlushEnvelope`."""
 
 DELTAS_PREFIX = "deltas"
 """The prefix of all keys."""
@@ -99,7 +99,7 @@ def decode_file(data: bytes, file: DeltaFile) -> pa.Table:
 
 
 def reencode_file(old: bytes, deltas: pa.Table) -> bytes:
-    """Encode other deltas in the format and with the metadata of an existing object.
+    """Encode an object's new content in the format, and with the metadata, of its old one. An erasure needs this.
 
     Args:
         old: the object's old content.
@@ -130,7 +130,7 @@ class HlcRange(msgspec.Struct, frozen=True):
 
 
 class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A batch of deltas and its summary, as the reference writes it."""
+    """A batch of deltas and its summary."""
 
     version: Literal[1]
     gateway_id: str

@@ -1,17 +1,18 @@
-"""`ObjectDeltas`: deltas in an object store, one immutable object per batch.
+"""`ObjectDeltas`: deltas (changes of rows) in an object store. A *batch*, deltas written together, is one object.
 
-The key of an object contains its gateway, day and value ranges (`delta_files.py`), so that a query skips objects by
-name. Objects are rewritten only by an erasure, so any other tool may read them. Objects with other names are ignored.
+`registry.as_database` wraps object stores in this class, so that they are used like databases. The key of an object
+contains its gateway (an app's stream of changes), its day and its ranges of timestamps (`delta_files.py`), so that a
+query skips objects by name. An object is changed only by an erasure, and by a restore, which writes it again. Other
+tools may read the objects. Objects with other names are ignored.
 
-A delta that is in two batches is stored twice. In the order of arrivals (the gateway's timestamps of receipt) it is
+A delta that is in two batches is stored twice. In the order of *arrivals* (the gateway's timestamps of receipt) it is
 also returned twice; the merge of its row is not affected. Reading rows by id reads every object of the gateway. An
-object store has no destination tables, which have current rows beside the deltas. `registry.as_database` wraps object
-stores in this class.
+object store has no *destination tables*, which databases keep beside the deltas for the current rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -21,19 +22,11 @@ from lakesync.adapters.arrow import (
     from_arrow,
     parquet_checksum,
     require_pyarrow,
+    split_by_table,
     table_checksum,
     to_arrow,
 )
 from lakesync.adapters.base import UNCHANGED, ContentTransform
-from lakesync.adapters.batch_scan import (
-    BatchCache,
-    Segment,
-    last_position,
-    read_page,
-    select_matching,
-    sort_unique,
-    split_points,
-)
 from lakesync.adapters.deltas import (
     BUCKETS,
     ArrowPage,
@@ -46,7 +39,16 @@ from lakesync.adapters.deltas import (
     states_of,
 )
 from lakesync.adapters.digests import Digest, DigestScope, day_of, digest_deltas, merge_digests
-from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo
+from lakesync.adapters.file_scan import (
+    FileCache,
+    Segment,
+    last_position,
+    read_page,
+    select_matching,
+    sort_unique,
+    split_points,
+)
+from lakesync.adapters.object_store.base import LakeAdapter
 from lakesync.adapters.object_store.delta_files import (
     DELTAS_PREFIX,
     DeltaFile,
@@ -90,7 +92,7 @@ class ObjectDeltas:
             require_pyarrow()
         self.objects = objects
         self._format = flush_format
-        self._cache = BatchCache()
+        self._cache = FileCache()
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Write a batch as one object, and read it back."""
@@ -124,7 +126,7 @@ class ObjectDeltas:
 
     @property
     def max_writers(self) -> int:
-        """As many as a load has parts: each batch is an object of its own, so writers do not wait for each other."""
+        """The most that can share a backlog. Each batch is an object of its own, so writers do not wait."""
         return BUCKETS
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
@@ -143,13 +145,16 @@ class ObjectDeltas:
         return max((last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches), default=None)
 
     def read_mark(self, name: str) -> str | None:
-        """Return the value of the mark of a follower (a process that copies the lake's deltas), which is an object."""
-        return read_mark_object(self.objects, name)
+        """Return the value of a follower's mark, which is an object. A *follower* copies the lake's deltas here."""
+        try:
+            return self.objects.get_object(_mark_key(name)).decode()
+        except NotFoundError:
+            return None
 
     def move_mark(self, mark: MarkUpdate) -> None:
         """Update a follower's mark without writing deltas."""
         mark.check(self.read_mark(mark.name))
-        write_mark_object(self.objects, mark)
+        self.objects.put_object(_mark_key(mark.name), mark.value.encode())
 
     def apply_arrow(
         self,
@@ -167,13 +172,12 @@ class ObjectDeltas:
         # There are no transactions. An object is named by its batch and written once (`If-None-Match`). So a repeat
         # after a crash keeps the objects that were written before the mark.
         mark.check(self.read_mark(mark.name))
-        count, total = 0, 0
-        for gateway, table, of_table in _by_table(deltas):
-            stored = self.insert_arrow(f"{batch_id}.{table}", gateway, of_table)
-            count, total = count + stored.deltas, total + stored.id_sum
+        total = BatchChecksum()
+        for gateway, table, of_table in split_by_table(deltas):
+            total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, of_table))
         crash_point("objects.before_mark")
-        write_mark_object(self.objects, mark)
-        return BatchChecksum(count, total % 2**64)
+        self.objects.put_object(_mark_key(mark.name), mark.value.encode())
+        return total
 
     def redact(
         self,
@@ -182,16 +186,27 @@ class ObjectDeltas:
         transform: ContentTransform = UNCHANGED,  # noqa: ARG002
         also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> RedactionResult:
-        """Rewrite the objects that contain covered deltas, one after another."""
-        files = {file.key: file for file in map(self._parse_info, self._list(f"{DELTAS_PREFIX}/")) if file is not None}
-        keys = [
-            key
-            for key, file in files.items()
-            if any(file.gateway == request.gateway and file.hlcs[0] <= request.hlc for request in requests)
-        ]
-        return redact_objects(
-            self.objects, keys, lambda key, data: decode_file(data, files[key]), reencode_file, requests
-        )
+        """Rewrite the objects that contain covered deltas, one after another, and read each back."""
+        count = 0
+        touched: dict[TouchedRow, None] = {}
+        for file in self._files():
+            if not any(file.gateway == request.gateway and file.hlcs[0] <= request.hlc for request in requests):
+                continue
+            data = self.objects.get_object(file.key)
+            deltas, result = redact_table(decode_file(data, file), requests)
+            touched |= dict.fromkeys(result.touched)
+            if not result.deltas:
+                continue
+            self.objects.put_object(file.key, reencode_file(data, deltas))
+            stored, remaining = redact_table(decode_file(self.objects.get_object(file.key), file), requests)
+            if remaining.deltas or table_checksum(stored) != table_checksum(deltas):
+                raise IntegrityError(
+                    f"object {file.key!r} was rewritten, but {remaining.deltas} of its {len(stored)} deltas still have "
+                    "erased content: another writer may have replaced it. Repeat the erasure."
+                )
+            count += result.deltas
+            crash_point("objects.redacted")
+        return RedactionResult(count, touched=tuple(touched))
 
     def restore_arrow(
         self,
@@ -202,7 +217,7 @@ class ObjectDeltas:
         transform: ContentTransform = UNCHANGED,  # noqa: ARG002
     ) -> None:
         """Rewrite a batch's objects under their keys."""
-        for gateway, table, of_table in _by_table(deltas):
+        for gateway, table, of_table in split_by_table(deltas):
             file = self._delta_file(
                 f"{batch_id}.{table}", gateway, value_range(of_table, "arrival"), value_range(of_table, "hlc")
             )
@@ -224,9 +239,8 @@ class ObjectDeltas:
     def digests(self, scope: DigestScope) -> list[Digest]:
         """Return the digest (count and checksum) of each table and day, reading only objects that overlap the scope."""
         found: list[Digest] = []
-        for info in self._list(f"{DELTAS_PREFIX}/"):
-            file = self._parse_info(info)
-            if file is not None and (not scope.gateways or file.gateway in scope.gateways):
+        for file in self._files():
+            if not scope.gateways or file.gateway in scope.gateways:
                 first, last = map(day_of, file.arrivals)
                 if not scope.days or any(first <= day <= last for day in scope.days):
                     found += digest_deltas(self._read(file), scope)
@@ -258,105 +272,33 @@ class ObjectDeltas:
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may contain deltas that match a query."""
-        for info in self._list(f"{DELTAS_PREFIX}/{query.gateway}/" if query.gateway else f"{DELTAS_PREFIX}/"):
-            file = self._parse_info(info)
-            if file is None:
-                continue
+        for file in self._files(query.gateway):
             segment = Segment(file, *file.span(query.order))
             if segment.overlaps(query):
                 yield segment
 
-    def _parse_info(self, info: ObjectInfo) -> DeltaFile | None:
-        """Parse a listed object's key; None if it is not a file of deltas."""
-        file = parse_key(info.key)
-        return None if file is None else file._replace(etag=info.etag, size=info.size)
-
-    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield all objects whose key begins with a prefix, in order of key."""
+    def _files(self, gateway: str | None = None) -> Iterator[DeltaFile]:
+        """Yield all objects with deltas, of one gateway or of all, in order of key."""
+        prefix = f"{DELTAS_PREFIX}/{gateway}/" if gateway else f"{DELTAS_PREFIX}/"
         after, has_more = "", True
         while has_more:
             page = self.objects.list_objects(prefix, after=after)
-            yield from page.objects
+            for info in page.objects:
+                file = parse_key(info.key)
+                if file is not None:
+                    yield file._replace(etag=info.etag, size=info.size)
             after = page.objects[-1].key if page.objects else after
             has_more = page.has_more
 
     def _read(self, file: DeltaFile) -> pa.Table:
         """Return an object's deltas, from the cache if the object is unchanged."""
         key = f"{file.key} {file.etag}"
-        return self._cache.get(key, lambda _: decode_file(self.objects.get_object(file.key), file))
-
-
-def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
-    """Yield the deltas of each gateway and table."""
-    import pyarrow.compute as pc
-
-    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
-    names = (groups.column(name).to_pylist() for name in ("gateway", "table_name"))
-    for gateway, table in zip(*names, strict=True):
-        is_in_table = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
-        yield gateway, table, deltas.filter(is_in_table)
+        return self._cache.get(key, lambda: decode_file(self.objects.get_object(file.key), file))
 
 
 _MARKS_PREFIX = "marks"
-
-
-def read_mark_object(objects: LakeAdapter, name: str) -> str | None:
-    """Return the value of a mark; None if it was never written."""
-    try:
-        return objects.get_object(_mark_key(name)).decode()
-    except NotFoundError:
-        return None
-
-
-def write_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
-    """Write a mark.
-
-    Args:
-        objects: the object store.
-        mark: the update.
-    """
-    objects.put_object(_mark_key(mark.name), mark.value.encode())
+"""The prefix of the keys of marks."""
 
 
 def _mark_key(name: str) -> str:
     return f"{_MARKS_PREFIX}/{quote(name, safe='')}"
-
-
-def redact_objects(
-    objects: LakeAdapter,
-    keys: Iterable[str],
-    decode: Callable[[str, bytes], pa.Table],
-    encode: Callable[[bytes, pa.Table], bytes],
-    requests: Sequence[RedactionRequest],
-) -> RedactionResult:
-    """Rewrite the objects that contain deltas that a request covers, without their content.
-
-    Args:
-        objects: the object store.
-        keys: the keys of the objects that may contain covered deltas.
-        decode: decodes deltas from `(key, content)`.
-        encode: encodes deltas from `(old content, deltas)`, in the old content's format.
-        requests: what to erase.
-
-    Raises:
-        IntegrityError: an object reads back differently from what was written.
-        AdapterError: the store cannot be reached; retry.
-    """
-    count = 0
-    touched: dict[TouchedRow, None] = {}
-    for key in keys:
-        data = objects.get_object(key)
-        deltas, result = redact_table(decode(key, data), requests)
-        touched |= dict.fromkeys(result.touched)
-        if not result.deltas:
-            continue
-        objects.put_object(key, encode(data, deltas))
-        stored, remaining = redact_table(decode(key, objects.get_object(key)), requests)
-        if remaining.deltas or table_checksum(stored) != table_checksum(deltas):
-            raise IntegrityError(
-                f"object {key!r} was rewritten, but {remaining.deltas} of its {len(stored)} deltas still have erased "
-                "content: another writer may have replaced it. Repeat the erasure."
-            )
-        count += result.deltas
-        crash_point("objects.redacted")
-    return RedactionResult(count, touched=tuple(touched))

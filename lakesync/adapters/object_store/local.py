@@ -2,7 +2,7 @@
 
 An object is written to a scratch file, synced, and renamed; then the folders of its path are synced. So a crash leaves
 either the old or the new object. Concurrent writers of one key are arbitrated by `link`, which fails if the name
-exists. `adapters.registry` creates a `LocalDisk` for each `file://` URI.
+exists. `registry.open_adapter` creates a `LocalDisk` for a `file://` URI; `ObjectDeltas` stores changes of rows in it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakesync.adapters.object_store.base import ObjectInfo, ObjectPage, check_key
+from lakesync.adapters.uri import path_of
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, NotFoundError, ValidationError
 
@@ -22,7 +23,7 @@ _SCRATCH = ".lakesync-scratch"
 
 
 class LocalDisk:
-    """`LakeAdapter`, which documents the methods' arguments, results and errors, over a folder."""
+    """The object store protocol `LakeAdapter` over a folder; the protocol documents the methods."""
 
     def __init__(self, folder: Path | str) -> None:
         """Set the folder.
@@ -32,12 +33,21 @@ class LocalDisk:
         """
         self.folder = Path(folder).expanduser().absolute()
 
+    @classmethod
+    def of(cls, uri: str) -> LocalDisk:
+        """Open `file:///ABSOLUTE/FOLDER`.
+
+        Raises:
+            ConfigurationError: the URI has no absolute path.
+        """
+        return cls(path_of(uri))
+
     def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
         """Write a whole object durably."""
         path = self._path(key)
         with _convert_errors(f"object {key!r} cannot be written in {self.folder}"):
             placed = not (if_absent and path.is_file()) and self._write(path, data, if_absent=if_absent)
-            self._sync_folders(path.parent)  # another writer may have placed the object without syncing yet
+            self._sync_folders(path.parent)  # also if another writer has placed the object: it may not have synced yet
         return placed
 
     def get_object(self, key: str) -> bytes:

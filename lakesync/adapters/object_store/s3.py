@@ -1,6 +1,7 @@
 """Object store in S3, or in a compatible service such as R2, MinIO or Ceph.
 
-`open_adapter` opens it for `s3://` URIs; `ObjectDeltas` stores deltas in it. Needs boto3: `pip install 'lakesync[s3]'`.
+`registry.open_adapter` opens it for `s3://` URIs; `ObjectDeltas` stores deltas (changes of rows) in it. Needs boto3:
+`pip install 'lakesync[s3]'`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _session() -> Any:
 
 
 class S3Objects:
-    """`LakeAdapter` over a bucket, or a prefix of it."""
+    """The object store protocol `LakeAdapter` over a bucket, or a prefix of it; the protocol documents the methods."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """`SqlAdapter`: an adapter that keeps deltas, and tables built from them, in a SQL database of any dialect and driver.
 
-It loads a batch of deltas into a scratch table by the driver's bulk path, merges it by one statement in one
-transaction, and reads the stored deltas back. Besides the deltas it keeps destination tables, which have the current
-rows of synced tables, and marks, each of which says how far a follower of the lake has copied deltas here. Each SQL
-database has a subclass in `backends/`.
+A *delta* is a change of a row. `SqlAdapter` loads a batch of deltas into a *scratch table* (a temporary one) by the
+driver's bulk path, merges it by one statement in one transaction, and reads the stored deltas back. Besides the deltas
+it keeps *destination tables*, which have the current rows of synced tables, and *marks*: each says how far a *follower*
+has copied the lake's deltas here. Each SQL database has a subclass in `backends/`, which `registry.open_adapter` opens.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ if TYPE_CHECKING:
 log = structlog.get_logger("adapters")
 
 _ROWS_PER_REBUILD = 5_000
-"""Rows whose contents an erasure reads and writes at once."""
+"""Rows whose contents an erasure reads and writes at once, to bound its memory."""
 
 
 class SqlAdapter:
     """Implements `DatabaseAdapter` and all optional protocols on top of a dialect and an executor.
 
-    The protocols document the methods. Writers of a destination table take locks on its rows until their transaction
-    ends. A `ContentTransform` changes rows before they are written, for example to add the older deltas that were moved
-    to another backend (a cold tier).
+    The protocols (`lakesync.adapters.base`, `Digestible`, `Restorable`, `Redactable`) document the methods. Writers of
+    a destination table take locks on its rows until their transaction ends. The *content* of a row is the merge of its
+    deltas. A `ContentTransform` changes contents before they are written, for example to add older deltas that were
+    moved to another adapter.
     """
 
     def __init__(self, executor: Executor, dialect: Dialect) -> None:
@@ -377,7 +378,7 @@ class SqlAdapter:
         self._is_prepared.set()
 
     def _ensure_tables(self, schemas: Sequence[TableSchema]) -> dict[str, str]:
-        """Create the destination tables. Returns table → error for tables that cannot be created."""
+        """Create the destination tables. Returns table → error, for those that cannot be created."""
         uncreated: dict[str, str] = {}
         for schema in schemas:
             try:
@@ -413,7 +414,8 @@ class SqlAdapter:
                     if self._dialect.has_transactions:  # a lock lasts until the end of the transaction
                         follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
                     stored = queries.read_contents(connection, schema.table, rows)
-                    # rows without deltas, which were removed, are deleted unless the transform adds some
+                    # A row of which no delta is stored (all were removed) gets empty content, which deletes it, unless
+                    # the transform adds deltas.
                     absent = {row: NO_CONTENT for row in rows if row not in stored}
                     contents = {**absent, **transform.apply(schema, rows, stored)}
                     row_tables.write_contents(connection, self._dialect, schema, contents)

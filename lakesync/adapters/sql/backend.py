@@ -1,17 +1,17 @@
 """What a SQL backend implements for `SqlAdapter`: a `Dialect`, its SQL, and an `Executor`, its driver's connections.
 
-`SqlAdapter` stores deltas in a table, and keeps destination tables with the current rows of synced tables. It loads a
-batch into a scratch table first, and merges it from there into the others. Each database in `adapters/backends` has a
-subclass of `Dialect` and an implementation of `Executor`. Those of Postgres, MySQL and SQLite use `Pool`; BigQuery has
-no connections that can be reused.
+`SqlAdapter` stores *deltas* (changes of rows) in a table, and keeps *destination tables* with the current rows of
+synced tables. It loads a batch into a *scratch table* (a temporary one) first, and merges it from there into the
+others. Each database in `adapters/backends` has a subclass of `Dialect` and an implementation of `Executor`. Those of
+Postgres, MySQL and SQLite use `Pool`; BigQuery has no connections that can be reused.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
+from queue import Empty, Full, LifoQueue
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class Dialect:
     """
 
     has_transactions = True
-    """Whether several statements can be committed atomically. If not, the mark of what was written is written last."""
+    """Whether several statements can be committed atomically. If not, the mark (how far the lake was copied) is written
+    last."""
     concurrent_writers = False
-    """Whether transactions on different rows run concurrently. If so, large loads are divided among tasks."""
-
+    """Whether transactions on different rows run concurrently. If so, large backlogs are divided among tasks."""
     max_json_depth: int | None = None
     """The nesting limit of a `json` column; None: no limit."""
 
@@ -86,7 +86,7 @@ class Dialect:
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
-        """Return the statement that merges the rows of a scratch table into another table.
+        """Return the statement that inserts the rows of a scratch table into another table, or updates existing ones.
 
         Args:
             table: the target, quoted; unique by `key`.
@@ -103,7 +103,9 @@ class Dialect:
         return f'"{name}"'
 
     def checksum_expression(self, text: str) -> str:
-        """Return an integer expression: the first eight hexadecimal digits of the MD5 of a text's UTF-8 bytes.
+        """Return an integer expression: the first 32 bits of the MD5 of a text's UTF-8 bytes.
+
+        Every database can compute it, so it is compared with the same checksum in the lake.
 
         Args:
             text: a SQL expression, never null.
@@ -209,7 +211,7 @@ class Connection(Protocol):
         """
 
     def statement_error(self, error: BaseException) -> StatementError | None:
-        """Classify an error that a statement raised.
+        """Classify an error that a statement raised, so that the caller can go on without the row or table.
 
         Returns:
             The error; None if it is not the database's error, or if the connection or the transaction is lost.
@@ -325,8 +327,7 @@ class Pool(Generic[C]):
         self._prepare = prepare
         self._is_alive = is_alive
         self._close = close
-        self._idle: list[C] = []
-        self._lock = threading.Lock()
+        self._idle: LifoQueue[C] = LifoQueue(_MAX_IDLE)
 
     @contextmanager
     def lease(self) -> Iterator[C]:
@@ -340,26 +341,21 @@ class Pool(Generic[C]):
         except BaseException:
             self._close(connection)
             raise
-        with self._lock:
-            if len(self._idle) < _MAX_IDLE:
-                self._idle.append(connection)
-                return
-        self._close(connection)
+        try:
+            self._idle.put_nowait(connection)
+        except Full:
+            self._close(connection)
 
     def close(self) -> None:
         """Close the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            self._close(connection)
+        with suppress(Empty):
+            while True:
+                self._close(self._idle.get_nowait())
 
     def _take_idle(self) -> C | None:
         """Return an idle connection that is still alive; None if there is none. Dead ones are closed."""
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            if self._is_alive(connection):
-                return connection
-            self._close(connection)
+        with suppress(Empty):
+            while not self._is_alive(connection := self._idle.get_nowait()):
+                self._close(connection)
+            return connection
+        return None

@@ -1,11 +1,13 @@
 """The table of deltas in a SQL database: its columns, conversion from Arrow, inserts, deletes and redactions.
 
-A redaction empties the deltas that an erasure covers (a permanent deletion of a row's or client's data). The table's
-primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
-choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then contains
-`#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. The SQL column `columns` has
-a delta's columns as JSON text; Arrow tables have them so, or as a map (see `lakesync.adapters.arrow`). `SqlAdapter`
-writes the table with this module, and reads it with `queries`.
+`SqlAdapter` writes the table with this module, and reads it with `queries`. A *delta* is a change of a row, written by
+a client at its time *hlc*. A *redaction* empties the deltas that an erasure covers, the permanent deletion of a row's
+or client's data.
+
+The table's primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need.
+Clients choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then
+contains `#` and 63 digits of the id's SHA-256 instead, 64 characters, which no short id can equal. The SQL column
+`columns` has a delta's columns as JSON text; Arrow tables have them so, or as a map (see `lakesync.adapters.arrow`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lakesync.adapters.arrow import columns_as_text, hashes_of, ids_checksum
-from lakesync.adapters.batch_scan import sort_unique
 from lakesync.adapters.deltas import BatchChecksum, RowId
+from lakesync.adapters.file_scan import sort_unique
 from lakesync.adapters.redaction import NO_COLUMNS, RedactionRequest, RedactionResult, TouchedRow
 from lakesync.adapters.sql.backend import (
     Column,
@@ -60,15 +62,15 @@ _MIN_LONG_CHARS = 64
 _HASH = r"^[0-9a-f]{64}$"
 
 _SCRATCH = "lakesync_incoming"
-"""The scratch table of the batch."""
+"""The scratch (temporary) table that a batch is loaded into."""
 _FIRST_CHUNK_ROWS = 1_000
-"""Rows of the first chunk of a direct append; it is small, so that sending starts early."""
+"""Rows of the first chunk of an append without scratch table; it is small, so that sending starts early."""
 _CHUNK_ROWS = 10_000
 """Rows per further chunk. A chunk is encoded while the previous one is sent."""
 _OTHER_ID = "0" * 64
-"""Stands for the ids of deltas of other gateways and clients."""
+"""Replaces the ids of other gateways' and clients' deltas in `_stored_and_own_hashes`."""
 _HLC_RANGE = "hlc >= ? AND hlc <= ?"
-"""Lets the database skip older and newer deltas."""
+"""A condition with the batch's lowest and highest hlc, so that the database reads no older and newer deltas."""
 
 
 def to_table_rows(deltas: pa.Table) -> pa.Table:
@@ -83,7 +85,9 @@ def to_table_rows(deltas: pa.Table) -> pa.Table:
     table = deltas
     ids = table.column("delta_id").cast(pa.string())
     absent = pa.nulls(len(table), pa.string())
-    if not _are_short(ids):
+    if _are_short(ids):
+        table = table.append_column("long_id", absent)
+    else:
         long = pc.and_(
             pc.greater_equal(pc.utf8_length(ids), _MIN_LONG_CHARS), pc.invert(pc.match_substring_regex(ids, _HASH))
         )
@@ -96,8 +100,6 @@ def to_table_rows(deltas: pa.Table) -> pa.Table:
         )
         table = table.append_column("long_id", pc.if_else(long, ids, absent))
         table = table.set_column(table.schema.get_field_index("delta_id"), "delta_id", keys)
-    else:
-        table = table.append_column("long_id", absent)
     rows = table.select([column.name for column in TABLE_COLUMNS])
     return sort_unique(rows, "hlc")  # by hlc, then by the rest of the key
 
@@ -133,7 +135,7 @@ def _key_of_long_id(delta_id: str) -> str:
 
 
 class DeltaWriter:
-    """Inserts or deletes one batch of deltas over one connection."""
+    """Inserts or deletes one batch of deltas over one connection, and reads back what is stored."""
 
     def __init__(self, connection: Connection, dialect: Dialect, deltas: pa.Table) -> None:
         """Prepare a batch.
@@ -150,7 +152,7 @@ class DeltaWriter:
         self._loaded = False  # whether the batch is in the scratch table
 
     def stage(self) -> None:
-        """Load the batch into a scratch table, unless the connection can append directly.
+        """Load the batch into a scratch table, unless the connection can append without one (`DirectAppend`).
 
         Call it before `insert`, and before the transaction starts, to keep the transaction short.
         """
@@ -160,8 +162,8 @@ class DeltaWriter:
     def insert(self) -> None:
         """Insert the deltas within the caller's transaction. Deltas that are stored already stay unchanged.
 
-        If the connection supports a direct append, it is tried first. It succeeds only if none of the deltas is stored
-        yet, which is the usual case. Rows are sorted by key, so that two writers of the same rows cannot deadlock.
+        An append without scratch table is tried first, if the connection supports it. It succeeds only if none of the
+        deltas is stored yet, which is the usual case. Rows are sorted by key, so that two writers cannot deadlock.
         """
         connection = self._connection
         if isinstance(connection, DirectAppend):
@@ -201,16 +203,17 @@ class DeltaWriter:
         count = len(self._rows)
         for start, end in pairwise([0, *range(_FIRST_CHUNK_ROWS, count, _CHUNK_ROWS), count]):
             yield columns_as_text(self._rows.slice(start, end - start))
-        self._own_hashes  # noqa: B018 computed while the last chunk is sent
+        self._own_hashes  # noqa: B018 a cached property, computed here while the last chunk is sent
 
     def _checksum_by_ids(self) -> BatchChecksum | None:
         """Return the checksum of the batch if the ids stored in its hlc range show that all of its deltas are stored.
 
-        It is faster than `_checksum_by_keys`, which needs the scratch table. Another gateway or client may have stored
-        the same id in this range, so ids are compared together with both.
+        It is faster than `_checksum_by_keys`, which needs the scratch table. The batch's gateway or client may not be
+        the only one that uses an id, so ids are compared together with both.
 
         Returns:
-            The checksum; None if the range contains many other deltas, or not exactly one for each id of the batch.
+            The checksum; None if this way cannot show it: the range contains many other deltas, or not exactly one for
+            each id of the batch.
         """
         import pyarrow.compute as pc
 
@@ -268,7 +271,7 @@ class DeltaWriter:
 
         names = ("gateway", "client_id", "delta_id")
         query = f"SELECT {', '.join(names)} FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
-        schema = pa.schema([pa.field(name, pa.string()) for name in names])
+        schema = pa.schema([(name, pa.string()) for name in names])
         found = self._connection.query_arrow(query, self._bounds, schema)
         stored, own = (
             pc.binary_join_element_wise(*(table.column(name) for name in names), "\0") for table in (found, self._rows)
@@ -277,6 +280,8 @@ class DeltaWriter:
 
     def _checksum_by_keys(self) -> BatchChecksum:
         """Return the checksum of the stored deltas that have the key of a delta of the batch."""
+        import pyarrow as pa
+
         if not self._loaded:
             self._load()
         is_same = " AND ".join(f"i.{name} = d.{name}" for name in KEY)
@@ -284,19 +289,13 @@ class DeltaWriter:
             f"SELECT COALESCE(d.long_id, d.delta_id) AS delta_id FROM {_SCRATCH} i JOIN {DELTAS_TABLE} d ON {is_same}"
             " WHERE d.hlc >= ? AND d.hlc <= ?",
             self._bounds,
-            _id_schema(),
+            pa.schema([("delta_id", pa.string())]),
         )
         return ids_checksum(stored.column("delta_id"))
 
 
-def _id_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([pa.field("delta_id", pa.string())])
-
-
 def _bounds(rows: pa.Table) -> list[int]:
-    """Return the lowest and the highest hlc."""
+    """Return the lowest and the highest hlc, the values for `_HLC_RANGE`."""
     import pyarrow.compute as pc
 
     bounds = pc.min_max(rows.column("hlc")).as_py()

@@ -1,9 +1,10 @@
 """What a SQL destination stores about its followers: marks, suspended tables, dead letters, and locks of its tables.
 
-A follower copies deltas to the destination; its mark says how far it has read. A destination table has the current rows
-of a synced table. A dead letter is a value that the database rejected, and a suspended table a destination table that
-could not be written (`lakesync.adapters.base`). All are written in the transaction that writes the rows. `SqlAdapter`
-calls this module, and `row_tables` for the dead letters of the rows that it writes.
+A *follower* copies deltas (changes of rows) from the lake to the destination; its *mark*, a text, says how far it has
+read. A *destination table* has the current rows of a synced table. A *dead letter* is a value that the database
+rejected, and a *suspended table* a destination table that could not be written (`lakesync.adapters.base`). All are
+written in the transaction that writes the rows. `SqlAdapter` calls this module, and `row_tables` calls it for the dead
+letters of the rows that it writes.
 
 Three kinds of rows share the table of marks:
 
@@ -194,7 +195,7 @@ def read_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
 
 
 FIRST_PAUSE_MS = 60_000
-"""Pause before the second attempt to write a suspended table; doubled for each further one."""
+"""Pause before the first retry of a suspended table; doubled for each further one."""
 LONGEST_PAUSE_MS = 3_600_000
 """The pause is not doubled beyond this."""
 _MAX_REASON_CHARS = 2_000
@@ -202,9 +203,9 @@ _MAX_REASON_CHARS = 2_000
 
 
 def follower_of(mark_name: str) -> str:
-    """Return the follower that a mark belongs to: `F` both for its own mark `F` and for `F#2`.
+    """Return the follower that a mark belongs to: `F` for its own mark `F`, and for the mark `F#2`.
 
-    `F#2` is the mark of part 2 of a load, a large backlog which several tasks write in parts.
+    `F#2` is the mark of part 2 of a large backlog, which several tasks copy in parts.
     """
     return mark_name.partition("#")[0]
 
@@ -233,7 +234,7 @@ def suspend_table(connection: Connection, follower: str, table: str, reason: str
     name = _mark_name(follower, table)
     text = read_mark(connection, name)
     failures = 1 + (msgspec.json.decode(text, type=SuspendedTable).failures if text else 0)
-    pause_ms = min(FIRST_PAUSE_MS * 2 ** min(failures - 1, 10), LONGEST_PAUSE_MS)
+    pause_ms = min(FIRST_PAUSE_MS * 2 ** (failures - 1), LONGEST_PAUSE_MS)
     suspended = SuspendedTable(table, reason[:_MAX_REASON_CHARS], failures, wall_clock() + pause_ms)
     write_mark(connection, name, msgspec.json.encode(suspended).decode())
     return suspended
@@ -242,10 +243,10 @@ def suspend_table(connection: Connection, follower: str, table: str, reason: str
 def retry_table(connection: Connection, follower: str, table: str) -> None:
     """Suspend a table with a retry that is due now, so that the follower's next run rewrites its rows.
 
-    This also applies to a table that is not suspended.
+    A suspended table keeps its number of failures.
 
     Args:
-        connection: an open connection.
+        connection: with an open transaction.
         follower: the follower's name.
         table: the synced table.
     """

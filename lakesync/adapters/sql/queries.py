@@ -1,12 +1,11 @@
-"""What an adapter reads of its tables: pages of deltas, row states, and digests. `SqlAdapter` calls it.
+"""Reads of a SQL adapter's tables: pages of deltas, merged rows, and digests. `SqlAdapter` calls this module.
 
-A query returns deltas by arrival (the gateway's timestamp of receipt) or by hlc (the client's timestamp). A position is
-a place in that order; the next page starts there.
+A *delta* is a change of a row. A query returns deltas by *arrival* (the gateway's timestamp of receipt) or by *hlc*
+(the client's timestamp). A *position* is a place in that order; the next page starts there. A *destination table* has
+the current rows of a synced table.
 
-A digest has a number and a sum of checksums of one table and day. The same digests are computed of the lake's history,
-so a comparison of both finds, without reading them, deltas that the destination lacks and rows that other programs have
-changed.
-A destination table has the current rows of a synced table; `delete_orphan_rows` deletes its rows without deltas.
+A *digest* has numbers and sums of checksums of one table and day. The pipeline computes the same digests of the lake. A
+comparison finds deltas that the destination lacks, and rows that other programs have changed, without reading them.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
-from lakesync.adapters.batch_scan import last_position, sort_unique
 from lakesync.adapters.deltas import (
     ArrowPage,
     DeltaQuery,
@@ -30,10 +28,11 @@ from lakesync.adapters.deltas import (
     states_of,
 )
 from lakesync.adapters.digests import ARRIVAL_MODULUS, ARRIVALS_PER_DAY, Digest, DigestScope, arrival_ranges
+from lakesync.adapters.file_scan import last_position, sort_unique
 from lakesync.adapters.sql.backend import Connection, Dialect, Value
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
-from lakesync.adapters.sql.row_tables import checksum_of, key_of, table_columns, table_name
-from lakesync.adapters.sql.row_values import system_column
+from lakesync.adapters.sql.row_tables import checksum_of, table_columns, table_name
+from lakesync.adapters.sql.row_values import key_of, system_column
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Position
@@ -45,11 +44,11 @@ SORT_COLUMNS = {
     "arrival": ("arrival", "hlc", "client_id", ID_EXPRESSION, "gateway"),
     "hlc": ("hlc", "client_id", ID_EXPRESSION, "gateway"),
 }
-"""The columns of a `Position` by the query's order, most significant first; `ID_EXPRESSION` is the delta id."""
+"""The query's order → the columns by which deltas are ordered, most significant first: the fields of a `Position`."""
 
 
-def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
-    """Return the WHERE clause of a query and its values, ignoring the limit."""
+def _conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
+    """Return the WHERE condition of a query and its values, ignoring the limit."""
     where, values = list[str](), list[Value]()
     if query.since >= 0:  # an always-true condition could make the planner scan the whole index
         where.append(f"{query.order} > ?")
@@ -79,13 +78,8 @@ def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
     It compares column by column, because not every database compares tuples, or uses an index for that.
     """
     names = SORT_COLUMNS[order]
-    bounds: dict[str, Value] = {
-        "arrival": after.value,
-        "hlc": after.hlc,
-        "client_id": after.client_id,
-        ID_EXPRESSION: after.delta_id,
-        "gateway": after.gateway,
-    }
+    # in hlc order, the first one is not used
+    bounds: dict[str, Value] = dict(zip(SORT_COLUMNS["arrival"], astuple(after), strict=True))
     condition, values = f"{names[-1]} > ?", [bounds[names[-1]]]
     for name in reversed(names[:-1]):
         condition = f"({name} > ? OR ({name} = ? AND {condition}))"
@@ -102,16 +96,17 @@ _MAX_EQUAL_VALUES = 10_001
 def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     """Return a page, using the index for the query's order.
 
-    An index-only query finds the value at which the page ends. A second query reads all deltas up to that value in the
-    index's order. This function then sorts deltas with the same value; if there are too many, the database does.
+    An index-only query finds the arrival or hlc at which the page ends. A second query reads all deltas up to that
+    value in the index's order. This function then sorts deltas with equal values; if there are too many, the database
+    does.
     """
-    where, values = conditions(query)
+    where, values = _conditions(query)
     order = query.order
     last = connection.query(
         f"SELECT {order} FROM {DELTAS_TABLE} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {query.limit}", values
     )
     if last:
-        where, values = conditions(replace(query, until=last[0][0]))
+        where, values = _conditions(replace(query, until=last[0][0]))
     statement = f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} ORDER BY"
     max_rows = query.limit + _MAX_EQUAL_VALUES
     found = connection.query_arrow(f"{statement} {order} LIMIT {max_rows}", values, _schema())
@@ -124,7 +119,7 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
 
 
 def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[int]:
-    """Return the last value of each range of about `size` deltas, except the last range.
+    """Return where to divide a query into ranges of `size` deltas: the last arrival or hlc of each but the last range.
 
     Args:
         connection: an open connection.
@@ -133,7 +128,7 @@ def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[i
     """
     order, points = query.order, list[int]()
     while True:
-        where, values = conditions(query)
+        where, values = _conditions(query)
         statement = f"SELECT {order} FROM {DELTAS_TABLE} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {size}"
         found = connection.query(statement, values)
         if not found:
@@ -173,7 +168,7 @@ def read_contents(connection: Connection, table: str, rows: Sequence[RowId]) -> 
 
 def _all_deltas(connection: Connection, query: DeltaQuery) -> pa.Table:
     """Return all deltas that a query selects, in any order, ignoring the limit."""
-    where, values = conditions(query)
+    where, values = _conditions(query)
     return connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
 
 
@@ -184,7 +179,7 @@ def newest_position(connection: Connection, gateway: str | None) -> Position | N
         connection: an open connection.
         gateway: the gateway id; None for the last delta of all gateways.
     """
-    where, values = conditions(DeltaQuery(gateway=gateway))
+    where, values = _conditions(DeltaQuery(gateway=gateway))
     last = connection.query(f"SELECT arrival FROM {DELTAS_TABLE} WHERE {where} ORDER BY arrival DESC LIMIT 1", values)
     if not last:
         return None
@@ -225,9 +220,9 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
 
 
 def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema) -> int:
-    """Delete destination rows for which no delta is stored, and return their number.
+    """Delete rows of a destination table of which no delta is stored, and return their number.
 
-    Only rows whose last arrival is on one of the scope's days, or is unknown.
+    Only rows are deleted whose last arrival is on one of the scope's days, or is unknown.
 
     Args:
         connection: an open connection.

@@ -1,10 +1,13 @@
-"""Destination tables in a SQL database: the current rows of synced tables, built from deltas. `SqlAdapter` calls it.
+"""Destination tables in a SQL database: tables with the current rows of synced tables. `SqlAdapter` calls this module.
 
-A destination table also has a column `props` that belongs to the user: `props` gets its default when a row is inserted
-and is never written afterwards. A row is identified by `(gateway, row_id)`. The schema's primary key and external id
+The *content* of a row (`RowContent`) is the merge of all its deltas, the changes that clients have made. A row is
+identified by `(gateway, row_id)`; a *gateway* is one app's stream of changes. The schema's primary key and external id
 have non-unique indexes on values of any length, because two devices may use one key offline. With soft delete, a
-deleted row stays in the table, marked as deleted. A value that the database rejects is written as null, and recorded
-with the reason as a dead letter.
+deleted row stays in the table, marked as deleted.
+
+Besides the schema's columns the table has system columns, such as `last_arrival` (the gateway's timestamp of the row's
+newest delta). The column `props` belongs to the user: it gets its default when a row is inserted, and is never written
+afterwards. A value that the database rejects is written as null, and recorded with the reason as a *dead letter*.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from lakesync.adapters.base import WHOLE_ROW, DeadLetter
 from lakesync.adapters.deltas import BUCKETS, NO_CONTENT, RowContent, RowId, bucket_of
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.adapters.sql.follower_state import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
-from lakesync.adapters.sql.row_values import row_values, system_column, user_columns
+from lakesync.adapters.sql.row_values import (
+    cell_columns,
+    key_of,
+    loaded_columns,
+    row_values,
+    system_column,
+    user_columns,
+)
 from lakesync.model.errors import SchemaError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
@@ -41,10 +51,10 @@ def table_name(schema: TableSchema) -> str:
 
 
 def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[RowId] | None = None) -> list[str]:
-    """Return the names of the locks that a writer of a destination table takes, in the order in which it takes them.
+    """Return the names of the locks that a writer of a destination table takes, in an order that all writers share.
 
     Args:
-        dialect: says whether writers of different rows need to wait for each other.
+        dialect: the database's dialect. If it has no concurrent writers, a table has a single lock.
         schema: the table's schema.
         rows: the rows to write; None locks all rows.
     """
@@ -121,11 +131,6 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
             )
     for statement in _indexes(dialect, schema, present):
         connection.execute(statement)
-
-
-def key_of(schema: TableSchema) -> tuple[str, str]:
-    """Return the columns of the table's primary key: those of the gateway and the row id."""
-    return (system_column(schema, "gateway"), "row_id")
 
 
 def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) -> Iterator[str]:
@@ -227,7 +232,7 @@ def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, row
         schema: the table's schema.
         rows: the rows, with the columns of `row_values.rows_schema`.
     """
-    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded_columns(schema)]
+    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in loaded_columns(schema)]
     key = [dialect.quote(column) for column in key_of(schema)]
     load_scratch_table(connection, dialect, _SCRATCH, columns, key, rows)
     return _SCRATCH
@@ -257,7 +262,7 @@ def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
         dialect: the database's dialect.
         schema: the table's schema.
     """
-    cells = [column._replace(name=dialect.quote(column.name)) for column in _cell_columns(schema)]
+    cells = [column._replace(name=dialect.quote(column.name)) for column in cell_columns(schema)]
     parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
     if schema.soft_delete:
         parts.append(f"CASE WHEN {dialect.quote(system_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
@@ -321,26 +326,5 @@ def _write_or_reason(connection: Connection, dialect: Dialect, schema: TableSche
 
 
 def table_columns(schema: TableSchema) -> list[Column]:
-    """Return all columns of a destination table except `props`; those of `rows_schema` come first."""
-    return [*_loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
-
-
-def _loaded_columns(schema: TableSchema) -> list[Column]:
-    """Return the columns of `rows_schema`; the database itself computes `checksum`."""
-    gateway, row_id = key_of(schema)
-    columns = [Column(gateway, "name"), Column(row_id, "id"), *_cell_columns(schema)]
-    columns += [
-        Column(system_column(schema, "synced_at"), "time", required=False),
-        Column(system_column(schema, "last_arrival"), "integer", required=False),
-    ]
-    if schema.soft_delete:
-        columns.append(Column(system_column(schema, "deleted_at"), "time", required=False))
-    return columns
-
-
-def _cell_columns(schema: TableSchema) -> list[Column]:
-    """Return the columns with the user's values."""
-    return [
-        Column(column.name, "string" if column.type == "null" else column.type, required=False)
-        for column in user_columns(schema)
-    ]
+    """Return all columns of a destination table except `props`; `loaded_columns` come first."""
+    return [*loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]

@@ -1,9 +1,12 @@
 """Converts values of rows to the types of a destination table, and finds those that do not fit their column.
 
-A destination table has the current rows of one synced table, with typed columns. `row_tables` calls this module. The
-conversion differs from the lake's (`lakehouse.tables.typed_columns`) on purpose: a string column accepts any JSON value
-as text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are set
-aside as dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
+A *destination table* has the current rows of one synced table, with typed columns. The *content* of a row
+(`RowContent`) is the merge of all its deltas, the changes that clients have made. A *dead letter* is a value that
+cannot be stored: it is listed with the reason, and null in the row. `row_tables` calls this module to write rows.
+
+The conversion differs from the lake's (`lakehouse.tables.typed_columns`) on purpose: a string column accepts any JSON
+value as text, and numbers stay exact decimal text for the database to parse. In everything else both agree
+(`tests/property/test_typed_columns.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import msgspec
 
 from lakesync.adapters.base import DeadLetter
 from lakesync.adapters.deltas import RowContent, RowId
+from lakesync.adapters.sql.backend import Column as SqlColumn
 from lakesync.model.hlc import wall_of
 from lakesync.model.schema import Column, ColumnType, TableSchema
 
@@ -30,7 +34,7 @@ NUL and lone surrogates. An escaped backslash is a match of its own, so text tha
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 """A string in JSON, in which brackets do not nest."""
 _LAST_MS = 253_402_300_799_000
-"""The last second of the year 9999, the maximum of databases' timestamps."""
+"""The last second of the year 9999, the maximum of databases' timestamps, in milliseconds since 1970."""
 
 _decode = msgspec.json.Decoder().decode
 
@@ -51,7 +55,7 @@ class RowValues(NamedTuple):
 
 
 def user_columns(schema: TableSchema) -> list[Column]:
-    """Return the schema's columns without `row_id`: a destination table's `row_id` is the row's id."""
+    """Return the schema's columns, without one named `row_id`: that name has the row's id in a destination table."""
     return [column for column in schema.columns if column.name.lower() != "row_id"]
 
 
@@ -68,21 +72,38 @@ def system_column(schema: TableSchema, name: str) -> str:
     return name
 
 
-def rows_schema(schema: TableSchema) -> pa.Schema:
-    """Return the Arrow schema of destination rows.
+def key_of(schema: TableSchema) -> tuple[str, str]:
+    """Return the columns of the table's primary key: those of the gateway and the row id."""
+    return (system_column(schema, "gateway"), "row_id")
 
-    Its columns are `gateway`, `row_id`, the schema's columns, `synced_at`, `last_arrival` and, with soft delete,
-    `deleted_at`. Numbers and JSON are JSON texts; times are milliseconds in UTC.
-    """
+
+def cell_columns(schema: TableSchema) -> list[SqlColumn]:
+    """Return the columns with the user's values."""
+    return [
+        SqlColumn(column.name, "string" if column.type == "null" else column.type, required=False)
+        for column in user_columns(schema)
+    ]
+
+
+def loaded_columns(schema: TableSchema) -> list[SqlColumn]:
+    """Return the columns whose values `row_values` computes; the database computes `checksum` and `props`."""
+    gateway, row_id = key_of(schema)
+    columns = [SqlColumn(gateway, "name"), SqlColumn(row_id, "id"), *cell_columns(schema)]
+    columns += [
+        SqlColumn(system_column(schema, "synced_at"), "time", required=False),
+        SqlColumn(system_column(schema, "last_arrival"), "integer", required=False),
+    ]
+    if schema.soft_delete:
+        columns.append(SqlColumn(system_column(schema, "deleted_at"), "time", required=False))
+    return columns
+
+
+def rows_schema(schema: TableSchema) -> pa.Schema:
+    """Return the Arrow schema of `loaded_columns`. Numbers and JSON are JSON texts; times are milliseconds in UTC."""
     import pyarrow as pa
 
-    instant = pa.timestamp("ms", "UTC")
-    fields = [(system_column(schema, "gateway"), pa.string()), ("row_id", pa.string())]
-    fields += [(each.name, pa.bool_() if each.type == "boolean" else pa.string()) for each in user_columns(schema)]
-    fields += [(system_column(schema, "synced_at"), instant), (system_column(schema, "last_arrival"), pa.int64())]
-    if schema.soft_delete:
-        fields.append((system_column(schema, "deleted_at"), instant))
-    return pa.schema(fields)
+    types = {"boolean": pa.bool_(), "integer": pa.int64(), "time": pa.timestamp("ms", "UTC")}
+    return pa.schema([(column.name, types.get(column.kind, pa.string())) for column in loaded_columns(schema)])
 
 
 def row_values(

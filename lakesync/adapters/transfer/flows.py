@@ -1,11 +1,15 @@
 """Flows: incremental copies of new deltas from one backend to another, for rows that match a filter.
 
-A delta is a change of one row. The filter applies to rows, not to deltas. When a row starts to match, all of its deltas
-are copied. A row that has matched once continues to be copied, and is hidden in the destination table, the target's
-table of current rows, while it does not match. A flow's mark, stored at the target, says up to which arrival it has
-copied. A backend stores the deltas of each gateway in order of arrival, but older ones of another gateway may be
-written later. Therefore each run reads the hour before its mark again. Old deltas may be in cold tiers: backends to
-which they were moved from the target. `lakehouse.backends` runs flows in Spark tasks.
+`[flows.NAME]` in `lakesync.toml` declares a flow; `lakehouse.backends.moves` runs it in a Spark task. A *delta* is a
+change of one row. Its *arrival* is the timestamp that its *gateway*, the app's stream of changes, gave to the push.
+
+The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
+matched once continues to be copied, and is hidden in the *destination table* (the target's table of current rows) while
+it does not match.
+
+A flow's *mark*, a text at the target, says up to which position of the source it has copied. A backend stores the
+deltas of each gateway in order of arrival, but older ones of another gateway may be written later. So each run reads
+the hour before its mark again. Old deltas of the target may be in *cold tiers*, backends to which they were moved.
 """
 
 from __future__ import annotations
@@ -17,17 +21,27 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.adapters.arrow import columns_as_text, select_deltas, table_checksum
+from lakesync.adapters.arrow import columns_as_text, select_deltas, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_pages
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore
-from lakesync.adapters.deltas import DeltaQuery, MarkUpdate, RowContent, RowId, queries_of_rows
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
+from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.deltas import (
+    PAGE_DELTAS,
+    BatchChecksum,
+    DeltaQuery,
+    MarkUpdate,
+    RowContent,
+    RowId,
+    queries_of_rows,
+)
+from lakesync.adapters.file_scan import last_position
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.transfer.follower import ColdTierContents, count_by_day
+from lakesync.adapters.transfer.follower import count_by_day, require_marks
 from lakesync.adapters.transfer.progress import decode_progress
 from lakesync.config.backends import Condition
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.errors import IntegrityError
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Position
@@ -36,10 +50,8 @@ from lakesync.rules.model import holds, text_of_raw
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PAGE_DELTAS = 10_000
-"""Deltas read at once."""
 LOOK_BACK_MS = 3_600_000
-"""By how much a gateway's deltas may lag behind those of another gateway in the same backend."""
+"""By how much a gateway's deltas may be written later than newer ones of another gateway in the same backend."""
 _ID_COLUMNS = ("gateway", "client_id", "delta_id")
 """The columns that identify a delta."""
 
@@ -106,7 +118,7 @@ class FlowStep(msgspec.Struct, frozen=True):
 
 
 class FilteredContents:
-    """Changes the contents of a flow's rows before they are written: hides rows that do not match its filter."""
+    """`ContentTransform` of a flow: hides rows that do not match its filter in the destination table."""
 
     def __init__(self, row_filter: RowFilter, transform: ContentTransform = UNCHANGED) -> None:
         """Store the filter.
@@ -169,9 +181,9 @@ def run_flow(
         IntegrityError: another run of the flow is active, or the target stores fewer deltas than were written.
         ConfigurationError: the target does not store marks.
     """
-    marks = _require_marks(target)
+    marks = require_marks(target)
     old_text = marks.read_mark(name)
-    progress = _decode(old_text, name, row_filter)
+    progress = _progress_in(old_text, name, row_filter)
     transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = new_deltas_query(progress, row_filter, page, until)
     for scanned, deltas, end in filtered_pages(
@@ -180,10 +192,8 @@ def run_flow(
         new_progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
         new_text = msgspec.json.encode(new_progress).decode()
         if len(deltas):
-            expected = table_checksum(deltas)
-            # by the content, so that an interrupted page is written again as the same batch
-            batch_id = f"{name.replace('/', '.')}.{expected.deltas}-{expected.id_sum:016x}"
-            stored = marks.apply_arrow(batch_id, deltas, MarkUpdate(name, old_text, new_text), schemas, transform)
+            expected, update = table_checksum(deltas), MarkUpdate(name, old_text, new_text)
+            stored = marks.apply_arrow(_batch_id(name, expected), deltas, update, schemas, transform)
             if stored.deltas < expected.deltas:
                 raise IntegrityError(
                     f"flow {name!r} wrote {expected.deltas} deltas and read back {stored.deltas}: compare both backends"
@@ -205,7 +215,7 @@ def replay_flow(
     page: int = PAGE_DELTAS,
     cold: Sequence[DatabaseAdapter] = (),
 ) -> Iterator[FlowStep]:
-    """Copy a range of arrivals again. The flow's mark keeps its value.
+    """Copy a range of arrivals again, for a backfill of chosen days. The flow's mark keeps its value.
 
     A database recognises each delta by its id and rewrites the rows. An object store does not, so it receives only
     deltas that none of its objects contains.
@@ -223,10 +233,10 @@ def replay_flow(
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
     """
-    marks = _require_marks(target)
+    marks = require_marks(target)
     text = marks.read_mark(name)
-    progress = _decode(text, name, row_filter)
-    # Every write moves the mark: to the same value, or from none to the progress of a new flow.
+    progress = _progress_in(text, name, row_filter)
+    # `apply_arrow` always writes a mark: here the same value, or if there is none, the progress of a new flow
     unchanged_text = text if text is not None else msgspec.json.encode(progress).decode()
     transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
@@ -235,9 +245,8 @@ def replay_flow(
     ):
         deltas = _missing_deltas(target, page_deltas) if isinstance(target, ObjectDeltas) else page_deltas
         if len(deltas):
-            expected = table_checksum(deltas)
-            batch_id = f"{name.replace('/', '.')}.{expected.deltas}-{expected.id_sum:016x}"
-            marks.apply_arrow(batch_id, deltas, MarkUpdate(name, text, unchanged_text), schemas, transform)
+            batch_id, update = _batch_id(name, table_checksum(deltas)), MarkUpdate(name, text, unchanged_text)
+            marks.apply_arrow(batch_id, deltas, update, schemas, transform)
             text = unchanged_text
         yield FlowStep(scanned, len(page_deltas), progress, count_by_day(page_deltas), is_replay=True)
 
@@ -253,7 +262,7 @@ def new_deltas_query(
         page: deltas read at once.
         until: the last arrival to read; None for no bound.
     """
-    if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival
+    if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival: no need to look back
         return DeltaQuery(
             gateway=row_filter.gateways[0], tables=row_filter.tables, after=progress.position, until=until, limit=page
         )
@@ -284,7 +293,7 @@ def filtered_pages(
     for page in read_pages(partial(read_arrow, source), query):
         deltas = columns_as_text(row_filter.select_deltas(page.deltas))
         scanned, end = len(page.deltas), _position_after(page.deltas, progress.position)
-        if row_filter.where and len(deltas):
+        if row_filter.where and len(deltas):  # without conditions, all rows match
             deltas = pa.concat_tables(
                 [deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, stored_rows)]
             )
@@ -302,11 +311,7 @@ def _deltas_of_matching_rows(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
-    for gateway, table in zip(*(groups.column(name).to_pylist() for name in ("gateway", "table_name")), strict=True):
-        of_table = deltas.filter(
-            pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
-        )
+    for gateway, table, of_table in split_by_table(deltas):
         rows = pc.unique(of_table.column("row_id")).to_pylist()
         states = source.get_latest_state(gateway, table, rows)
         matching = {row for row, state in states.items() if row_filter.matches(state)}
@@ -318,17 +323,9 @@ def _deltas_of_matching_rows(
                 yield columns_as_text(row_filter.select_deltas(page.deltas))
 
 
-def _require_marks(target: DatabaseAdapter) -> MarkStore:
-    """Return a target as `MarkStore`.
-
-    Raises:
-        ConfigurationError: the target does not store marks.
-    """
-    if not isinstance(target, MarkStore):
-        raise ConfigurationError(
-            f"{type(target).__name__} does not store marks and cannot be a flow's target: use a database"
-        )
-    return target
+def _batch_id(name: str, checksum: BatchChecksum) -> str:
+    """Return a batch id by the content, so that an interrupted page is written again as the same batch."""
+    return f"{name.replace('/', '.')}.{checksum.deltas}-{checksum.id_sum:016x}"
 
 
 def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
@@ -339,7 +336,7 @@ def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
     if not len(deltas):
         return deltas
     arrivals = pc.min_max(deltas.column("arrival")).as_py()
-    query = DeltaQuery(since=arrivals["min"] - 1, until=arrivals["max"], limit=PAGE_DELTAS)
+    query = DeltaQuery(since=arrivals["min"] - 1, until=arrivals["max"])
     pages = read_pages(partial(read_arrow, target), query)
     stored = {
         key
@@ -356,16 +353,14 @@ def _stored_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, row
 
 
 def _position_after(deltas: pa.Table, before: Position | None) -> Position | None:
-    """Return the position after a page, or the previous position if that is further."""
-    from lakesync.adapters.batch_scan import last_position
-
+    """Return the position after a page, or `before` if that is further, because the page was read again."""
     if not len(deltas):
         return before
     last = last_position(deltas, "arrival")
     return last if before is None else max(last, before)
 
 
-def _decode(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
-    """Return the progress that a mark stores; a new flow's progress without a mark, or if the filter has changed."""
+def _progress_in(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
+    """Return the progress in a mark's text; that of a new flow if there is no mark, or the filter has changed."""
     found = decode_progress(text, FlowProgress, name)
     return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

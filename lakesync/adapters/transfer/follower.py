@@ -1,41 +1,42 @@
-"""Followers of the lake's history, the Iceberg table of all deltas. A follower copies it to one destination.
+"""Followers: each copies the lake's history, the Iceberg table of all deltas (changes of rows), to one destination.
 
-A destination stores the deltas. A database also has *destination tables*, with the current rows of the synced tables.
+The pipeline runs followers in Spark tasks (`lakehouse.backends.destinations`); `follow_history` copies what a follower
+lacks. `loads.py` divides a large backlog, a *load*, into *parts* for parallel tasks. Each part has a follower.
 
-A follower's mark is stored at the destination. It says how far the follower has read, and changes in the transaction
-that writes the deltas. Deltas are read in order of gateway, shard and arrival; the deltas of one gateway and shard are
-a stream. An arrival is the timestamp that the gateway gives a push, so all deltas of a push have the same one, and a
-mark never divides a push. A database applies many arrivals in one transaction. An object store gets one object for each
-of the lake's own batches (the deltas of one flush), because these stay the same on a retry. `loads.py` divides a large
-backlog among parts. The pipeline runs followers in Spark tasks (`lakehouse.backends.destinations`).
+A destination stores the deltas. A database also has *destination tables*, with the current rows of the synced tables. A
+follower's *mark*, a text at the destination, has its progress. It changes in the transaction that writes the deltas.
+
+The history is read in order of gateway, shard and arrival. A *gateway* is one app's stream of changes; its tables may
+be divided among *shards*. An *arrival* is the timestamp that the gateway gives a push. All deltas of a push have the
+same one, and a mark never divides a push. A *chunk* is what is applied in one transaction: at a database many arrivals,
+at an object store one of the lake's *batches* (the deltas of one flush to the lake), which stay the same on a retry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
-from lakesync.adapters.arrow_access import read_arrow, read_contents, read_pages
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter, TableIsolation
-from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, MarkUpdate, Part, RowContent, RowId
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore
+from lakesync.adapters.deltas import BatchChecksum, MarkUpdate, Part
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, SchemaError
-from lakesync.model.hlc import wall_clock, wall_of
+from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.hlc import wall_of
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TRANSACTION_DELTAS = 25_000
-"""A database's transaction ends at the first whole arrival after this many deltas."""
+"""A database's chunk ends at the first whole arrival after this many deltas."""
 HISTORY_COLUMNS = (*DELTA_COLUMNS, "shard", "batch_id")
 """The columns of the lake's `deltas` that followers read."""
 _PUSH_COLUMNS = ("gateway", "shard", "arrival")
@@ -54,11 +55,11 @@ class DeltaSelection(msgspec.Struct, frozen=True):
     gateways: tuple[str, ...] = ()
     """Empty selects every gateway."""
     part: Part | None = None
-    """The part of a divided load; None selects everything."""
+    """Only the deltas of this part of a load; None selects all."""
 
 
 class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
-    """A backlog divided into parts that are applied in parallel, each with a mark of its own."""
+    """A follower's backlog, divided into parts that are applied in parallel, each with a mark of its own."""
 
     id: str
     parts: int
@@ -68,7 +69,7 @@ class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
     by_batch: bool = False
     """Whether deltas are divided by batch, because the adapter stores whole batches; otherwise by row id."""
     row_columns: dict[str, tuple[str, ...]] = {}
-    """See `FollowerProgress.row_columns`, for the destination tables that the parts write; stored as `shown`."""
+    """Synced table → columns of the rows that the parts write to its destination table; stored as `shown`."""
 
     def part(self, number: int) -> Part:
         """Return one of its parts."""
@@ -87,7 +88,7 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
     id_sum: int = 0
     """Sum of their ids modulo 2**64."""
     row_columns: dict[str, tuple[str, ...]] = {}
-    """Synced table → columns that the rows of its destination table have; stored as `shown`."""
+    """Synced table → columns that all rows of its destination table have; stored as `shown`."""
     load: Load | None = None
     """A load in progress. The deltas of its parts are not counted yet."""
 
@@ -102,7 +103,7 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
 
 
 class AppliedChunk(msgspec.Struct, frozen=True):
-    """What a follower has applied in one transaction: some deltas that follow each other in the history."""
+    """A chunk that a follower has applied."""
 
     deltas: int
     """Number of deltas applied."""
@@ -113,7 +114,7 @@ class AppliedChunk(msgspec.Struct, frozen=True):
 
 
 def stream_name(gateway: str, shard: str) -> str:
-    """Return the name of a stream: one shard of a gateway, whose arrivals ascend independently of other shards.
+    """Return the name of a *stream*: the deltas of one gateway and shard, in order of arrival.
 
     Args:
         gateway: the gateway id.
@@ -138,7 +139,7 @@ def read_follower_progress(
         AdapterError: the adapter cannot be read.
         IntegrityError: the mark was not written by a follower.
     """
-    return _decode(require_marks(adapter).read_mark(name), name, selection, since)
+    return _progress_in(require_marks(adapter).read_mark(name), name, selection, since)
 
 
 def follow_history(
@@ -152,7 +153,7 @@ def follow_history(
     min_deltas: int = TRANSACTION_DELTAS,
     since: Mapping[str, int] = NO_STREAMS,
 ) -> Iterator[AppliedChunk]:
-    """Apply the history that a follower lacks, transaction by transaction.
+    """Apply the history that a follower lacks, chunk by chunk.
 
     Args:
         adapter: the follower's destination.
@@ -162,11 +163,11 @@ def follow_history(
         schemas: the destination tables.
         transform: changes row contents before they are written.
         until: `GATEWAY/SHARD` → arrival up to which `history` is complete.
-        min_deltas: deltas per transaction, at least; it ends with a whole arrival.
+        min_deltas: deltas per chunk, at least, at a database; a chunk ends with a whole arrival.
         since: as in `read_follower_progress`.
 
     Yields:
-        What each transaction has applied, after the mark was moved.
+        Each chunk, after it was applied and the mark was moved.
 
     Raises:
         ConfigurationError: the adapter does not store marks.
@@ -175,18 +176,20 @@ def follow_history(
     """
     marks = require_marks(adapter)
     old_text = marks.read_mark(name)
-    progress = _decode(old_text, name, selection, since)
-    # a part of a load rewrites no table: `Load.row_columns` has the columns that its rows get
+    progress = _progress_in(old_text, name, selection, since)
+    # a part of a load rewrites no table: `Load.row_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if row_columns:
-        for schema in _tables_to_rewrite(adapter, name, schemas, progress, row_columns):
-            rewrite_or_suspend(adapter, name, schema, transform)
+        written = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
+        rewrite_outdated_tables(adapter, name, schemas, written, transform)
     # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)
-    key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PUSH_COLUMNS
-    for chunk in split_chunks(
-        _skip_applied(history, progress), key_columns, 1 if isinstance(adapter, ObjectDeltas) else min_deltas
-    ):
+    missing = _skip_applied(history, progress)
+    if isinstance(adapter, ObjectDeltas):
+        chunks = split_chunks(missing, ("batch_id",), min_deltas=1)
+    else:
+        chunks = split_chunks(missing, _PUSH_COLUMNS, min_deltas)
+    for chunk in chunks:
         expected = table_checksum(chunk)
         new_progress = _progress_after(progress, selection, chunk, expected)
         new_text = msgspec.json.encode(new_progress).decode()
@@ -202,147 +205,16 @@ def follow_history(
                 f"follower {name!r} wrote {expected.deltas} deltas (id sum {expected.id_sum}) and read back "
                 f"{stored.deltas} (id sum {stored.id_sum}): compare the destination with the lake"
             )
-        crash_point("follow.after_part")
+        crash_point("follow.after_chunk")
         old_text, progress = new_text, new_progress
         yield AppliedChunk(expected.deltas, new_progress, count_by_day(chunk))
-    streams = {
-        **progress.streams,
-        **{name: max(last, progress.streams.get(name, -1)) for name, last in until.items()},
-    }
     # The last deltas of a stream may not be selected. The mark moves beyond them, so that no run reads them again.
-    progress = replace(progress, streams=streams)
+    read = {stream: max(last, progress.streams.get(stream, -1)) for stream, last in until.items()}
+    progress = replace(progress, streams={**progress.streams, **read})
     new_text = msgspec.json.encode(progress).decode()
     if progress.streams and new_text != old_text:
         marks.move_mark(MarkUpdate(name, old_text, new_text))
         yield AppliedChunk(0, progress)
-
-
-def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
-    """Return synced table → columns of its destination table; empty if the adapter has no destination tables.
-
-    Args:
-        adapter: the follower's destination.
-        schemas: the destination tables.
-    """
-    if not isinstance(adapter, StateWriter):
-        return {}
-    system_columns = ("gateway", "last_arrival")  # missing in tables of earlier versions
-    return {schema.table: (*system_columns, *(column.name for column in schema.columns)) for schema in schemas}
-
-
-def _tables_to_rewrite(
-    adapter: DatabaseAdapter,
-    name: str,
-    schemas: Sequence[TableSchema],
-    progress: FollowerProgress,
-    row_columns: Mapping[str, tuple[str, ...]],
-) -> list[TableSchema]:
-    """Return the destination tables whose rows lack columns, and the suspended tables whose retry is due."""
-    suspended = (
-        {each.table: each for each in adapter.suspended_tables(name)} if isinstance(adapter, TableIsolation) else {}
-    )
-    now_ms = wall_clock()
-    to_rewrite = []
-    for schema in schemas:
-        suspension = suspended.get(schema.table)
-        if suspension is not None:
-            must_rewrite = suspension.retry_ms <= now_ms
-        else:
-            has_rows = progress.deltas > 0
-            must_rewrite = has_rows and progress.row_columns.get(schema.table) != row_columns[schema.table]
-        if must_rewrite:
-            to_rewrite.append(schema)
-    return to_rewrite
-
-
-def rewrite_or_suspend(
-    adapter: DatabaseAdapter, name: str, schema: TableSchema, transform: ContentTransform = UNCHANGED
-) -> None:
-    """Rewrite every row of a destination table; if that fails, suspend it: it gets no rows until its retry is due.
-
-    Args:
-        adapter: the follower's destination.
-        name: the follower's name.
-        schema: the table's schema.
-        transform: changes row contents before they are written.
-
-    Raises:
-        AdapterError: the adapter cannot be reached; retry.
-    """
-    try:
-        rewrite_rows(adapter, schema, transform)
-    except (AdapterError, SchemaError) as error:
-        if not isinstance(adapter, TableIsolation):
-            raise
-        adapter.suspend_table(name, schema.table, str(error))
-        return
-    if isinstance(adapter, TableIsolation):
-        adapter.resume_table(name, schema.table)
-
-
-def rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: ContentTransform = UNCHANGED) -> int:
-    """Rewrite every row of a destination table that was created, or gained a column, after its deltas arrived.
-
-    Args:
-        adapter: stores the deltas and the table.
-        schema: the table's schema.
-        transform: changes row contents before they are written.
-
-    Returns:
-        The number of rows examined.
-
-    Raises:
-        AdapterError: the adapter cannot be reached; retry.
-    """
-    read_page, read_rows = partial(read_arrow, adapter), partial(read_contents, adapter)
-    if not isinstance(adapter, StateWriter):
-        return 0
-    adapter.ensure_schema(schema)
-    scanned = 0
-    for page in read_pages(read_page, DeltaQuery(tables=(schema.table,))):
-        ids = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
-        rows = list(dict.fromkeys(zip(*ids, strict=True)))
-        if rows:
-            scanned += adapter.write_states(schema, partial(_transformed, read_rows, schema, rows, transform))
-    return scanned
-
-
-class ColdTierContents:
-    """`ContentTransform` for a hot tier, which has recent deltas only: merges those that were moved to cold tiers."""
-
-    def __init__(self, cold: Sequence[DatabaseAdapter]) -> None:
-        """Store the cold tiers.
-
-        Args:
-            cold: the adapters with older deltas.
-        """
-        self._cold = cold
-
-    def apply(
-        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
-    ) -> Mapping[RowId, RowContent]:
-        """Return the contents merged over all tiers.
-
-        Args:
-            schema: the table's schema.
-            rows: the rows to write.
-            contents: row → content in the hot tier.
-        """
-        merged = dict(contents)
-        for adapter in self._cold:
-            for row, content in read_contents(adapter, schema.table, rows).items():
-                merged[row] = merged[row].merged_with(content) if row in merged else content
-        return merged
-
-
-def _transformed(
-    read_rows: Callable[[str, Sequence[RowId]], dict[RowId, RowContent]],
-    schema: TableSchema,
-    rows: Sequence[RowId],
-    transform: ContentTransform,
-) -> Mapping[RowId, RowContent]:
-    """Return the contents to write for some rows."""
-    return transform.apply(schema, rows, read_rows(schema.table, rows))
 
 
 def require_marks(adapter: DatabaseAdapter) -> MarkStore:
@@ -353,22 +225,20 @@ def require_marks(adapter: DatabaseAdapter) -> MarkStore:
     """
     if not isinstance(adapter, MarkStore):
         raise ConfigurationError(
-            f"{type(adapter).__name__} does not store marks and cannot be a destination: use a database or an object "
-            "store"
+            f"{type(adapter).__name__} does not store marks and cannot be a destination or a flow's target: use a "
+            "database or an object store"
         )
     return adapter
 
 
-def _decode(
-    text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
-) -> FollowerProgress:
-    """Return the progress that a mark stores; that of a new follower if no mark is stored or the selection changed."""
+def _progress_in(text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int]) -> FollowerProgress:
+    """Return the progress in a mark's text; that of a new follower without a mark, or if the selection has changed."""
     found = decode_progress(text, FollowerProgress, name)
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 
 
 def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress) -> Iterator[pa.RecordBatch]:
-    """Skip deltas that were applied already."""
+    """Yield the history without the deltas that were applied already."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -398,7 +268,7 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
 
 
 def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], min_deltas: int) -> Iterator[pa.Table]:
-    """Split history into chunks, of which each ends where a value of `key_columns` changes.
+    """Split history into chunks that end where a value of `key_columns` changes.
 
     Args:
         history: sorted so that deltas with equal values in `key_columns` are adjacent.
@@ -454,10 +324,5 @@ def _progress_after(
         *(last.column(name).to_pylist() for name in ("gateway", "shard", "arrival_max")), strict=True
     ):
         streams[stream_name(gateway, shard)] = arrival
-    return FollowerProgress(
-        selection,
-        streams,
-        progress.deltas + stored.deltas,
-        (progress.id_sum + stored.id_sum) % 2**64,
-        progress.row_columns,
-    )
+    total = BatchChecksum(progress.deltas, progress.id_sum).plus(stored)
+    return FollowerProgress(selection, streams, total.deltas, total.id_sum, progress.row_columns)

@@ -1,13 +1,16 @@
 """Loads: a follower's large backlog, divided into parts that several tasks apply in parallel.
 
-A follower copies the lake's history of deltas to an adapter, and stores its mark there, which says how far it has
-copied. Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has
-ended, the follower's mark takes over their progress in one step. Until then the deltas of one gateway are not written
-in order of arrival (the gateway's timestamp of a push); `LoadBarrier` returns no deltas to readers that rely on this
-order. The pipeline (`lakehouse.backends`) begins and finishes loads, and runs each part as a Spark task.
+A *follower* copies the deltas (changes of rows) of the lake to an adapter, its destination. It stores its *mark* there,
+a text with its progress. Each part of a load is a follower with a mark of its own, so a killed load resumes part by
+part. When every part has ended, the follower's mark takes over their progress in one step. The pipeline
+(`lakehouse.backends.destinations`) begins and finishes loads, and runs each part as a Spark task.
 
-A stream is one gateway's deltas in one shard (a staging store with some of the tables). A destination table has the
-current rows of a synced table, beside the deltas.
+During a load, the deltas of one gateway (an app's stream of changes) are not written in order of *arrival*, their
+timestamp from the gateway. So `LoadBarrier` returns no deltas meanwhile to flows and to clients that read a database,
+because they rely on this order.
+
+A *stream* is the deltas of one gateway and shard (some of its tables). A *destination table* has the current rows of a
+synced table, beside the deltas.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from lakesync.adapters.transfer.follower import (
     DeltaSelection,
     FollowerProgress,
     Load,
-    columns_of_tables,
     read_follower_progress,
     require_marks,
 )
 from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.adapters.transfer.table_rewrites import columns_of_tables
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
 from lakesync.model.types import Position
@@ -44,9 +47,9 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 LOADS = "loads"
-"""The name of the mark that lists the followers whose loads are in progress."""
-_TRIES = 5
-"""Attempts to change this mark, which several followers change."""
+"""The name of the mark, one for each adapter, that lists the followers whose loads are in progress."""
+_ATTEMPTS = 5
+"""Attempts to change the mark `LOADS`: another follower may change it at the same time."""
 
 
 class ActiveLoads(msgspec.Struct, frozen=True):
@@ -97,8 +100,8 @@ def begin_load(
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
-    # The mark's `row_columns` are columns that every row has, now and when the load is finished: those of the old mark,
-    # or the new ones if there are no rows from before the load.
+    # The mark's `row_columns` are columns that every row has, now and when the load is finished. If there are rows from
+    # before the load, they are those of the old mark.
     new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")
@@ -110,8 +113,8 @@ def load_to_resume(
 ) -> Load | None:
     """Return a follower's load in progress; None if no load is in progress, or if its destination tables have changed.
 
-    The next run replaces a load that is not resumed, and applies all of its deltas again. Deltas that are stored stay
-    as they are; their rows are written to the changed destination tables.
+    A load of other tables is not resumed: the next run replaces it and applies all of its deltas again. Deltas that are
+    stored stay as they are; their rows are written to the changed destination tables.
 
     Args:
         adapter: the follower's destination.
@@ -125,7 +128,7 @@ def load_to_resume(
 
 
 def part_name(name: str, number: int) -> str:
-    """Return the name of a part's mark. The mark has the load's id, so that a mark of an earlier load is ignored.
+    """Return the name of a part's mark. Its text has the load's id, so that a mark of an earlier load is ignored.
 
     Args:
         name: the follower's name.
@@ -152,16 +155,15 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
     load = progress.load
     if load is None:
         raise IntegrityError(f"the load of {name!r} is already finished: another run has moved its mark")
-    deltas, id_sum = progress.deltas, progress.id_sum
+    total = BatchChecksum(progress.deltas, progress.id_sum)
     for number in range(load.parts):
         part = read_follower_progress(adapter, part_name(name, number), replace(selection, part=load.part(number)))
         if any(part.streams.get(stream, -1) < last for stream, last in load.until.items()):
             raise IntegrityError(f"part {number} of the load of {name!r} is not finished: run the destination again")
-        deltas, id_sum = deltas + part.deltas, (id_sum + part.id_sum) % 2**64
+        total = total.plus(BatchChecksum(part.deltas, part.id_sum))
     crash_point("load.before_finish")
-    new_progress = replace(
-        progress, streams={**progress.streams, **load.until}, deltas=deltas, id_sum=id_sum, load=None
-    )
+    streams = {**progress.streams, **load.until}
+    new_progress = replace(progress, streams=streams, deltas=total.deltas, id_sum=total.id_sum, load=None)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.after_finish")
     withdraw_load(adapter, name)
@@ -171,8 +173,8 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
 def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
     """Return whether a `LoadBarrier` returns no deltas because of this follower's load.
 
-    If the process dies in `begin_load`, the load is announced but not in the follower's mark. The pipeline then calls
-    `withdraw_load` at the end of the follower's next run.
+    If the process dies in `begin_load`, the load is announced but not in the follower's mark. Therefore the pipeline
+    calls `withdraw_load` at the end of the follower's next run.
     """
     return name in _decode(require_marks(adapter).read_mark(LOADS)).names
 
@@ -235,7 +237,7 @@ class LoadBarrier:
         self._adapter.close()
 
     def _loads(self, query: DeltaQuery) -> list[ActiveLoads]:
-        """Return the loads that affect a query; none if it is by rows or in order of hlc, as no reader continues it."""
+        """Return the active loads, if they matter for a query: only in order of arrival do readers continue later."""
         return [] if query.order != "arrival" or query.rows else list(_active_loads(self._adapter))
 
     def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:
@@ -259,7 +261,7 @@ def _announce(marks: MarkStore, name: str) -> None:
 
 def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> None:
     """Change the mark `LOADS`. Retries if another follower of the adapter changes it at the same time."""
-    for attempt in range(_TRIES):
+    for attempt in range(_ATTEMPTS):
         text = marks.read_mark(LOADS)
         changed = change(_decode(text))
         if changed == _decode(text):
@@ -267,7 +269,7 @@ def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> N
         try:
             marks.move_mark(MarkUpdate(LOADS, text, _encode(changed)))
         except (IntegrityError, AdapterError):
-            if attempt == _TRIES - 1:
+            if attempt == _ATTEMPTS - 1:
                 raise
         else:
             return

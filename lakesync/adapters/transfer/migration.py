@@ -1,13 +1,13 @@
-"""Migrates all deltas of one adapter to another: in the order of their hlcs, page by page, and verified at the end.
+"""Migrates deltas (changes of rows) from one adapter to another: in order of hlc, page by page, verified at the end.
 
-An hlc is the client's timestamp of a delta. Progress is stored after each page, so a killed migration continues after
-the last stored page. The page after it may be written twice, which changes nothing. `lakesync migrate` calls this
-module, and so does the pipeline.
+An adapter is a database or object store. A delta's *hlc* is its client's timestamp. `lakesync migrate` and the pipeline
+(`[migrations.NAME]` in `lakesync.toml`) call `migrate_adapter`. Progress is stored after each page, so a killed
+migration continues after the last stored page. The page after that may be written twice, which changes nothing.
 
-A large migration, or a large move to a cold tier (a backend for old deltas), is divided into ranges of hlcs, so that
-several tasks process it. The division is stored until every range is done, because a killed move must continue in the
-same ranges: a page that it repeats is then equal to the page that was written before, and is recognised by its batch
-id.
+The pipeline divides a large migration, or a large move of old deltas to another adapter (a *cold tier*), into ranges of
+hlcs, one task each: `begin_division`, `end_division`. The division is stored until every range is done, because a
+killed move must continue in the same ranges. Then a page that it repeats equals the page that was written before, and
+the target recognises it by its batch id.
 """
 
 from __future__ import annotations
@@ -15,23 +15,21 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import table_checksum
-from lakesync.adapters.arrow_access import PAGE_DELTAS, copy_page, read_arrow, read_pages, split_points
+from lakesync.adapters.arrow_access import copy_page, read_arrow, read_pages, split_points
 from lakesync.adapters.base import DatabaseAdapter, MarkStore
-from lakesync.adapters.deltas import BatchChecksum, DeltaQuery
-from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
+from lakesync.adapters.deltas import PAGE_DELTAS, BatchChecksum, DeltaQuery
+from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.types import Position
-
-if TYPE_CHECKING:
-    from lakesync.adapters.transfer.progress import ProgressStore
 
 
 class MigrationScope(msgspec.Struct, frozen=True):
@@ -60,7 +58,7 @@ class MigrationProgress(msgspec.Struct, frozen=True):
     deltas: int = 0
     """Deltas copied, by all runs; likewise `id_sum` and `pages`."""
     id_sum: int = 0
-    """The sum of the deltas' id numbers (see `BatchChecksum`); it shows whether two copies are equal."""
+    """Their id sum, as in `BatchChecksum`."""
     pages: int = 0
     division: str = ""
     """The id of the `Division` that this range belongs to; empty if the migration is not divided."""
@@ -77,53 +75,37 @@ class MigrationReport(msgspec.Struct, frozen=True):
     """Deltas copied by this run."""
     pages: int
     id_sum: int
-    """The sum of their id numbers, modulo 2**64."""
+    """The id sum of all `deltas`, as in `BatchChecksum`."""
     seconds: float
     verified: bool
     """Whether source and destination were read again and are equal."""
 
 
-class MigrationStore(Protocol):
-    """Stores a migration's progress for the next run."""
+class MigrationStore:
+    """Stores a migration's progress for the next run: a `MigrationInMark` or a `MigrationInFile`."""
 
-    def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of a migration of this scope; that of a new one if none is stored."""
-
-    def write(self, progress: MigrationProgress) -> None:
-        """Store the progress durably."""
-
-    def end(self, progress: MigrationProgress) -> None:
-        """Record that everything was copied and verified."""
-
-    def remove(self) -> None:
-        """Reset the progress, so that the next run starts at the beginning."""
-
-
-class MigrationInMark:
-    """Stores progress as a mark at the destination, where every process finds it."""
-
-    def __init__(self, adapter: MarkStore, name: str, division: str = "") -> None:
-        """Choose the mark.
+    def __init__(self, stored: ProgressStore[MigrationProgress], division: str) -> None:
+        """Choose where the progress is stored.
 
         Args:
-            adapter: the destination.
-            name: the mark's name.
+            stored: a mark or a file.
             division: the id of the division that the range belongs to; empty if the migration is not divided.
         """
-        self._stored = ProgressInMark(adapter, name, MigrationProgress)
+        self._stored = stored
         self._division = division
-        self._scope: MigrationScope | None = None
+        self._scope = MigrationScope()
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of this scope; that of a new migration if the mark belongs to another scope.
+        """Return the progress of a migration of this scope; that of a new one if none is stored.
 
         Raises:
-            IntegrityError: the mark belongs to another kind of work: two uses share a name.
+            IntegrityError, ConfigurationError: the mark or file belongs to other work, or is damaged.
         """
         self._scope = scope
         found = self._stored.read()
-        new_progress = MigrationProgress(scope, division=self._division)
-        return found if found is not None and _is_same(found, new_progress) else new_progress
+        if found is not None and (found.scope, found.division) == (scope, self._division):
+            return found
+        return MigrationProgress(scope, division=self._division)
 
     def write(self, progress: MigrationProgress) -> None:
         """Store the progress durably.
@@ -134,57 +116,59 @@ class MigrationInMark:
         self._stored.write(progress)
 
     def end(self, progress: MigrationProgress) -> None:
-        """Mark a range as verified. Reset the progress of an undivided migration, so that the next one copies all."""
-        self.write(replace(progress, verified=True) if self._division else MigrationProgress(progress.scope))
+        """Record that everything was copied and verified. An undivided migration is forgotten: the next one copies all.
 
-    def remove(self) -> None:
-        """Reset the progress."""
-        if self._scope is not None:
-            self.write(MigrationProgress(self._scope, division=self._division))
+        The progress of a range is kept, because a run that resumes must skip the range.
+        """
+        if self._division:
+            self.write(replace(progress, verified=True))
+        else:
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget the progress, so that the next run starts at the beginning."""
+        self.write(MigrationProgress(self._scope, division=self._division))
 
 
-class MigrationInFile:
-    """Stores progress in a file."""
+class MigrationInMark(MigrationStore):
+    """Stores progress as a mark at the destination, where every process finds it."""
+
+    def __init__(self, adapter: MarkStore, name: str, division: str = "") -> None:
+        """Choose the mark.
+
+        Args:
+            adapter: the destination.
+            name: the mark's name.
+            division: as in `MigrationStore`.
+        """
+        super().__init__(ProgressInMark(adapter, name, MigrationProgress), division)
+
+
+class MigrationInFile(MigrationStore):
+    """Stores progress in a file. It is deleted when the migration has ended."""
 
     def __init__(self, path: Path, division: str = "") -> None:
         """Choose the file.
 
         Args:
             path: created with its folder at the first page.
-            division: the id of the division that the range belongs to; empty if the migration is not divided.
+            division: as in `MigrationStore`.
         """
+        super().__init__(ProgressInFile(path, MigrationProgress), division)
         self.path = path
-        self._division = division
-        self._stored = ProgressInFile(path, MigrationProgress)
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of this scope; that of a new migration if there is no file.
-
-        Raises:
-            ConfigurationError: the file belongs to another migration, or is damaged.
-        """
+        """Return the progress, as `MigrationStore.read`; a file of another undivided migration is an error."""
         found = self._stored.read()
-        new_progress = MigrationProgress(scope, division=self._division)
         if found is not None and found.scope != scope and not self._division:
             raise ConfigurationError(
                 f"{self.path} is the progress of another migration ({found.scope}): finish it, or delete the file"
             )
-        return found if found is not None and _is_same(found, new_progress) else new_progress
+        return super().read(scope)
 
-    def write(self, progress: MigrationProgress) -> None:
-        """Store the progress durably."""
-        self._stored.write(progress)
-
-    def end(self, progress: MigrationProgress) -> None:
-        """Mark a range as verified. Reset the progress of an undivided migration, so that the next one copies all."""
-        if self._division:
-            self.write(replace(progress, verified=True))
-        else:
-            self.remove()
-
-    def remove(self) -> None:
+    def forget(self) -> None:
         """Delete the file."""
-        self._stored.remove()
+        self.path.unlink(missing_ok=True)
 
 
 def migrate_adapter(
@@ -218,22 +202,18 @@ def migrate_adapter(
     current = progress.read(scope) if progress is not None else MigrationProgress(scope)
     if current.verified:
         return MigrationReport(current.deltas, 0, current.pages, current.id_sum, 0.0, verified=True)
-    for page_read in read_pages(
-        lambda query: read_arrow(source, query), replace(scope.query(page), after=current.after)
-    ):
+    first_query = replace(scope.query(page), after=current.after)
+    for page_read in read_pages(partial(read_arrow, source), first_query):
         if not len(page_read.deltas):
             break
-        copied_sum = copy_page(destination, "migration", page_read.deltas)
+        stored = copy_page(destination, "migration", page_read.deltas)
         crash_point("migrate.after_copy")
-        copied += copied_sum.deltas
-        current = replace(
-            current,
-            after=page_read.end or current.after,
-            deltas=current.deltas + copied_sum.deltas,
-            id_sum=(current.id_sum + copied_sum.id_sum) % 2**64,
-            pages=current.pages + 1,
-        )
-        if progress is not None and page_read.end is not None:  # None on the last page
+        copied += stored.deltas
+        total = BatchChecksum(current.deltas, current.id_sum).plus(stored)
+        after = page_read.end or current.after
+        current = replace(current, after=after, deltas=total.deltas, id_sum=total.id_sum, pages=current.pages + 1)
+        is_last_page = page_read.end is None
+        if progress is not None and not is_last_page:
             progress.write(current)
         crash_point("migrate.after_page")
         if on_page is not None:
@@ -241,7 +221,7 @@ def migrate_adapter(
     source_sum, destination_sum = scope_checksum(source, scope), scope_checksum(destination, scope)
     if source_sum != destination_sum:
         if progress is not None:
-            progress.remove()
+            progress.forget()
         raise IntegrityError(
             f"the source has {source_sum.deltas} deltas (id sum {source_sum.id_sum}) and the destination "
             f"{destination_sum.deltas} (id sum {destination_sum.id_sum}). Run the migration again to copy new "
@@ -255,13 +235,8 @@ def migrate_adapter(
     )
 
 
-def _is_same(found: MigrationProgress, new_progress: MigrationProgress) -> bool:
-    """Return whether stored progress has the same scope and division."""
-    return (found.scope, found.division) == (new_progress.scope, new_progress.division)
-
-
 def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope) -> BatchChecksum:
-    """Return the count and id sum of an adapter's deltas in a scope, each delta once.
+    """Return the number and id sum of an adapter's deltas in a scope, each delta once.
 
     Args:
         adapter: the adapter.
@@ -270,11 +245,10 @@ def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope) -> BatchChec
     Raises:
         AdapterError: the adapter cannot be read.
     """
-    count, total = 0, 0
-    for found in read_pages(lambda query: read_arrow(adapter, query), scope.query(PAGE_DELTAS)):
-        checksum = table_checksum(found.deltas)
-        count, total = count + checksum.deltas, total + checksum.id_sum
-    return BatchChecksum(count, total % 2**64)
+    total = BatchChecksum()
+    for found in read_pages(partial(read_arrow, adapter), scope.query(PAGE_DELTAS)):
+        total = total.plus(table_checksum(found.deltas))
+    return total
 
 
 class HlcRange(NamedTuple):
@@ -332,7 +306,7 @@ def begin_division(
         return Division(scope=scope)
     points = split_points(source, scope.query(size), size)
     if len(points) >= writers:
-        points = [points[number * len(points) // writers] for number in range(1, writers)]
+        points = [points[number * len(points) // writers] for number in range(1, writers)]  # `writers` ranges
     if not points:
         return Division(scope=scope)
     division = Division(secrets.token_hex(8), scope, tuple(points))

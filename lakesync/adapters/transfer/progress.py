@@ -1,10 +1,8 @@
-"""Progress of flows, followers, migrations and divisions as JSON, stored in an adapter's mark or in a file.
+"""Progress of copies between adapters (databases and object stores), as JSON in an adapter's mark or in a file.
 
-A flow copies the new deltas of some rows from one adapter to another, and a follower those of the lake's history. A
-migration copies whole tables. A division splits a large migration, or a large move of old deltas, into ranges. Each
-saves its progress after a step, so that a later run continues there. A mark is a named text in the adapter's own store;
-only a caller that knows its present value can change it. The other modules of `lakesync.adapters.transfer` use this
-module.
+The other modules of `lakesync.adapters.transfer` save their progress after each step, so that a later run continues
+there. Progress is a struct of their own. A *mark* is a named text in the adapter's own store; only a caller that knows
+its present value can change it. Where the adapter stores no marks, the progress is in a file.
 """
 
 from __future__ import annotations
@@ -126,7 +124,3 @@ class ProgressInFile(Generic[T]):
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(self.path)
-
-    def remove(self) -> None:
-        """Delete the file."""
-        self.path.unlink(missing_ok=True)

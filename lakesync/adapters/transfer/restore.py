@@ -1,10 +1,11 @@
 """Restores days of a destination from the lake: writes missing and altered deltas again and removes surplus ones.
 
-A destination stores the lake's deltas, and destination tables with the current rows; its follower's mark says up to
-where. Older deltas may have been moved from it to another backend, a cold tier. A digest is a sum over the deltas of a
-table and day. The pipeline calls `restore` for the days on which the destination's digests differ from the lake's. The
-mark keeps its value, because the follower has passed these deltas before. A repeat, also after a crash, has the same
-result.
+A *destination* is an adapter to which a *follower* copies the lake's *deltas* (changes of rows). A database also has
+*destination tables*, with the current rows. Old deltas may have been moved from it to another adapter, a *cold tier*.
+
+The pipeline compares both sides by day (`adapters/digests.py`), and calls `restore` for the days that differ. The
+follower's progress stays as it is, because the follower has copied these days before. A repeat, also after a crash, has
+the same result.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from lakesync.adapters.arrow import DELTA_COLUMNS
+from lakesync.adapters.arrow import DELTA_COLUMNS, id_numbers, select_deltas
 from lakesync.adapters.arrow_access import read_arrow, read_pages
 from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_DELTAS_PER_WRITE = 25_000
-"""Deltas that are written at once to a database, at least. Batches of the lake are not divided."""
+"""Deltas that are written at once to a database, at least. Batches (the deltas of one flush to the lake) stay whole."""
 
 
 @runtime_checkable
@@ -96,7 +97,7 @@ def restore(
             and arrival. Batches are complete.
         scope: tables, gateways and days to restore. Surplus deltas are removed from these days.
         cold: the destination's cold tiers. Deltas that are stored there are not restored.
-        transform: changes row contents before they are written, for example to merge in a cold tier.
+        transform: changes row contents before they are written.
 
     Returns:
         The number of deltas written; 0 if the adapter cannot restore (`Restorable`).
@@ -105,8 +106,6 @@ def restore(
         AdapterError: the destination cannot be reached; retry.
     """
     import numpy as np
-
-    from lakesync.adapters.arrow import select_deltas
 
     if not isinstance(adapter, Restorable):
         return 0
@@ -122,10 +121,10 @@ def restore(
         if len(to_write):
             batch_id = to_write.column("batch_id")[0].as_py()
             restorable.restore_arrow(follower, batch_id, to_write.select(list(DELTA_COLUMNS)), scope, transform)
-            crash_point("restore.after_part")
+            crash_point("restore.after_chunk")
             count += len(to_write)
     all_lake_ids = np.concatenate([np.array([], np.uint64), *lake_ids])
-    for low, high in arrival_ranges(scope.days):  # without `high`
+    for low, high in arrival_ranges(scope.days):  # `high` is exclusive
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in read_pages(partial(read_arrow, adapter), query):
             in_scope = select_deltas(page.deltas, scope.tables, scope.without, scope.gateways)
@@ -152,8 +151,6 @@ def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.
 def _ids_of(deltas: pa.Table) -> npt.NDArray[np.uint64]:
     """Return the ids of a table's deltas as 64-bit numbers (`id_numbers`), in their order."""
     import numpy as np
-
-    from lakesync.adapters.arrow import id_numbers
 
     chunks = deltas.column("delta_id").chunks
     return np.concatenate([np.array([], np.uint64), *(id_numbers(chunk) for chunk in chunks if len(chunk))])

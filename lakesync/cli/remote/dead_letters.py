@@ -177,7 +177,7 @@ def retry_destination(config: Config, letter_id: str) -> str:
         NotFoundError: no such destination is declared, or its adapter does not suspend tables.
         AdapterError: the destination's database cannot be reached.
     """
-    from lakesync.adapters.base import TableIsolation
+    from lakesync.adapters.base import SuspendsTables
     from lakesync.adapters.registry import as_database, open_adapter
 
     parts = _DESTINATION_ID.fullmatch(letter_id)
@@ -188,7 +188,7 @@ def retry_destination(config: Config, letter_id: str) -> str:
     for name, target in _write_targets(config):
         if (name, target.name) == (parts["destination"], parts["adapter"]):
             with closing(as_database(open_adapter(target.uri))) as adapter:
-                if isinstance(adapter, TableIsolation):
+                if isinstance(adapter, SuspendsTables):
                     asset = f"destinations/{name}/{target.name}"
                     adapter.retry_tables(asset, [parts["table"]])
                     return asset
@@ -214,11 +214,11 @@ def _destination_dead_letters(name: str, target: WriteTarget, gateway: str | Non
         target: the adapter.
         gateway: only values of this gateway; None: of all gateways. Suspended tables belong to all.
     """
-    from lakesync.adapters.base import TableIsolation
+    from lakesync.adapters.base import SuspendsTables
     from lakesync.adapters.registry import as_database, open_adapter
 
     with closing(as_database(open_adapter(target.uri))) as adapter:
-        if not isinstance(adapter, TableIsolation):
+        if not isinstance(adapter, SuspendsTables):
             return
         for suspended in adapter.suspended_tables(f"destinations/{name}/{target.name}"):
             yield {

@@ -4,20 +4,21 @@ import msgspec
 import pytest
 
 from lakesync.adapters.transfer.flows import FlowProgress, RowFilter
-from lakesync.adapters.transfer.migration import MigrationProgress, MigrationScope
+from lakesync.adapters.transfer.migration import MigrationInFile, MigrationProgress, MigrationScope
 from lakesync.adapters.transfer.progress import ProgressInFile, decode_progress
 from lakesync.model.errors import ConfigurationError, IntegrityError
 
 
-def test_a_progress_file_is_replaced_atomically_and_can_be_removed(tmp_path):
+def test_a_progress_file_is_replaced_atomically(tmp_path):
     kept = ProgressInFile(tmp_path / "folder" / "f.json", FlowProgress)
     assert kept.read() is None
     for deltas in (1, 2):
         kept.write(FlowProgress(RowFilter(tables=("t",)), deltas=deltas))
     assert kept.read() == FlowProgress(RowFilter(tables=("t",)), deltas=2)
     assert [path.name for path in kept.path.parent.iterdir()] == ["f.json"]
-    kept.remove()
-    kept.remove()
+    forgotten = MigrationInFile(kept.path)
+    forgotten.forget()
+    forgotten.forget()
     assert kept.read() is None
 
 

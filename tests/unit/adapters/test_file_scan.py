@@ -4,8 +4,8 @@ import pytest
 
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, StoredDelta
 from lakesync.adapters.arrow import from_arrow, to_arrow
-from lakesync.adapters.batch_scan import sort_unique
 from lakesync.adapters.deltas import DeltaQuery, position_of
+from lakesync.adapters.file_scan import sort_unique
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything
 

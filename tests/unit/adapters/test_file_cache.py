@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakesync.adapters import StoredDelta
-from lakesync.adapters.batch_scan import BatchCache
+from lakesync.adapters.file_scan import FileCache
 from tests.conformance.book import make_delta
 
 
@@ -14,15 +14,19 @@ def of(count: int) -> list[StoredDelta]:
 def test_the_cache_keeps_the_most_recently_read_files():
     asked = []
 
-    def read(key):
-        asked.append(key)
-        return of({"large": 9}.get(key, 2))
+    recent = FileCache(max_deltas=5)
 
-    recent = BatchCache(max_deltas=5)
+    def get(key):
+        def read():
+            asked.append(key)
+            return of({"large": 9}.get(key, 2))
+
+        return recent.get(key, read)
+
     for key in ("a", "b", "a", "c", "a", "b"):
-        assert recent.get(key, read) == of(2)
+        assert get(key) == of(2)
     assert asked == ["a", "b", "c", "b"], "c took the place of b, which was used longest ago"
-    assert len(recent.get("large", read)) == 9
-    recent.get("large", read)
-    recent.get("a", read)
+    assert len(get("large")) == 9
+    get("large")
+    get("a")
     assert asked[4:] == ["large", "a"]

@@ -1,9 +1,12 @@
-"""Queries over deltas in immutable files whose minimum and maximum arrivals and hlcs are known.
+"""Queries over deltas in immutable files whose minimum and maximum timestamps are known, and a cache of such files.
 
-A query returns deltas page by page, in order of arrival or of hlc. Files are read in ascending order of their minimum,
-until a full page lies below the minimum of every remaining file. So for a page only the files are read that overlap it.
-`ObjectDeltas` and `IcebergDeltas` use this module. An arrival is the gateway's timestamp of a push, an hlc the client's
-timestamp of a write.
+A *delta* is a change of a row. Its *arrival* is the gateway's timestamp of the push that contained it, its *hlc* the
+client's timestamp of the write. A query returns deltas page by page, in order of arrival or of hlc. A *position* is a
+place in that order, where a page ends. Files are read in ascending order of their minimum, until a full page lies below
+the minimum of every remaining file. So only files that overlap the page are read.
+
+`ObjectDeltas` (files in an object store) and `IcebergDeltas` (data files of the lake) answer queries with this module.
+Other adapters use its functions that sort deltas.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from msgspec.structs import astuple
 
 from lakesync.adapters.arrow import arrow_schema
 from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order
@@ -24,7 +29,7 @@ _SORT_COLUMNS = {
     "arrival": ("arrival", "hlc", "client_id", "delta_id", "gateway"),
     "hlc": ("hlc", "client_id", "delta_id", "gateway"),
 }
-"""The columns of a `Position` by the query's order, most significant first."""
+"""The query's order → the columns by which deltas are ordered, most significant first: the fields of a `Position`."""
 
 _INTEGER_COLUMNS = ("arrival", "hlc")
 
@@ -58,7 +63,7 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     """
     import pyarrow as pa
 
-    # Reads one delta more than the page has, to know whether another page follows.
+    # One delta more than the page has shows whether another page follows.
     ascending = sorted(segments, key=lambda segment: segment.low)
     found: list[pa.Table] = [arrow_schema().empty_table()]
     count = 0
@@ -106,7 +111,7 @@ def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, 
 
 
 def select_matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
-    """Return the deltas of a table that match a query, regardless of its limit."""
+    """Return the deltas of an Arrow table that match a query, regardless of its limit."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -169,38 +174,32 @@ def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
     """Return whether each delta is greater than the one before, comparing integer columns, most significant first."""
     import pyarrow.compute as pc
 
-    mask: Any = None
-    for name in reversed(numbers):
-        values, previous = deltas.column(name).slice(1), deltas.column(name).slice(0, len(deltas) - 1)
-        greater = pc.greater(values, previous)
-        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(values, previous), mask))
-    return bool(pc.all(mask).as_py())
+    columns = [deltas.column(name) for name in numbers]
+    return bool(pc.all(_is_greater([(each.slice(1), each.slice(0, len(deltas) - 1)) for each in columns])).as_py())
 
 
 def _is_after(deltas: pa.Table, order: Order, after: Position) -> Any:
     """Return a mask of the deltas after a position, comparing columns, most significant first."""
+    bounds = dict(zip(_SORT_COLUMNS["arrival"], astuple(after), strict=True))  # in hlc order, the first one is not used
+    return _is_greater([(deltas.column(name), bounds[name]) for name in _SORT_COLUMNS[order]])
+
+
+def _is_greater(pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """Return a mask: whether left is greater than right, comparing `(left, right)` pairs, most significant first."""
     import pyarrow.compute as pc
 
-    bounds = {
-        "arrival": after.value,
-        "hlc": after.hlc,
-        "client_id": after.client_id,
-        "delta_id": after.delta_id,
-        "gateway": after.gateway,
-    }
     mask: Any = None
-    for name in reversed(_SORT_COLUMNS[order]):
-        column = deltas.column(name)
-        greater = pc.greater(column, bounds[name])
-        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(column, bounds[name]), mask))
+    for left, right in reversed(pairs):
+        greater = pc.greater(left, right)
+        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(left, right), mask))
     return mask
 
 
 MAX_CACHED_DELTAS = 100_000
-"""Default limit of a `BatchCache`."""
+"""Default limit of a `FileCache`."""
 
 
-class BatchCache:
+class FileCache:
     """Caches the deltas of recently read files up to a number of deltas. Safe to use from several threads.
 
     Keys must identify immutable content. A single file may exceed the limit.
@@ -217,8 +216,8 @@ class BatchCache:
         self._deltas = 0
         self._lock = threading.Lock()
 
-    def get(self, key: str, read: Callable[[str], pa.Table]) -> pa.Table:
-        """Return the deltas of a file, calling `read(key)` if they are not cached.
+    def get(self, key: str, read: Callable[[], pa.Table]) -> pa.Table:
+        """Return the deltas of a file, calling `read` if they are not cached.
 
         Args:
             key: identifies the file and its content.
@@ -228,7 +227,7 @@ class BatchCache:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key]
-        found = read(key)
+        found = read()
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = found

@@ -1,0 +1,99 @@
+"""Rewrites whole destination tables that were created, or gained a column, after their deltas arrived.
+
+A *follower* copies deltas (changes of rows) from the lake to an adapter, its destination, which may also have a
+*destination table* with the current rows of each synced table. `follow_history` calls `rewrite_outdated_tables` before
+it copies new deltas. A table that cannot be written is *suspended*: it gets no rows until a retry succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from lakesync.adapters.arrow_access import read_arrow, read_contents, read_pages
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, SuspendsTables
+from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId
+from lakesync.model.errors import AdapterError, SchemaError
+from lakesync.model.hlc import wall_clock
+from lakesync.model.schema import TableSchema
+
+TableColumns = Mapping[str, tuple[str, ...]]
+"""Synced table → columns of its destination table that every row has."""
+
+
+def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
+    """Return the `TableColumns` that rows written from now on have; empty if the adapter has no destination tables.
+
+    Args:
+        adapter: the follower's destination.
+        schemas: the destination tables.
+    """
+    if not isinstance(adapter, StateWriter):
+        return {}
+    system_columns = ("gateway", "last_arrival")  # missing in tables of earlier versions
+    return {schema.table: (*system_columns, *(column.name for column in schema.columns)) for schema in schemas}
+
+
+def rewrite_outdated_tables(
+    adapter: DatabaseAdapter,
+    follower: str,
+    schemas: Sequence[TableSchema],
+    written: TableColumns,
+    transform: ContentTransform,
+) -> None:
+    """Rewrite each table whose rows lack columns, and each suspended table whose retry is due.
+
+    A table that cannot be rewritten is suspended.
+
+    Args:
+        adapter: the follower's destination.
+        follower: the follower's name.
+        schemas: the destination tables.
+        written: the columns that the stored rows have.
+        transform: changes row contents before they are written.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; retry.
+    """
+    current = columns_of_tables(adapter, schemas)
+    suspended = adapter.suspended_tables(follower) if isinstance(adapter, SuspendsTables) else []
+    retry_times = {each.table: each.retry_ms for each in suspended}
+    now_ms = wall_clock()
+    for schema in schemas:
+        if schema.table in retry_times:
+            is_due = retry_times[schema.table] <= now_ms
+        else:
+            is_due = written.get(schema.table) != current[schema.table]
+        if is_due:
+            _rewrite_or_suspend(adapter, follower, schema, transform)
+
+
+def _rewrite_or_suspend(
+    adapter: DatabaseAdapter, follower: str, schema: TableSchema, transform: ContentTransform
+) -> None:
+    """Rewrite every row of a table; if that fails, suspend the table."""
+    try:
+        _rewrite_rows(adapter, schema, transform)
+    except (AdapterError, SchemaError) as error:
+        if not isinstance(adapter, SuspendsTables):
+            raise
+        adapter.suspend_table(follower, schema.table, str(error))
+        return
+    if isinstance(adapter, SuspendsTables):
+        adapter.resume_table(follower, schema.table)
+
+
+def _rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: ContentTransform) -> None:
+    """Write every row again from its stored deltas."""
+
+    def read_rows(rows: Sequence[RowId]) -> Mapping[RowId, RowContent]:
+        return transform.apply(schema, rows, read_contents(adapter, schema.table, rows))
+
+    pages = read_pages(partial(read_arrow, adapter), DeltaQuery(tables=(schema.table,)))
+    assert isinstance(adapter, StateWriter)  # `columns_of_tables` is empty for others
+    adapter.ensure_schema(schema)
+    for page in pages:
+        ids = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
+        rows = list(dict.fromkeys(zip(*ids, strict=True)))
+        if rows:
+            adapter.write_states(schema, partial(read_rows, rows))
