@@ -221,7 +221,9 @@ class _Secondary:
             with self._changed:
                 self._failures += 1
                 self._error = str(error)
-                wait_seconds = min(_MAX_RETRY_SECONDS, self._first_wait_seconds * 2.0 ** (self._failures - 1))
+                # ten doublings exceed the longest pause; 2.0**1024 is too large for a float
+                doublings = min(self._failures - 1, 10)
+                wait_seconds = min(_MAX_RETRY_SECONDS, self._first_wait_seconds * 2.0**doublings)
             log.warning("replication to a secondary failed and is retried", secondary=self._name, reason=str(error))
             self._stopping.wait(wait_seconds)
             return False

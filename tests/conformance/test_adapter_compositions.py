@@ -126,6 +126,22 @@ def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases):
     fan_out.close()
 
 
+def test_a_secondary_catches_up_after_more_failures_than_a_float_can_count(databases):
+    slow = Stoppable(databases("secondary"))
+    slow.refuses = True
+    fan_out = FanOutAdapter(databases("primary"), {"copy": slow}, first_wait_seconds=0)
+    fan_out.insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
+    failing = threading.Event()
+    for _ in range(3000):
+        if fan_out.lags()[0].failures > 1100:  # 2.0**1024 is too large for a float
+            break
+        failing.wait(0.01)
+    slow.refuses = False
+    assert fan_out.wait_until_replicated(WAIT)
+    assert identities(databases("secondary")) == identities(databases("primary")) != []
+    fan_out.close()
+
+
 def test_unreplicated_deltas_are_read_from_the_primary_after_a_restart(databases):
     databases("primary").insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
     fan_out = FanOutAdapter(databases("primary"), {"copy": databases("secondary")})
