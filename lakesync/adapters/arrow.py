@@ -6,7 +6,7 @@ object, as in SQL databases. `columns_as_map` and `columns_as_text` convert betw
 deltas accept both forms. Adapters, transfers between adapters and the pipeline call them.
 
 Copies of deltas are compared by checksums, which add up a number for each delta (`id_number`): the first 8 bytes of its
-id, which usually is the SHA-256 of the delta.
+id, which is a SHA-256, or of the id's SHA-256 if a client chose another id.
 
 Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 """

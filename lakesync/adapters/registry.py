@@ -1,7 +1,7 @@
 """Opens adapters by URI, such as `postgresql://…` or `s3://…`. The scheme names the kind of database or object store.
 
-Adapters store deltas, the changes of rows that clients have made. Everything that uses one opens it here: the pipeline,
-a gateway that flushes by itself or reads sources, and commands such as `lakesync migrate`.
+Adapters store deltas, the changes of rows that clients have made. The pipeline, a gateway that flushes by itself or
+reads sources, and commands such as `lakesync migrate` open them here.
 
 A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
 value a function from the URI to the adapter:

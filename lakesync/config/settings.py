@@ -1,8 +1,8 @@
 """`Config`: every setting, from overrides, `LAKESYNC_*` variables, `lakesync.toml` and the user's own file.
 
 A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. Commands, the gateway
-server and the Dagster code location call `load` when they start. It explains each error with the variable or line that
-causes it. `lakesync up` passes the whole configuration, as such variables, to the processes that it starts
+server, Dagster's code location and notebooks call `load` when they start. It explains each error with the variable or
+line that causes it. `lakesync up` passes the whole configuration, as such variables, to the processes that it starts
 (`Config.environment`).
 """
 

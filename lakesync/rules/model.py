@@ -3,10 +3,10 @@
 The rules consist of *buckets*. A bucket has tables, and filters that compare a row's columns with constants or with the
 *claims* (fields) of a client's token. A client sees the rows that are in a bucket for its claims.
 
-The gateway's start, its admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test` and sources
-(databases from which clients pull) ask `matches` about each row; flows (copies from one database to another) ask
-`holds` about each condition. For clients' pulls the gateway does not evaluate rows: it looks them up by *bucket keys*
-(`rules.keys`), whose tests compare them with `matches`.
+The gateway's start, its admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test`, sources (databases
+from which clients pull) and checkpoints (all rows, for a client's first sync) ask `matches` about each row. Flows
+(copies from one database to another) ask `holds` about each condition. For other pulls the gateway does not evaluate
+rows: it looks them up by *bucket keys* (`rules.keys`), whose tests compare them with `matches`.
 
 Values are compared as text: a string as it is, everything else as canonical JSON. `gt`, `lt`, `gte` and `lte` compare
 numbers if both texts are decimal numbers, otherwise code points; they use the first ORDER_CHARS characters.
