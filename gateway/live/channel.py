@@ -1,28 +1,28 @@
-"""Broadcasts new changes to the WebSocket connections of one gateway.
+"""Broadcasts new changes to the WebSocket connections of one gateway, which is one app's stream of changes.
 
-The channel finds the connections that a commit concerns, and sends each the changes that its client lacks. `Hub`, which
-has the channels of all gateways, calls `on_commit`, and a connection calls `on_ready`. One task (`_run`) then serves
-the connections that are due.
+The channel finds the connections that a commit concerns, and sends each a page of the changes that its client lacks.
+`Hub`, which has the channels of all gateways, calls `on_commit`, and a connection calls `on_ready`. These mark
+connections as *due*, which means that they may lack changes. One task (`_run`) then serves the due connections.
 
-A commit notice names the bucket keys of the changed rows. A bucket key is a bucket of the sync rules with values of
-claims (fields of tokens); a client sees the rows of certain bucket keys, and `SubscriptionIndex` finds the clients of a
-key. Changes that concern one client alone are under a key of its own, its own bucket, which begins with `@`.
-
-A connection's subscriber is its client, and the subscriber's state is the cursor up to which the client was sent
-changes, and the client's bucket keys. Connections with equal states are served by one read of the store and one page. A
-client that lacks other changes than those pulls a page of its own. A client may have several connections, also to other
-processes that serve the same gateway; these are siblings, and each gets the changes that the client made over the
-others. So that processes know of siblings, each announces its connections to all of them through the store.
+- A *bucket key* names a bucket of the sync rules with values of claims (fields of tokens). A client sees the rows of
+  certain bucket keys. A notice of a commit names the keys of the changed rows, and `SubscriptionIndex` finds the
+  connections that these keys concern. Changes that concern one client alone are under a key of its own, its *own
+  bucket*, which begins with `@`.
+- A *subscriber* is the client of one connection. Its *state* has the cursor up to which the client was sent changes,
+  and the client's bucket keys. Connections with equal states are served by one read of the store and one shared page.
+- An *own page* is sent to one client only: because it lacks other changes than the shared page has, such as those that
+  it made over another connection.
+- A *sibling* is another connection of the same client, to this process or another one of the same gateway. So that
+  processes know of siblings, each *announces* its connections to all of them through the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from typing import Generic, TypeVar
 
 import structlog
 
@@ -30,6 +30,8 @@ from gateway.compat_uvicorn import websocket_frame
 from gateway.errors import close_code_of
 from gateway.futures import result_of
 from gateway.live.connection import LiveConnection
+from gateway.live.siblings import ClientConnections
+from gateway.live.subscription_index import SubscriptionIndex
 from gateway.request_body import encode_protobuf
 from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
@@ -37,75 +39,15 @@ from lakesync.engine import SyncGateway
 from lakesync.engine.subscriptions import ScanResult, Subscriber, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
-from lakesync.rules.keys import prefixes_of
 from lakesync.staging.notices import Notice, Presence
 from lakesync.wire.frames import FrameTag, encode_frame
-
-T = TypeVar("T", bound=Hashable)
-
-
-class SubscriptionIndex(Generic[T]):
-    """Maps bucket keys to subscribers. The cost of a lookup grows with its result, not with all subscribers."""
-
-    def __init__(self) -> None:
-        self._subscriptions: dict[T, tuple[frozenset[str], frozenset[str]]] = {}
-        self._by_bucket: dict[str, set[T]] = defaultdict(set)
-        self._by_prefix: dict[str, set[T]] = defaultdict(set)
-
-    def subscribe(self, subscriber: T, buckets: frozenset[str], prefixes: frozenset[str]) -> None:
-        """Replace the subscription of a subscriber.
-
-        Args:
-            subscriber: the subscriber.
-            buckets: the bucket keys that concern it.
-            prefixes: prefixes of further bucket keys that concern it.
-        """
-        if self._subscriptions.get(subscriber) == (buckets, prefixes):
-            return
-        self.unsubscribe(subscriber)
-        self._subscriptions[subscriber] = (buckets, prefixes)
-        for bucket in buckets:
-            self._by_bucket[bucket].add(subscriber)
-        for prefix in prefixes:
-            self._by_prefix[prefix].add(subscriber)
-
-    def unsubscribe(self, subscriber: T) -> None:
-        """Remove a subscriber, if it is subscribed."""
-        buckets, prefixes = self._subscriptions.pop(subscriber, (frozenset(), frozenset()))
-        for bucket in buckets:
-            _remove(self._by_bucket, bucket, subscriber)
-        for prefix in prefixes:
-            _remove(self._by_prefix, prefix, subscriber)
-
-    def clear(self) -> None:
-        """Remove all subscribers."""
-        self._subscriptions.clear()
-        self._by_bucket.clear()
-        self._by_prefix.clear()
-
-    def subscribers_of(self, buckets: Collection[str]) -> set[T]:
-        """Return the subscribers that at least one of the bucket keys concerns."""
-        found: set[T] = set()
-        for bucket in buckets:
-            found |= self._by_bucket.get(bucket, set())
-            for prefix in prefixes_of(bucket) if self._by_prefix else ():
-                found |= self._by_prefix.get(prefix, set())
-        return found
-
-
-def _remove(index: dict[str, set[T]], key: str, subscriber: T) -> None:
-    """Remove a subscriber from a key's set, and the set if it is empty, so that the index does not grow for ever."""
-    index[key].discard(subscriber)
-    if not index[key]:
-        del index[key]
-
 
 log = structlog.get_logger("gateway")
 
 _BATCH = 256
 """Number of connections that one read of the store serves."""
 _PULL_BATCH = 16
-"""Number of connections that are sent pages of their own at the same time."""
+"""Number of connections for which own pages are read at the same time."""
 _RETRY_SECONDS = 1.0
 """Pause after an error of the store."""
 
@@ -122,11 +64,9 @@ class Channel:
         """
         self._gateway = gateway
         self._on_broadcast = on_broadcast
-        self._by_client: defaultdict[str, set[LiveConnection]] = defaultdict(set)
-        """Client id → its connections to this process."""
-        self._multi_connected: set[str] = set()
-        """Ids of clients with several connections, to this process or others."""
         self._connections: set[LiveConnection] = set()
+        self._clients = ClientConnections()
+        """The same connections by client."""
         self._index = SubscriptionIndex[LiveConnection]()
         self._unindexed: set[LiveConnection] = set()
         """Connections whose bucket keys (what the client may see) are not known yet; every commit may concern them."""
@@ -137,6 +77,7 @@ class Channel:
         self._in_progress: list[LiveConnection] = []
         """The batch of due connections that is being served."""
         self._task: asyncio.Task[None] | None = None
+        """The task that serves due connections; None while there is nothing to send."""
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -152,20 +93,18 @@ class Channel:
 
     def count_of(self, client_id: str) -> int:
         """Return the number of a client's connections to this process."""
-        return len(self._by_client.get(client_id, ()))
+        return self._clients.count_of(client_id)
 
     def subscribe(self, connection: LiveConnection) -> None:
         """Add a new connection. It gets no broadcast before its client has pulled."""
         self._connections.add(connection)
         self._unindexed.add(connection)
-        self._by_client[connection.client_name].add(connection)
-        self._update_multi_connected(connection.client_name)
+        self._clients.add(connection)
 
     def unsubscribe(self, connection: LiveConnection) -> None:
         """Remove a connection that has ended."""
         self._connections.discard(connection)
-        self._by_client[connection.client_name].discard(connection)
-        self._update_multi_connected(connection.client_name)
+        self._clients.remove(connection)
         self._unindexed.discard(connection)
         self._index.unsubscribe(connection)
         self._due.pop(connection, None)
@@ -177,8 +116,7 @@ class Channel:
             for connection in self._connections:
                 connection.is_announced = False  # other processes may have missed the announcement
                 if notice.after_loss:  # this process may have missed the announcement of a sibling
-                    connection.has_sibling = True
-                    self._update_multi_connected(connection.client_name)
+                    self._clients.record_sibling(connection)
             self._index.clear()
             self._unindexed |= self._connections
             concerned = with_own_changes = self._unindexed
@@ -186,47 +124,17 @@ class Channel:
             concerned = self._index.subscribers_of(notice.buckets) | self._unindexed
             own_buckets = {bucket for bucket in notice.buckets if bucket.startswith("@")}  # each of one client
             with_own_changes = self._index.subscribers_of(own_buckets)
-            concerned |= self._record_siblings(notice.presence)
+            concerned |= self._clients.record_announced(notice.presence)  # which must announce themselves now
         for connection in with_own_changes:
             if connection.subscriber is not None:
                 connection.subscriber.has_own_changes = True
         self._due.update(dict.fromkeys(connection for connection in concerned if connection.subscriber is not None))
         self._start()
 
-    def _record_siblings(self, presence: Iterable[Presence]) -> set[LiveConnection]:
-        """Record which connections have a sibling: another connection of the same client, to any process.
-
-        Args:
-            presence: the announced connections.
-
-        Returns:
-            The connections that must announce themselves in response.
-        """
-        with_sibling = {
-            connection
-            for each in presence
-            for connection in self._by_client.get(each.client_id, ())
-            if connection.connection_id != each.connection_id and not connection.has_sibling
-        }
-        for connection in with_sibling:
-            connection.has_sibling, connection.is_announced = True, False
-            self._update_multi_connected(connection.client_name)
-        return with_sibling
-
-    def _update_multi_connected(self, name: str) -> None:
-        """Update `_multi_connected` for a client whose connections, or their siblings, have changed."""
-        connections = self._by_client[name]
-        if not connections:
-            del self._by_client[name]
-        if len(connections) > 1 or any(connection.has_sibling for connection in connections):
-            self._multi_connected.add(name)
-        else:
-            self._multi_connected.discard(name)
-
     def on_ready(self, connection: LiveConnection) -> None:
         """Serve a connection that can receive broadcasts again, or whose client has pulled."""
         subscriber = connection.subscriber
-        # if more pages follow, or its bucket keys are not computed yet, it lacks changes of earlier commits
+        # if more pages follow, or its bucket keys are not computed yet, it may lack changes of earlier commits
         if subscriber is not None and (subscriber.state.has_more or not subscriber.state.subscription.buckets):
             self._due[connection] = None
         if connection in self._due:
@@ -301,7 +209,7 @@ class Channel:
     async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
         """Have the engine compute the bucket keys of connections whose keys are unknown, and index the connections.
 
-        They are unknown (`access` is None) after a connection's first page, and after each page of its own.
+        They are unknown (`access` is None) after a connection's first page, and after each own page.
         """
         new = []
         for connection in batch:
@@ -339,10 +247,10 @@ class Channel:
         members: Sequence[tuple[LiveConnection, Subscriber]],
         version: int,
     ) -> list[tuple[LiveConnection, Subscriber]]:
-        """Send the members of a group the changes that they lack, and return those that need a page of their own.
+        """Send the members of a group the changes that they lack, and return those that need an own page.
 
         Args:
-            group: connections with the same position in the feed, which one read serves.
+            group: connections with the same state, which one read of the store serves.
             result: the result of that read.
             members: the group's connections.
             version: the index's version when the read began.
@@ -360,13 +268,14 @@ class Channel:
             unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
             is_same_index = version == self._index_version  # whether the index was not cleared since
             # whether the read considered the client's siblings, over which it may have been sent other changes
-            has_all_connections = client in group.multi_connected or client not in self._multi_connected
+            has_all_connections = client in group.multi_connected or client not in self._clients.multi_connected
             is_current = unchanged and is_same_index and has_all_connections and not subscriber.has_own_changes
             if not is_current:  # the read may be too old
                 self._requeue((connection,))
                 continue
             if client in result.with_other_claims and own_page is not None:
-                needing_pull.append((connection, subscriber))  # from its old cursor: see `ScanResult.with_other_claims`
+                # it was sent pages under other claims meanwhile: the pull begins at its cursor, which stays as it is
+                needing_pull.append((connection, subscriber))
                 continue
             if has_new_buckets or connection in self._unindexed:
                 self._index_connection(connection, subscriber, after)
@@ -391,11 +300,11 @@ class Channel:
             if subscriber.has_own_changes:
                 with_own_changes.add(subscriber.client_id)
                 subscriber.has_own_changes = False
-        multi_connected = frozenset(clients & self._multi_connected)
+        multi_connected = frozenset(clients & self._clients.multi_connected)
         return SubscriberGroup(state, frozenset(clients), frozenset(with_own_changes), multi_connected)
 
     async def _pull(self, pulls: Sequence[tuple[LiveConnection, Subscriber]]) -> None:
-        """Send a page of its own to each connection that needs one."""
+        """Read an own page for each connection that needs one, and send it."""
         for start in range(0, len(pulls), _PULL_BATCH):
             batch = [
                 (connection, subscriber, subscriber.state)
@@ -407,7 +316,7 @@ class Channel:
                 await self._send_page(connection, subscriber, before, page)
 
     def _page(self, subscriber: Subscriber) -> Future[SyncResponse]:
-        """Pull a page for one client."""
+        """Have the engine read an own page for a client, as if the client had pulled from its cursor."""
         pull = SyncPull(subscriber.client_id, subscriber.cursor, subscriber.state.limit)
         return self._gateway.submit_pull(
             pull,
@@ -424,7 +333,7 @@ class Channel:
         before: SubscriptionState,
         page: SyncResponse | BaseException,
     ) -> None:
-        """Send a pulled page to its connection, unless the client has pulled or been sent something meanwhile."""
+        """Send an own page to its connection, unless the client has pulled or been sent something meanwhile."""
         frame = b"" if isinstance(page, BaseException) or not page.deltas else await _broadcast_frame(page, before)
         if isinstance(page, LakeSyncError) and not isinstance(page, TransientError):
             connection.close(*close_code_of(page))
@@ -446,7 +355,7 @@ class Channel:
         self._unindexed.discard(connection)
 
     def _requeue(self, connections: Iterable[LiveConnection]) -> None:
-        """Mark connections as due again, because what was read for them was not sent."""
+        """Mark connections as due again, because not all that they lack was sent."""
         for each in connections:
             if each in self._connections:
                 self._due[each] = None

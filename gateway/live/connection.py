@@ -1,7 +1,9 @@
-"""Serves one WebSocket connection of a client. `gateway.live.hub` creates it.
+"""Serves one WebSocket connection of a client. The route in `gateway.live.hub` creates it and calls `run`.
 
-It responds to the client's pushes and pulls in order. Between the responses the gateway's `Channel` sends broadcasts:
-pages of changes by others, without a request. A client's subscriber says up to which change it was sent everything.
+The connection responds to the client's pushes (of its own changes) and pulls (of what it lacks) in order. Each is a
+frame, one WebSocket message: a tag byte and a protobuf message. Between the responses the gateway's `Channel`, which
+has all connections of one app, sends *broadcasts*: pages of changes by others, without a request. The connection's
+*subscriber* says which client it is, and up to which change (its cursor) the client was sent everything.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ from lakesync.wire.frames import FrameTag, decode_frame, encode_response_frame
 log = structlog.get_logger("gateway")
 
 ROUTE = "/sync/{gateway}/ws"
+"""Path template of the connections."""
 _TIMED_OUT = "the message was not served in time and may still take effect: repeat it"
+"""The message of the error with which a connection is closed when a push or pull takes too long."""
 _DAY_SECONDS = 86_400.0
-"""The longest timer; a token that expires later is checked again when it ends."""
+"""The longest timer for a token's expiry; a token that expires later is checked again when it ends."""
 _RETRY_SECONDS = 1.0
 """Pause after the store failed."""
 _METHODS = {FrameTag.PUSH: "PUSH", FrameTag.PULL: "PULL"}
@@ -79,9 +83,11 @@ class LiveConnection:
         self._opening = opening
         self._knows_resync = knows_resync
         self._messages = 0
+        """Number of messages that the client has sent."""
         self._pending_close: tuple[int, str] | None = None
         """Close code and reason with which the connection ends after the response in progress; None to go on."""
         self._expiry_timer: asyncio.TimerHandle | None = None
+        """Ends when the token expires; None if it does not."""
         self._stall_timer: asyncio.TimerHandle | None = None
         """Closes the connection if the client reads nothing for too long; None while it reads."""
         self._notify_ready: Callable[[], None] = _ignore
@@ -98,9 +104,11 @@ class LiveConnection:
         self.is_announced = False
         """Whether the connection was announced to all processes of the gateway."""
         self.has_sibling = False
-        """Whether the client has, or had, a connection to another process, or pulls over HTTP too."""
-        self.broadcasts = 0
-        self.bytes_in = self.bytes_out = 0
+        """Whether the client has, or had, a connection to another process (a sibling), or pulls over HTTP too."""
+        self._broadcasts = 0
+        """Number of broadcasts that were sent."""
+        self._bytes_in = self._bytes_out = 0
+        """Bytes of all messages from and to the client."""
 
     @property
     def client_name(self) -> str:
@@ -153,7 +161,7 @@ class LiveConnection:
         record.gateway, record.client = self._opening.gateway, self._opening.client
         frame = message.get("bytes")
         record.bytes_in = len(frame if frame is not None else message.get("text") or "")
-        self.bytes_in += record.bytes_in
+        self._bytes_in += record.bytes_in
         method = "MESSAGE"
         try:
             async with asyncio.timeout(self._services.settings.request_timeout) as deadline:
@@ -199,7 +207,7 @@ class LiveConnection:
         result = await serve_push(self._services, record, self._caller, lambda: message, lambda _: confirmed)
         if subscriber is not None:
             subscriber.after_push(result.server_hlc)
-        self._start_resuming()  # from its first push on, the client has a record
+        self._start_resuming()  # from its first push on, the store has a record of the client
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, record: RequestRecord, body: bytes) -> bytes:
@@ -221,8 +229,8 @@ class LiveConnection:
     def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
         """Record that a pull has sent the client all changes up to a cursor, from which broadcasts continue."""
         before, client = self.subscriber, message.client_id
-        same = before is not None and before.client_id == client
-        subscription = before.state.subscription if before is not None and same else Subscription()
+        is_same_client = before is not None and before.client_id == client
+        subscription = before.state.subscription if before is not None and is_same_client else Subscription()
         state = SubscriptionState(
             cursor,
             message.max_deltas,
@@ -235,7 +243,7 @@ class LiveConnection:
     def _start_resuming(self) -> None:
         """Begin to enable broadcasts to a client that has not pulled over this connection yet.
 
-        A client that understands RESYNC_REQUIRED needs no such start, because it pulls when it connects.
+        A client that understands RESYNC_REQUIRED does not need this, because it pulls when it connects.
         """
         if self.subscriber is None and not self._knows_resync and self.client_name:
             if self._resuming is not None:
@@ -243,7 +251,7 @@ class LiveConnection:
             self._resuming = asyncio.create_task(self._resume())
 
     async def _resume(self) -> None:
-        """Enable broadcasts before the first pull; do nothing if the client has no record."""
+        """Enable broadcasts before the first pull, if the store has a record of the client: from the cursor in it."""
         while self.subscriber is None and self._wire.is_open:
             claims = self._caller.claims(self.client_name)
             try:
@@ -266,7 +274,7 @@ class LiveConnection:
             self._close_slow_reader()
             return
         self._wire.write_frame(websocket_frame(response))
-        self.bytes_out += len(response)
+        self._bytes_out += len(response)
 
     def _reject(self, record: RequestRecord, error: Exception) -> None:
         """Log an error, and have the connection closed with its code."""
@@ -297,8 +305,8 @@ class LiveConnection:
             frame: the result of `websocket_frame`.
         """
         self._wire.write_frame(frame)
-        self.broadcasts += 1
-        self.bytes_out += len(frame)
+        self._broadcasts += 1
+        self._bytes_out += len(frame)
 
     def _on_writable(self) -> None:
         """Continue broadcasts: the client has read what was queued for it."""
@@ -380,9 +388,9 @@ class LiveConnection:
             "reason": reason,
             "seconds": round(time.perf_counter() - self._opening.started, 3),
             "messages": self._messages,
-            "broadcasts": self.broadcasts,
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
+            "broadcasts": self._broadcasts,
+            "bytes_in": self._bytes_in,
+            "bytes_out": self._bytes_out,
         }
         log.info("disconnected", **{name: value for name, value in entry.items() if value is not None})
 
