@@ -42,7 +42,7 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
         found.append(Timed("poll", each.name, each.gateway, mark, next_ms))
     for part, group, name, cron in _moves(config):
         mark = int(marks.get(move_mark(group, name), 0))
-        found.append(Timed(part, name, "", mark, next_tick_ms(cron, mark) if mark else now_ms))
+        found.append(Timed(part, name, gateway="", mark=mark, next_ms=next_tick_ms(cron, mark) if mark else now_ms))
     return [*found, *_migrations(config, marks, now_ms)]
 
 
@@ -50,6 +50,7 @@ class FailingPoll(NamedTuple):
     """A connector, if the polls of all its tables fail; otherwise one table whose polls fail."""
 
     lag: Lag
+    """The connector or table, and since when its polls fail."""
     polls: int
     """Number of failed polls in a row."""
     next_ms: int
@@ -95,10 +96,12 @@ def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int
 
 
 class _PollTime(NamedTuple):
-    """When a connector's table was polled last, and when its next poll is due, in milliseconds of server wall time."""
+    """Times of a connector's table, in milliseconds of server wall time."""
 
     mark: int
+    """When it was polled last; 0 if it never was."""
     next_ms: int
+    """When its next poll is due."""
 
 
 def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> dict[str, _PollTime]:

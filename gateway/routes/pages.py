@@ -44,20 +44,20 @@ class Page:
         """Return the page itself."""
         return _file_response(request, self._index)
 
-    def file(self, request: Request, name: str) -> Response:
+    def file(self, request: Request, file: str) -> Response:
         """Return a file that the page links. `index.html` is not served so, because its relative links would break.
 
         Args:
             request: the browser's request.
-            name: the file's name.
+            file: the file's name.
 
         Raises:
             NotFoundError: the page has no such file.
         """
-        if name not in self._files:
+        if file not in self._files:
             RequestRecord.of(request).content_policy = _CONTENT_POLICY
-            raise NotFoundError(f"the page {request.url.path.rpartition('/')[0]} has no file {name!r}")
-        return _file_response(request, self._files[name])
+            raise NotFoundError(f"the page {request.url.path.rpartition('/')[0]} has no file {file!r}")
+        return _file_response(request, self._files[file])
 
 
 def _file_response(request: Request, file: Path) -> Response:
@@ -81,20 +81,6 @@ router = APIRouter()
 
 _CONSOLE = Page((Path(__file__).parents[1] / "console_page").iterdir())
 """The console, which shows how far a gateway and its clients are, and why a client has or lacks a row."""
-
-
-@router.get("/console", include_in_schema=False)
-def console(request: Request) -> Response:
-    """Return the console's page."""
-    return _CONSOLE.index(request)
-
-
-@router.get("/console/{file}", include_in_schema=False)
-def console_file(request: Request, file: str) -> Response:
-    """Return a file of the console's page."""
-    return _CONSOLE.file(request, file)
-
-
 _SWAGGER_UI = Path(fastapi_offline.__file__).parent / "static"
 """Folder of the package fastapi-offline with Swagger UI's files, so that a browser loads them from this server."""
 _DOCS = Page(
@@ -103,21 +89,15 @@ _DOCS = Page(
         *(_SWAGGER_UI / name for name in ("swagger-ui-bundle.js", "swagger-ui.css")),
     ]
 )
+"""Swagger UI over `openapi.json`, which the browser finds beside the page."""
+
+
+for path, page in (("/console", _CONSOLE), ("/docs", _DOCS)):
+    router.add_api_route(path, page.index, include_in_schema=False)
+    router.add_api_route(path + "/{file}", page.file, include_in_schema=False)
 
 
 @router.get("/openapi.json", summary="Read this document", response_model=dict[str, Any], responses=error_responses())
 def openapi(request: Request) -> Any:
     """Return the OpenAPI document of all routes."""
     return request.app.openapi()
-
-
-@router.get("/docs", include_in_schema=False)
-def swagger_ui(request: Request) -> Response:
-    """Return Swagger UI's page over `openapi.json`, which the browser finds beside it."""
-    return _DOCS.index(request)
-
-
-@router.get("/docs/{file}", include_in_schema=False)
-def swagger_ui_file(request: Request, file: str) -> Response:
-    """Return a file of Swagger UI's page."""
-    return _DOCS.file(request, file)
