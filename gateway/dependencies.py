@@ -7,21 +7,18 @@ The checks always have the same order: the gateway id's form, the token, whether
 role, the rate limit, the query parameters, and whether the gateway exists. So a caller without a valid token learns
 nothing about gateways.
 
-Without a secret that verifies tokens, or with a weak one, the server is restricted to this machine: `python -m gateway`
-checks the address on which it listens, and the authentication of each request checks which web page may call it. A
-gateway is one app's stream of changes; one server serves many.
+A gateway is one app's stream of changes; one server serves many. Without a secret that verifies tokens, every caller is
+accepted, and `gateway.bind_policy` restricts the server to this machine.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
-from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Depends, FastAPI, Path, Request, Security
@@ -29,20 +26,20 @@ from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
 from fastapi.security.base import SecurityBase
 from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from gateway.admission import RateLimiter, RequestGate
+from gateway.bind_policy import check_page, is_loopback
 from gateway.client_tracker import ClientTracker
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import GATEWAY
 from gateway.request_log import RequestRecord
-from gateway.settings import MIN_SECRET_BYTES, GatewaySettings
+from gateway.settings import GatewaySettings
 from gateway.tracked_client import ConnectedClient
 from lakesync.auth import TokenVerifier
 from lakesync.auth.keys import Key
 from lakesync.engine import Engine, SyncGateway
-from lakesync.model.errors import AuthError, ConfigurationError, ForbiddenError, ValidationError
+from lakesync.model.errors import AuthError, ForbiddenError, ValidationError
 from lakesync.model.types import Claims
 from lakesync.model.validation import check_gateway_id, user_of
 
@@ -296,77 +293,3 @@ def _check_repeated_parameters(request: HTTPConnection) -> None:
     for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
         if count > 1:
             raise ValidationError(f"the query parameter {name[:50]!r} is given more than once; give it one value")
-
-
-def check_bind_address(settings: GatewaySettings) -> None:
-    """Reject an address other than loopback if there is no secret, or if a secret can be guessed.
-
-    Args:
-        settings: the server's settings.
-
-    Raises:
-        ConfigurationError: the host is not a loopback address, and a secret is missing, blank or too short.
-    """
-    is_exposed = settings.host != "localhost" and not is_loopback(settings.host)
-    if is_exposed and not settings.requires_tokens and not settings.weak_secrets:
-        raise ConfigurationError(
-            f"without a secret the gateway listens on loopback only, not on {settings.host!r}: "
-            "set LAKESYNC_JWT_SECRET or [[gateway.issuers]], or use --host 127.0.0.1"
-        )
-    for name in settings.weak_secrets:
-        fault = f"LAKESYNC_{name.upper()} is blank or has fewer than {MIN_SECRET_BYTES} bytes"
-        if is_exposed:
-            raise ConfigurationError(
-                f"{fault}, so the gateway listens on loopback only, not on {settings.host!r}: "
-                "make one with `openssl rand -hex 32`, or use --host 127.0.0.1"
-            )
-        log.warning("a secret can be guessed", reason=fault, host=settings.host)
-
-
-def check_page(headers: Headers, origins: Collection[str]) -> None:
-    """Reject requests that a web page of another site makes a browser send to a gateway without tokens.
-
-    Pages of servers on this machine, and pages of the allowed origins, may call the gateway.
-
-    Args:
-        headers: headers of the request.
-        origins: origins of further pages that may call it; `*` has no effect here.
-
-    Raises:
-        ForbiddenError: the page is from another site, or it uses a DNS name that resolves to loopback.
-    """
-    hosts, origin = headers.getlist("host"), headers.get("origin")
-    if not all(_is_local_url(f"http://{host}") for host in hosts):
-        raise ForbiddenError(
-            "without a secret the gateway is served as localhost or 127.0.0.1 only: call it so, or set "
-            "LAKESYNC_JWT_SECRET"
-        )
-    if origin is None:  # the browser marks the request if another site caused it, such as by an image or a link
-        is_foreign = headers.get("sec-fetch-site") == "cross-site"
-    else:
-        is_foreign = origin not in origins and not _is_local_url(origin)
-    if is_foreign:
-        raise ForbiddenError(
-            "without a secret the gateway serves no pages of other sites: name their origins in cors_origins of "
-            "[gateway], or set LAKESYNC_JWT_SECRET"
-        )
-
-
-def _is_local_url(url: str) -> bool:
-    """Return whether a URL's host is this machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an IP address is a loopback address; False for a host name."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
-        return parsed.ipv4_mapped.is_loopback
-    return parsed.is_loopback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.dependencies import check_bind_address
+from gateway.bind_policy import check_bind_address
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.model.errors import ConfigurationError
