@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-import structlog
 from fastapi import Depends, FastAPI, Path, Request, Security
 from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
 from fastapi.security.base import SecurityBase
@@ -42,8 +41,6 @@ from lakesync.engine import Engine, SyncGateway
 from lakesync.model.errors import AuthError, ForbiddenError, ValidationError
 from lakesync.model.types import Claims
 from lakesync.model.validation import check_gateway_id, user_of
-
-log = structlog.get_logger("gateway")
 
 
 @dataclass(frozen=True)

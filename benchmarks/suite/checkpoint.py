@@ -17,7 +17,7 @@ from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, SyntheticHistory, lake, write_history
 from benchmarks.load import RULES
 from benchmarks.suite import Benchmark
-from gateway.routes.checkpoint import frame_files, visible_frames
+from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gateway.routes.checkpoint import frame_files, visible_frames
+from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.routes.checkpoint import frame_files, visible_frames
+from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.frame_files import link_frames, write_file
 from lakehouse.checkpoints.publication import delete_frames
 from lakehouse.data_files import DataFile, read_rows

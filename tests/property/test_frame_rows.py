@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.routes.checkpoint import visible_rows
+from gateway.checkpoint_frames import visible_rows
 from lakesync.model.delta import jcs
 from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.rules.model import Bucket, Filter, SyncRules, matches
