@@ -63,12 +63,13 @@ class SeenRows(msgspec.Struct):
             page: a page that was read.
             identity: the table's `Table.identity`.
         """
-        watched = {column for column, _ in page.complete} | ({identity} if identity else set())
-        digests = {row.row_id: _digest(row.columns) for row in page.rows} if len(page.rows) <= MAX_REMEMBERED else {}
-        cannot_compare = len(digests) < len(page.rows) or len(page.deleted) + len(page.complete) > MAX_REMEMBERED
-        if cannot_compare or not watched <= self.columns:  # remembered rows do not have the values of a new column
-            self.rows, self.claims, self.columns = {}, {}, self.columns | watched
-        if cannot_compare:
+        columns = {column for column, _ in page.complete} | ({identity} if identity else set())
+        is_too_large = max(len(page.rows), len(page.deleted) + len(page.complete)) > MAX_REMEMBERED
+        digests = {} if is_too_large else {row.row_id: _digest(row.columns) for row in page.rows}
+        can_compare = not is_too_large and len(digests) == len(page.rows)  # equal if no row id occurs twice
+        if not can_compare or not columns <= self.columns:  # remembered rows do not have the values of a new column
+            self.rows, self.claims, self.columns = {}, {}, self.columns | columns
+        if not can_compare:
             return page
         claimed: dict[_Claim, list[str]] = {
             claim: sorted(row.row_id for row in page.rows if row.columns.get(claim[0]) == claim[1])
