@@ -403,8 +403,9 @@ class Journal(JournalFile):
         writer = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
         self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
-        # if the entries were written to the file since, none is left here, and the savepoint undoes them
-        group.undo.add(lambda: group.entries and group.entries.pop())
+        # The method is bound to this list. Once its entries are written to the file, the group has a new list, and a
+        # savepoint undoes them. A function that refers to the group would form a reference cycle with its undo steps.
+        group.undo.add(group.entries.pop)
         group.undo.update(group.writers, {(gateway, client_id): writer})
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))
         return entry
