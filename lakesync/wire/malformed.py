@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -183,11 +183,11 @@ def _delta_id(raw: msgspec.Raw) -> str:
         return ""
 
 
-_SCALARS = frozenset({str, bool, int, float, type(None)})
-"""The types of decoded values that are neither lists nor objects."""
 _SAFELY_FINITE = 1e300
 """Numbers up to here certainly fit a double, whose limit is near 1.8e308."""
-_decode_any = msgspec.json.Decoder().decode
+_PlainInt = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_PlainFloat = Annotated[float, msgspec.Meta(ge=-_SAFELY_FINITE, le=_SAFELY_FINITE)]
+_decode_plain = msgspec.json.Decoder(list[str | bool | _PlainInt | _PlainFloat | None]).decode
 
 
 def check_values(deltas: Sequence[RowDelta]) -> None:
@@ -218,11 +218,6 @@ def _all_plain(texts: Sequence[msgspec.Raw]) -> bool:
     if b"\\u" in joined:  # an escape, perhaps of a lone surrogate
         return False
     try:
-        values = _decode_any(b"[" + joined + b"]")
+        return len(_decode_plain(b"[" + joined + b"]")) == len(texts)
     except DECODE_ERRORS:
         return False
-    kinds = set(map(type, values))
-    if len(values) != len(texts) or not kinds <= _SCALARS:
-        return False
-    numbers = [value for value in values if type(value) is int or type(value) is float]
-    return not numbers or (min(numbers) >= -_SAFELY_FINITE and max(numbers) <= _SAFELY_FINITE)
