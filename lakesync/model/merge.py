@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.model.delta import jcs_raw
-from lakesync.model.types import ColumnValue, RowDelta, Stamp
+from lakesync.model.types import RowDelta, Stamp
 
 _MAX_INTERNED = 4096
 """The most tuples of column names that `intern_names` caches."""
@@ -256,7 +256,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         changed = inserts or bool(won)
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
-    def overwrite(self, origin: Origin, columns: Sequence[ColumnValue], at: int, newer: Collection[str]) -> None:
+    def overwrite(self, origin: Origin, values: Sequence[Raw], at: int, newer: Collection[str]) -> None:
         """Merge the columns of an INSERT or UPDATE, in place, without comparisons. Stores call it for postponed deltas.
 
         The delta's hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`.
@@ -264,14 +264,14 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
 
         Args:
             origin: the delta; its `columns` are as `intern_names` returns them.
-            columns: its column values, in the order of `origin.columns`.
+            values: the values of its columns, in the order of `origin.columns`. They are copied.
             at: its arrival.
             newer: the columns that later deltas have overwritten; their cells stay as they are.
         """
         self.newest = max(self.newest, origin.hlc)
-        for name, column in zip(origin.columns, columns, strict=True):
+        for name, value in zip(origin.columns, values, strict=True):
             if name not in newer:
-                self.cells[name] = Cell(origin, column.value.copy(), at)
+                self.cells[name] = Cell(origin, value.copy(), at)
 
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Merge the columns of an INSERT or UPDATE: those that it wins get its values.

@@ -20,14 +20,13 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.model.merge import LiveDelta, Origin, RowState, StoredState
-from lakesync.model.types import ColumnValue, RowDelta, RowKey, Stamp
+from lakesync.model.types import RowDelta, RowKey, Stamp
 
 WRITERS_KEPT = 8
 """The most writers that a row stores: its latest. For other writers, `row_presence` assumes that they may have the row.
 """
 MAX_UNMERGED = 4
-"""The most unmerged deltas of a row. More would use much memory, because each is a part of the request's bytes, which
-stay in memory until it is merged."""
+"""The most unmerged deltas of a row."""
 MAX_UNMERGED_WIDTH = 16
 """The most columns of an unmerged delta. A wider one is merged at once."""
 MAX_UNMERGED_COLUMNS = MAX_UNMERGED * MAX_UNMERGED_WIDTH
@@ -73,7 +72,9 @@ class Unmerged(msgspec.Struct, frozen=True, gc=False):
     hlc: int
     client_id: str
     delta_id: str
-    columns: tuple[ColumnValue, ...]
+    values: bytes
+    """The values of its columns, as a JSON array. It is one object, and no part of the request: so all objects of a
+    decoded push are freed together, and the next push uses their memory while it is in the processor's cache."""
     names: tuple[str, ...]
     """The names of its columns, as `model.merge.intern_names` returns them: equal names are one tuple object, so that
     two deltas are compared by identity."""
@@ -158,7 +159,7 @@ class StoredRow(msgspec.Struct, gc=False):
         delta = self.unmerged
         while delta is not None:
             if column in delta.names:
-                return delta.columns[delta.names.index(column)].value
+                return _decode_values(delta.values)[delta.names.index(column)]
             delta = delta.before
         return self.state.value(column)
 
@@ -182,7 +183,8 @@ class StoredRow(msgspec.Struct, gc=False):
         if count > MAX_UNMERGED:
             self.fold()
             before, count, inserted = None, 1, (delta.hlc, client_id) if inserts else None
-        unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, delta.columns, names, at, before, count, inserted)
+        values = b"[%b]" % b",".join([column.value for column in delta.columns])
+        unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, values, names, at, before, count, inserted)
         state, writers, floor, keys = self.state, self.writers.copy(), self.writers_floor, self.keys
         row = StoredRow(self.key, at, state, writers, floor, keys, self.emptied, unmerged)
         row.note_writer(client_id, at, inserted=inserts)
@@ -202,7 +204,7 @@ class StoredRow(msgspec.Struct, gc=False):
         while delta is not None:
             if not newer.issuperset(delta.names):  # otherwise, newer deltas have overwritten all of its columns
                 origin = Origin(delta.hlc, delta.client_id, delta.delta_id, len(delta.names), delta.names)
-                state.overwrite(origin, delta.columns, delta.at, newer)
+                state.overwrite(origin, _decode_values(delta.values), delta.at, newer)
                 newer.update(delta.names)
             delta = delta.before
         self.state, self.unmerged = state, None
@@ -252,6 +254,7 @@ class _Encoded(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Encoded).decode
+_decode_values = msgspec.json.Decoder(list[Raw]).decode
 
 
 def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
