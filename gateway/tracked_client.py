@@ -15,7 +15,7 @@ import msgspec
 
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.lag import Unsent
-from lakesync.engine.subscriptions import Subscriber
+from lakesync.engine.subscribers import Subscriber
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims
 

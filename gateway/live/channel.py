@@ -36,7 +36,7 @@ from gateway.request_body import encode_protobuf
 from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.engine.subscriptions import ScanResult, Subscriber, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import ScanResult, Subscriber, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.staging.notices import Notice, Presence

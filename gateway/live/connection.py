@@ -35,7 +35,7 @@ from gateway.request_body import decode_if_large, encode_protobuf
 from gateway.request_log import RequestRecord
 from gateway.sync_service import serve_pull, serve_push
 from lakesync.auth.keys import Key
-from lakesync.engine.subscriptions import Subscriber, Subscription, SubscriptionState
+from lakesync.engine.subscribers import Subscriber, Subscription, SubscriptionState
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.model.types import DEFAULT_MAX_DELTAS, SyncPull, SyncResponse
 from lakesync.wire import protobuf

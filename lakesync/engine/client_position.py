@@ -13,7 +13,8 @@ from typing import NamedTuple
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.explanation import ClaimsSource
 from lakesync.engine.source_positions import feed_cursor
-from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
+from lakesync.engine.subscribers import SubscriptionState
+from lakesync.engine.subscriptions import refreshed, subscriber_position
 from lakesync.feed.client_state import unknown_client, with_possible_broadcasts
 from lakesync.feed.positions import NEVER_PULLED, Position, for_full_pull, locate, restart_position
 from lakesync.feed.scopes import Access

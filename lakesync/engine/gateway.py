@@ -37,7 +37,8 @@ from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import remember_page
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
 from lakesync.engine.rejections import RejectionLog
-from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
+from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscriptions import resume, scan, subscribe
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RejectedError
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse

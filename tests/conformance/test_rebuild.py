@@ -12,7 +12,7 @@ import pytest
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.explain import TrackedCursor, explain
 from lakesync.engine.rebuild import LakePush, rebuild
-from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
 from lakesync.model.schema import parse_schema

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from lakesync.engine import Engine
-from lakesync.engine.subscriptions import SubscriptionState
+from lakesync.engine.subscribers import SubscriptionState
 from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store

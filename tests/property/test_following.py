@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState, scan, subscribe
+from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscriptions import scan, subscribe
 from lakesync.feed import pull_page
 from lakesync.feed.positions import Position
 from lakesync.feed.row_buckets import own_bucket

@@ -6,7 +6,7 @@ from gateway import client_tracker
 from gateway.client_tracker import ClientTracker, GatewayLag
 from gateway.tracked_client import ConnectedClient
 from lakesync.engine.lag import Unsent
-from lakesync.engine.subscriptions import Subscriber, SubscriptionState
+from lakesync.engine.subscribers import Subscriber, SubscriptionState
 from lakesync.model.types import RowDelta, SyncPage, SyncPull
 
 ARRIVALS = (("main", 9 << 16),)

@@ -25,7 +25,7 @@ from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.sharding import inspection, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, run
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
-from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
 from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
-from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
+from lakesync.engine.subscribers import ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.scopes import Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters import open_adapter
 from lakesync.engine import Engine
-from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id

@@ -7,7 +7,7 @@ import pytest
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.engine.page_reading import PullRequest, unrecorded_cursor
-from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
 from lakesync.model.errors import AdapterError, NotFoundError, StagingUnavailableError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
