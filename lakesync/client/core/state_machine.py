@@ -93,7 +93,9 @@ class ClientCore:
         self._pusher = Pusher(self._state, Backoff(monotonic, jitter, retry), limits, retry)
         self._puller = Puller(self._state, Backoff(monotonic, jitter, retry), limits)
         self._pending: Request | None = None
+        """The request that has no response yet."""
         self._receives_broadcasts = False
+        """Whether a connection is open on which the gateway can send broadcasts."""
 
     @property
     def client_id(self) -> str:

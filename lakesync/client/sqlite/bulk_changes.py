@@ -25,7 +25,7 @@ from typing import Any
 from lakesync.client.sqlite.bulk_decoding import NotBulkWritableError, TableTypes, decode_uniform, group_by_columns
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.page_plan import DeltasByRow, PlannedRows, SingleDeltaRows, StoredRecords, plan_page
-from lakesync.client.sqlite.row_groups import DeltaFields, RowGroup, RowGroups, RowPart, update_rows, write_rows
+from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, RowStamps, update_rows, write_rows
 from lakesync.client.sqlite.stamps import Record, StampCodec, known_table
 from lakesync.client.sqlite.triggers import Operation
 from lakesync.model.types import RowDelta, RowKey
@@ -163,7 +163,7 @@ def _add_created(groups: list[DecodedGroup], table: str, rows: PlannedRows, type
     """Add rows that the page creates; return the deltas of those that cannot be written in bulk."""
     created = RowGroups()
     try:
-        created.add_inserts(table, rows.single, types, rows.fields)
+        created.add_inserts(table, rows.single, types, rows.stamps)
         created.add_parts(_parts_of(rows.several))
     except NotBulkWritableError:
         return [*rows.single, *chain.from_iterable(rows.all_of_several)]
@@ -219,13 +219,13 @@ def _by_updated_columns(
         return
     decoded = decode_uniform(rows.single, types[table])
     if decoded is not None:
-        fields = rows.fields or DeltaFields.of(rows.single)
-        yield RowGroup.from_decoded(table, fields, decoded), rows.single, rows.records
+        stamps = rows.stamps or RowStamps.of(rows.single)
+        yield RowGroup.from_decoded(table, stamps, decoded), rows.single, rows.records
         return
     for names, indexes, values in group_by_columns(rows.single):
         group = RowGroup(table, (names,))
         deltas, records = [rows.single[index] for index in indexes], [rows.records[index] for index in indexes]
-        group.add_rows(DeltaFields.of(deltas), values)
+        group.add_rows(RowStamps.of(deltas), values)
         yield group, deltas, records
 
 

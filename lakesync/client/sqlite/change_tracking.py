@@ -16,7 +16,7 @@ import hashlib
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakesync.client.core.store import LocalChange
 from lakesync.client.sqlite.invalid_utf8 import UTF8_ERROR_MARK, escape_invalid_utf8
@@ -46,12 +46,19 @@ _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
     tbl TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, schema BLOB NOT NULL,
     changes INTEGER NOT NULL DEFAULT 0, triggers TEXT, remade INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"""
 """`changes` counts writes, for watches (queries that run again after a change). `triggers` is the digest of the
-triggers as they were created. `remade` is set when the table was recreated, until the client has requested its rows."""
-_ADDED_COLUMNS = {"triggers": "TEXT", "remade": "INTEGER NOT NULL DEFAULT 0"}
-"""Columns of `_lakesync_tables` that files of earlier versions lack."""
+triggers as they were created. `remade` is set when the app has recreated the table, until the client has requested its
+rows from the gateway again."""
 
-_EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}
-"""The triggers of earlier versions, which stored no digest."""
+
+class _Trigger(NamedTuple):
+    """A trigger in the file."""
+
+    rowid: int
+    """Its rowid in `sqlite_master`."""
+    on_table: str
+    """The table that it is on."""
+    sql: str
+    """The statement that creates it."""
 
 
 class ChangeTracking:
@@ -68,21 +75,17 @@ class ChangeTracking:
         self._schemas = schemas
 
     def create_shared_tables(self) -> None:
-        """Create the tables that do not belong to one synced table, or add the columns that they lack."""
+        """Create the tables that do not belong to one synced table."""
         self._db.execute(_QUIET)
         self._db.execute(_TABLES)
-        existing = self._columns("_lakesync_tables")
-        for name, declared in _ADDED_COLUMNS.items():
-            if name not in existing:
-                self._db.execute(f"ALTER TABLE _lakesync_tables ADD COLUMN {name} {declared}")
 
     def install(self, schema: TableSchema) -> None:
         """Create a table's triggers and journal, or adapt them to added columns."""
         self._create_journal(schema)
         existing = self._triggers_of(schema.table)
-        anchor_rowid, _, _ = existing.get(trigger_name(schema.table, ANCHOR), (0, "", ""))
-        existing_statements = {name: sql for name, (_, _, sql) in existing.items()}
-        if existing_statements != trigger_statements(schema, anchor_rowid):
+        anchor = existing.get(trigger_name(schema.table, ANCHOR))
+        statements = trigger_statements(schema, anchor.rowid if anchor is not None else 0)
+        if {name: trigger.sql for name, trigger in existing.items()} != statements:
             self._create_triggers(schema, existing)
         digest = (self._digest(schema.table), schema.table)
         self._db.execute("UPDATE _lakesync_tables SET triggers = ? WHERE tbl = ?", digest)
@@ -93,12 +96,7 @@ class ChangeTracking:
         SQLite drops triggers with their table, moves them with a renamed one, and rewrites them for a renamed column.
         """
         ((digest,),) = self._db.execute("SELECT triggers FROM _lakesync_tables WHERE tbl = ?", (table,))
-        if digest is not None:
-            return bool(digest == self._digest(table))
-        existing = {
-            name for name, (_, on_table, _) in self._triggers_of(table).items() if on_table.lower() == table.lower()
-        }
-        return existing >= {trigger_name(table, name) for name in _EARLIER_TRIGGERS}
+        return bool(digest == self._digest(table))
 
     def journal_unknown_rows(self, table: str) -> None:
         """Journal rows as inserted that neither the gateway nor an edit nor the journal knows."""
@@ -271,26 +269,6 @@ class ChangeTracking:
                     self._db.execute(f'ALTER TABLE {journal} ADD COLUMN "c_{column.name}"')
         unwritten = f"row_id NOT IN (SELECT row_id FROM {after_table(table)})"
         self._db.execute(f"DELETE FROM {before_table(table)} WHERE {unwritten}")
-        self._migrate_earlier_journal(schema)
-
-    def _migrate_earlier_journal(self, schema: TableSchema) -> None:
-        """Move the journal of an earlier version, which kept rows only as they were before."""
-        table = schema.table
-        earlier = self._columns(f"_lakesync_was_{table}")
-        if not earlier:
-            return
-        if self.is_intact(table):
-            names = [name for name in schema.types if f"c_{name}" in earlier]
-            cells, current = "".join(f', "c_{name}"' for name in names), "".join(f', t."{name}"' for name in names)
-            source = f'"_lakesync_was_{table}" w'
-            self._db.execute(
-                f"INSERT INTO {before_table(table)} (row_id, there{cells}) SELECT row_id, there{cells} FROM {source}"
-            )
-            self._db.execute(
-                f"INSERT INTO {after_table(table)} (row_id, at, here{cells}) SELECT w.row_id, w.at, "
-                f't.row_id IS NOT NULL{current} FROM {source} LEFT JOIN "{table}" t USING (row_id)'
-            )
-        self._db.execute(f'DROP TABLE "_lakesync_was_{table}"')
 
     def _create_triggers(self, schema: TableSchema, existing: Collection[str]) -> None:
         """Drop the existing triggers of a table and create those of its schema."""
@@ -319,25 +297,25 @@ class ChangeTracking:
     def _drop_triggers(self, table: str, operation: Operation) -> list[str]:
         """Drop the triggers of one operation; return the statements that create them."""
         names = {trigger_name(table, name) for name, (_, dropped_for) in TRIGGERS.items() if dropped_for == operation}
-        statements = {name: sql for name, (_, _, sql) in self._triggers_of(table).items() if name in names}
+        statements = {name: trigger.sql for name, trigger in self._triggers_of(table).items() if name in names}
         for name in statements:
             self._db.execute(f'DROP TRIGGER "{name}"')
         return list(statements.values())
 
-    def _triggers_of(self, table: str) -> dict[str, tuple[int, str, str]]:
-        """Return a table's triggers by name: their rowid in `sqlite_master`, the table they are on, and their SQL."""
+    def _triggers_of(self, table: str) -> dict[str, _Trigger]:
+        """Return a table's triggers by name, also if another table has them now."""
         names = [trigger_name(table, name) for name in TRIGGERS]
         triggers = self._db.execute(
             "SELECT name, rowid, tbl_name, sql FROM sqlite_master "
             f"WHERE type = 'trigger' AND name IN ({', '.join('?' * len(names))})",
             names,
         )
-        return {name: (rowid, on_table, sql) for name, rowid, on_table, sql in triggers}
+        return {name: _Trigger(*fields) for name, *fields in triggers}
 
     def _digest(self, table: str) -> str:
         """Return a digest of a table's triggers as they are now; it changes if one is dropped, moved or rewritten."""
         triggers = sorted(
-            (name, on_table.lower(), sql) for name, (_, on_table, sql) in self._triggers_of(table).items()
+            (name, trigger.on_table.lower(), trigger.sql) for name, trigger in self._triggers_of(table).items()
         )
         return hashlib.sha256(repr(triggers).encode()).hexdigest()
 

@@ -173,9 +173,9 @@ class SqliteClientStore:
             self.tracking.journal_unknown_rows(schema.table)
 
     def has_newly_recreated_tables(self) -> bool:
-        """Return whether a table was recreated since the last call, so that its rows must be pulled again.
+        """Return whether a recreated table has got new triggers since the last call, by another client of the file.
 
-        Another client of the file has created the table's new triggers then.
+        Its rows must be pulled again then.
 
         Raises:
             TableError: the app has recreated a table, and its triggers were dropped with the old one.
@@ -236,7 +236,7 @@ class SqliteClientStore:
         """
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
-        existing = existing_columns(self._db, schema, added) if before is not None else {}
+        existing = existing_columns(self._db, schema, added) if before is not None else {}  # before the table gets them
         whole_rows = self._rows.create_table(schema)  # rows that the table could not hold before, for lack of a column
         if is_new or recreated or existing:
             check_existing_rows(self._db, schema)

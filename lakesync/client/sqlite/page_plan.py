@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple, cast
 
 from lakesync.client.core.store import SOURCE_GENERATION
-from lakesync.client.sqlite.row_groups import DeltaFields
+from lakesync.client.sqlite.row_groups import RowStamps
 from lakesync.client.sqlite.stamps import Record
 from lakesync.model.types import RowDelta
 
@@ -42,16 +42,16 @@ class SingleDeltaRows(NamedTuple):
     deltas: Sequence[RowDelta]
     ops: AbstractSet[str]
     """The operations that occur: INSERT, UPDATE, DELETE."""
-    fields: DeltaFields
+    stamps: RowStamps
     """The row ids, hlcs and client ids of the deltas."""
 
     def keys(self) -> Sequence[str]:
         """Return the row ids."""
-        return self.fields.row_ids
+        return self.stamps.row_ids
 
     def by_row(self) -> DeltasByRow:
         """Return the deltas by row id."""
-        return dict(zip(self.fields.row_ids, self.deltas, strict=True))
+        return dict(zip(self.stamps.row_ids, self.deltas, strict=True))
 
 
 def deltas_by_table(deltas: Sequence[RowDelta]) -> dict[str, Sequence[RowDelta]]:
@@ -69,8 +69,8 @@ def deltas_by_row(deltas: Sequence[RowDelta]) -> DeltasByRow | SingleDeltaRows:
     row_ids = list(map(_row_id_of, deltas))
     if len(set(row_ids)) == len(deltas) > 1:
         in_order = itemgetter(*sorted(range(len(deltas)), key=row_ids.__getitem__))
-        fields = DeltaFields.of(deltas)
-        return SingleDeltaRows(in_order(deltas), set(map(_op_of, deltas)), DeltaFields(*map(in_order, fields)))
+        stamps = RowStamps.of(deltas)
+        return SingleDeltaRows(in_order(deltas), set(map(_op_of, deltas)), RowStamps(*map(in_order, stamps)))
     result: dict[str, RowDelta | list[RowDelta]] = {}
     for delta in sorted(deltas, key=_row_id_of):
         earlier = result.get(delta.row_id)
@@ -89,8 +89,8 @@ class PlannedRows:
     def __init__(self) -> None:
         self.single: list[RowDelta] = []
         """The only delta of each row that has one."""
-        self.fields: DeltaFields | None = None
-        """The fields of `single`, if they are known already."""
+        self.stamps: RowStamps | None = None
+        """The stamps of `single`, if they are known already."""
         self.records: list[Record] = []
         """The stored record of each row in `single`; empty for new rows."""
         self.several: list[list[RowDelta]] = []
@@ -145,7 +145,7 @@ def _plan_uniform(rows: SingleDeltaRows, stored: StoredRecords, generation: int)
         planned.records = cast("list[Record]", stored.records)
     else:
         return None
-    planned.single, planned.fields = list(rows.deltas), rows.fields
+    planned.single, planned.stamps = list(rows.deltas), rows.stamps
     return plan
 
 

@@ -36,8 +36,8 @@ _ROWS_PER_STATEMENT = (200, 20, 1)
 SQLite's limit of parameters makes the sizes smaller for tables with many columns."""
 
 
-class DeltaFields(NamedTuple):
-    """The row ids, hlcs and client ids of deltas, each as a list."""
+class RowStamps(NamedTuple):
+    """The row ids and stamps (hlc and client id) of deltas, each field as a list."""
 
     row_ids: Sequence[str]
     hlcs: Sequence[int]
@@ -45,7 +45,7 @@ class DeltaFields(NamedTuple):
 
     @classmethod
     def of(cls, deltas: Sequence[RowDelta]) -> Self:
-        """Return the fields of these deltas, in their order."""
+        """Return those of these deltas, in their order."""
         return cls(list(map(_row_id_of, deltas)), list(map(_hlc_of, deltas)), list(map(_client_of, deltas)))
 
 
@@ -74,29 +74,29 @@ class RowGroup:
         """The values of each column as SQLite binds them, in place of `values`."""
 
     @classmethod
-    def from_decoded(cls, table: str, fields: DeltaFields, decoded: DecodedColumns) -> RowGroup:
+    def from_decoded(cls, table: str, stamps: RowStamps, decoded: DecodedColumns) -> RowGroup:
         """Return a group of rows of one delta each, whose values are decoded.
 
         Args:
             table: the rows' table.
-            fields: the row id, hlc and client id of each delta.
+            stamps: the row id, hlc and client id of each delta.
             decoded: the values of the same deltas.
         """
         group = cls(table, (decoded.names,))
-        group.add_rows(fields, ())
+        group.add_rows(stamps, ())
         group._decoded = decoded.columns
         return group
 
-    def add_rows(self, fields: DeltaFields, values: Iterable[Any]) -> None:
+    def add_rows(self, stamps: RowStamps, values: Iterable[Any]) -> None:
         """Add rows of one delta each.
 
         Args:
-            fields: the row id, hlc and client id of each delta.
+            stamps: the row id, hlc and client id of each delta.
             values: JSON values in order of `names`: those of the first row, then those of the second, and so on.
         """
-        self.row_ids += fields.row_ids
-        self.hlcs += fields.hlcs
-        self.clients += fields.clients
+        self.row_ids += stamps.row_ids
+        self.hlcs += stamps.hlcs
+        self.clients += stamps.clients
         self.values += values
 
     def select(self, indexes: Sequence[int]) -> RowGroup:
@@ -167,7 +167,7 @@ class RowGroups:
             group.values += values
 
     def add_inserts(
-        self, table: str, deltas: Sequence[RowDelta], types: TableTypes, fields: DeltaFields | None = None
+        self, table: str, deltas: Sequence[RowDelta], types: TableTypes, stamps: RowStamps | None = None
     ) -> None:
         """Add rows of one INSERT each.
 
@@ -175,18 +175,18 @@ class RowGroups:
             table: the rows' table.
             deltas: the INSERTs.
             types: the column types of all tables.
-            fields: the deltas' fields, if the caller has them.
+            stamps: the deltas' stamps, if the caller has them.
 
         Raises:
             NotBulkWritableError: their columns cannot be decoded.
         """
         decoded = decode_uniform(deltas, types.get(table, {}))
         if decoded is not None:
-            self._decoded.append(RowGroup.from_decoded(table, fields or DeltaFields.of(deltas), decoded))
+            self._decoded.append(RowGroup.from_decoded(table, stamps or RowStamps.of(deltas), decoded))
             return
         for names, indexes, values in group_by_columns(deltas):
             group = self.get_or_create(table, (names,))
-            group.add_rows(DeltaFields.of([deltas[index] for index in indexes]), values)
+            group.add_rows(RowStamps.of([deltas[index] for index in indexes]), values)
 
     def get_or_create(self, table: str, parts: tuple[tuple[str, ...], ...]) -> RowGroup:
         """Return the group of a table and layout, to add rows to.

@@ -3,7 +3,7 @@
 `SyncCoordinator` starts and stops it. If the transport can open *subscriptions* (WebSockets), the thread keeps one
 open. The gateway sends changes on it as broadcasts, which are pages without a request, and the thread also sends its
 pulls on it. Pushes are HTTP requests in any case. The thread uses a subscription until it fails, and then synchronises
-by HTTP until it may open another one.
+by HTTP until it opens another one.
 
 The session has the steps of a synchronisation. The replica is the app's database, with the core: the state machine that
 decides which request is next. The core has *caught up* if the gateway had no further page after the newest one.
@@ -54,7 +54,9 @@ class AutoSync:
         self._interval = interval
         self._heartbeat = heartbeat
         self._backoff = Backoff(time.monotonic, random.random, retry)
+        """The delays before a subscription is opened again."""
         self._woken = threading.Event()
+        """Set by `wake` to end a wait."""
         self._stopping = threading.Event()
         self._thread: SyncThread | None = None
         self._subscription: Subscription | None = None
@@ -114,7 +116,7 @@ class AutoSync:
                 self._woken.clear()
 
     def _run_once(self) -> None:
-        """Use a subscription until it ends; without one, synchronise once by HTTP and wait."""
+        """Use a subscription until it ends; without one, synchronise once and wait."""
         try:
             transport = self._session.transport
             if not isinstance(transport, RealtimeTransport):
@@ -128,9 +130,9 @@ class AutoSync:
             self._sleep(self._interval)
 
     def _catch_up(self) -> bool:
-        """Pull by HTTP until there are no more pages, before a subscription is opened; return whether that succeeded.
+        """Pull until there are no more pages, before a subscription is opened; return whether that succeeded.
 
-        On a slow connection, large pages would delay a WebSocket's pings.
+        On a slow connection, large pages on a WebSocket would delay its pings.
         """
         replica = self._session.replica
         was_recent = time.time() - (self._session.last_sync or 0.0) < self._heartbeat
@@ -153,7 +155,7 @@ class AutoSync:
             self._session.finish(result)
 
     def _cycle(self) -> float:
-        """Synchronise once by HTTP; return the seconds until the next time."""
+        """Synchronise once without a subscription; return the seconds until the next time."""
         session, result = self._session, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._interval)

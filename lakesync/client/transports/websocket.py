@@ -205,7 +205,7 @@ class WebSocketSubscription:
             if self._is_full and not self._received and not self._is_closed:
                 self._is_full = False
                 self._loop.call_soon_threadsafe(self._has_room.set)
-        is_broadcast = message[:1] == bytes((FrameTag.BROADCAST,))
+        is_broadcast = message[:1] == bytes((FrameTag.BROADCAST,))  # a response to a pull has no such first byte
         try:
             return Message(is_broadcast, protobuf.decode_response(message[1:] if is_broadcast else message))
         except ValidationError as error:

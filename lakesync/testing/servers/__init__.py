@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 _GZIP_BYTES = 10_000
 """Smaller responses are not compressed."""
@@ -61,6 +62,37 @@ class Service(Protocol):
 
     def now(self) -> int:
         """Return the server's time in milliseconds since 1970. It is sent in the header `Date`."""
+
+
+Route = Callable[..., Response]
+"""Responds to a request. It is called with the service, the request, and the groups of the path's pattern."""
+
+
+class Routes:
+    """A service's routes. `JiraApi` and `SalesforceApi` use it."""
+
+    def __init__(self, prefix: str, *routes: tuple[str, str, Route]) -> None:
+        """Set the routes.
+
+        Args:
+            prefix: a pattern of the beginning of every path.
+            routes: method, pattern of the rest of the path, and function of each route. The first match is used.
+        """
+        self._routes = [(method, re.compile(prefix + pattern), route) for method, pattern, route in routes]
+
+    def respond(self, service: Service, request: Request, headers: Mapping[str, str]) -> Response | None:
+        """Return the response of the request's route; None if no route matches.
+
+        Args:
+            service: the service.
+            request: the request.
+            headers: further headers of the response.
+        """
+        for method, pattern, route in self._routes:
+            if method == request.method and (match := pattern.fullmatch(request.path)):
+                response = route(service, request, *map(unquote, match.groups()))
+                return replace(response, headers={**headers, **response.headers})
+        return None
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 
-from lakesync.testing.servers import Request, Response
+from lakesync.testing.servers import Request, Response, Routes
 from lakesync.testing.servers.jira.jql import JqlError, parse
 from lakesync.testing.servers.jira.site import (
     ABSENT,
@@ -111,18 +110,14 @@ def bulk_fetch(api: JiraService, request: Request) -> Response:
 
 def get_issue(api: JiraService, request: Request, name: str) -> Response:
     """Return an issue."""
-    issue = find(api.site, name)
-    if issue is None:
-        return Response(404, error_body(ABSENT))
+    issue = _existing(api.site, name)
     fields = request.query.get("fields", "*all").split(",")
     return Response(200, _issue(api.site, issue, fields, request.query.get("properties", "").split(",")))
 
 
 def comments(api: JiraService, request: Request, name: str) -> Response:
     """Return a page of an issue's comments, oldest first."""
-    issue = find(api.site, name)
-    if issue is None:
-        return Response(404, error_body(ABSENT))
+    issue = _existing(api.site, name)
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 100)), 100)
     page = [_comment(api.site, each) for each in issue.comments[start : start + size]]
     return Response(200, {"startAt": start, "maxResults": size, "total": len(issue.comments), "comments": page})
@@ -130,9 +125,7 @@ def comments(api: JiraService, request: Request, name: str) -> Response:
 
 def transitions(api: JiraService, _: Request, name: str) -> Response:
     """Return an issue's transitions: to every status except its own."""
-    issue = find(api.site, name)
-    if issue is None:
-        return Response(404, error_body(ABSENT))
+    issue = _existing(api.site, name)
     return Response(
         200,
         {
@@ -171,9 +164,21 @@ def project_search(api: JiraService, request: Request) -> Response:
 
 
 def find(site: JiraSite, name: str) -> Issue | None:
-    """Return the visible issue with an id or key."""
+    """Return the visible issue with an id or key; None if there is none."""
     issue = site.issues.get(name) or next((each for each in site.issues.values() if each.key == name.upper()), None)
     return issue if issue is not None and site.sees(issue) else None
+
+
+class _AbsentError(Exception):
+    """The issue of a request does not exist, or is hidden."""
+
+
+def _existing(site: JiraSite, name: str) -> Issue:
+    """Return the visible issue with an id or key; raise `_AbsentError` if there is none."""
+    issue = find(site, name)
+    if issue is None:
+        raise _AbsentError
+    return issue
 
 
 def _query_parameters(request: Request) -> dict[str, Any]:
@@ -293,9 +298,7 @@ def create_issue(api: JiraService, request: Request) -> Response:
 
 def add_comment(api: JiraService, request: Request, name: str) -> Response:
     """Add a comment to an issue."""
-    parameters, issue = request.json, find(api.site, name)
-    if issue is None:
-        return Response(404, error_body(ABSENT))
+    parameters, issue = request.json, _existing(api.site, name)
     body = parameters.get("body")
     if not isinstance(body, dict) or body.get("type") != "doc":
         return Response(400, error_body(comment="Comment body is not valid!"))
@@ -305,9 +308,7 @@ def add_comment(api: JiraService, request: Request, name: str) -> Response:
 
 def transition(api: JiraService, request: Request, name: str) -> Response:
     """Change the status of an issue."""
-    issue = find(api.site, name)
-    if issue is None:
-        return Response(404, error_body(ABSENT))
+    issue = _existing(api.site, name)
     transition_id = str((request.json.get("transition") or {}).get("id"))
     target = _TRANSITIONS.get(transition_id)
     if target is None or target == issue.fields["status"]:
@@ -321,26 +322,21 @@ def _properties(parameters: dict[str, Any]) -> dict[str, Any]:
     return {each["key"]: each["value"] for each in parameters.get("properties") or ()}
 
 
-Route = Callable[..., Response]
-"""A route: from the service, the request and the groups of the path's pattern to the response."""
-
-_ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
-    (method, re.compile(f"/rest/api/3/{pattern}"), route)
-    for method, pattern, route in (
-        ("GET", "myself", myself),
-        ("GET", "serverInfo", server_info),
-        ("GET", "mypermissions", my_permissions),
-        ("GET", "search/jql", search),
-        ("POST", "search/jql", search),
-        ("POST", "issue/bulkfetch", bulk_fetch),
-        ("GET", "project/search", project_search),
-        ("GET", "issue/([^/]+)", get_issue),
-        ("GET", "issue/([^/]+)/comment", comments),
-        ("GET", "issue/([^/]+)/transitions", transitions),
-        ("POST", "issue", create_issue),
-        ("POST", "issue/([^/]+)/comment", add_comment),
-        ("POST", "issue/([^/]+)/transitions", transition),
-    )
+_ROUTES = Routes(
+    "/rest/api/3/",
+    ("GET", "myself", myself),
+    ("GET", "serverInfo", server_info),
+    ("GET", "mypermissions", my_permissions),
+    ("GET", "search/jql", search),
+    ("POST", "search/jql", search),
+    ("POST", "issue/bulkfetch", bulk_fetch),
+    ("GET", "project/search", project_search),
+    ("GET", "issue/([^/]+)", get_issue),
+    ("GET", "issue/([^/]+)/comment", comments),
+    ("GET", "issue/([^/]+)/transitions", transitions),
+    ("POST", "issue", create_issue),
+    ("POST", "issue/([^/]+)/comment", add_comment),
+    ("POST", "issue/([^/]+)/transitions", transition),
 )
 _REMOVED = re.compile(r"/rest/api/[23]/search")
 """Path of the earlier search, which Atlassian has removed."""
@@ -365,14 +361,13 @@ class JiraApi(JiraService):
             return Response(
                 410, error_body("The requested API has been removed. Please migrate to the /rest/api/3/search/jql API.")
             )
-        for method, pattern, route in _ROUTES:
-            if method == request.method and (match := pattern.fullmatch(request.path)):
-                try:
-                    response = route(self, request, *map(unquote, match.groups()))
-                except ValueError:
-                    return Response(400, error_body("Invalid request payload. Refer to the REST API documentation."))
-                return Response(response.status, response.body, {**headers, **response.headers})
-        return Response(404, error_body("null for uri: " + request.path))
+        try:
+            response = _ROUTES.respond(self, request, headers)
+        except _AbsentError:
+            return Response(404, error_body(ABSENT), headers)
+        except ValueError:
+            return Response(400, error_body("Invalid request payload. Refer to the REST API documentation."))
+        return response or Response(404, error_body("null for uri: " + request.path))
 
     def _is_authenticated(self, request: Request) -> bool:
         expected = base64.b64encode(f"{self.email}:{self.token}".encode()).decode()

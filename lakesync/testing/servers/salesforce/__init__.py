@@ -13,12 +13,12 @@ import csv
 import io
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
-from lakesync.testing.servers import Request, Response
+from lakesync.testing.servers import Request, Response, Routes
 from lakesync.testing.servers.salesforce.org import (
     EXTERNAL_IDS,
     FIELDS,
@@ -285,25 +285,20 @@ def _text(value: Any) -> str:
     return str(float(value)) if isinstance(value, int | float) else str(value)
 
 
-Route = Callable[..., Response]
-"""A route: from the service, the request and the groups of the path's pattern to the response."""
-
-_ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
-    (method, re.compile(f"/services/data/v[0-9.]+/{pattern}"), route)
-    for method, pattern, route in (
-        ("GET", "query/?", query),
-        ("GET", "queryAll/?", query_all),
-        ("GET", "(?:query|queryAll)/([^/]+)", query_more),
-        ("GET", "limits/?", limits),
-        ("GET", "sobjects/([^/]+)/deleted/?", deleted),
-        ("POST", "sobjects/([^/]+)/?", create),
-        ("PATCH", "sobjects/([^/]+)/([^/]+)", update),
-        ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", upsert),
-        ("POST", "jobs/query/?", create_job),
-        ("GET", "jobs/query/([^/]+)", job_state),
-        ("GET", "jobs/query/([^/]+)/results", job_results),
-        ("DELETE", "jobs/query/([^/]+)", delete_job),
-    )
+_ROUTES = Routes(
+    "/services/data/v[0-9.]+/",
+    ("GET", "query/?", query),
+    ("GET", "queryAll/?", query_all),
+    ("GET", "(?:query|queryAll)/([^/]+)", query_more),
+    ("GET", "limits/?", limits),
+    ("GET", "sobjects/([^/]+)/deleted/?", deleted),
+    ("POST", "sobjects/([^/]+)/?", create),
+    ("PATCH", "sobjects/([^/]+)/([^/]+)", update),
+    ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", upsert),
+    ("POST", "jobs/query/?", create_job),
+    ("GET", "jobs/query/([^/]+)", job_state),
+    ("GET", "jobs/query/([^/]+)/results", job_results),
+    ("DELETE", "jobs/query/([^/]+)", delete_job),
 )
 
 
@@ -323,16 +318,12 @@ class SalesforceApi(SalesforceService):
             return error(403, "REQUEST_LIMIT_EXCEEDED", "TotalRequests Limit exceeded.")
         self.used += 1
         headers = {"Sforce-Limit-Info": f"api-usage={self.used}/{self.daily_limit}"}
-        for method, pattern, route in _ROUTES:
-            if method == request.method and (match := pattern.fullmatch(request.path)):
-                try:
-                    response = route(self, request, *map(unquote, match.groups()))
-                except SoqlError as fault:
-                    return error(400, fault.code, str(fault))
-                except ValueError as fault:
-                    return error(400, "JSON_PARSER_ERROR", str(fault))
-                return Response(response.status, response.body, {**headers, **response.headers})
-        return not_found()
+        try:
+            return _ROUTES.respond(self, request, headers) or not_found()
+        except SoqlError as fault:
+            return error(400, fault.code, str(fault))
+        except ValueError as fault:
+            return error(400, "JSON_PARSER_ERROR", str(fault))
 
     def _sign_in(self, request: Request) -> Response:
         """Return an access token for the connected app, or for its user with a password."""
