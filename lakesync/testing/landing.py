@@ -1,19 +1,19 @@
 """Polls of a connector's source in one process, without a lake, for tests of connectors.
 
 A source is an external system that a connector reads. `poll` reads pages of rows from it and passes them to a landing,
-such as `MemoryLanding`. The landing compares each page (`diff_page`) with the known rows, which are the rows as they
-were last read. A page may *claim* to have all rows with some value in a column (`Page.complete`): other known rows with
-this value were deleted. A *census* is a list of all ids in a source; known rows that it lacks were deleted there. The
-pipeline computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py` checks that both are
-equal.
+the place that stores them: a `MemoryLanding`. The landing compares each page (`diff_page`) with the known rows, which
+are the rows as they were last read. A page may *claim* to have all rows with some value in a column (`Page.complete`):
+other known rows with this value were deleted. A *census* is a list of all ids in a source; known rows that it lacks
+were deleted there. The pipeline computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py`
+checks that both are equal.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -89,7 +89,7 @@ def _replaced(known: KnownRows, page: Page, identity: str | None, in_page: set[s
 
 
 class MemoryLanding:
-    """A landing in memory. It compares every page with the known rows as the pipeline does."""
+    """Stores pages in memory. It compares each one with the known rows, as the pipeline does. Tests may subclass it."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         """Create an empty landing.
@@ -145,27 +145,13 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 """Encodes rows as JSON, to measure their size."""
 
 
-class Landing(Protocol):
-    """Where a connector's pages land."""
-
-    def cursor(self, table: str) -> Cursor | None:
-        """Return the cursor of a table's last landed page; None before the first."""
-
-    def land(self, pages: Sequence[Page]) -> None:
-        """Store pages of any tables, and each table's last cursor, in one commit."""
-
-    def compare(self, table: str, census: Census) -> CensusComparison:
-        """Compare a census with the known rows."""
-
-
 def poll(
     source: Source,
-    landing: Landing,
+    landing: MemoryLanding,
     *,
     census: bool | Collection[str] = False,
     budget_bytes: int = MEMORY_BUDGET_BYTES,
     deleted_share: float = MAX_DELETED_SHARE,
-    clock: Callable[[], float] = time.monotonic,
 ) -> PollReport:
     """Poll a source into a landing in this process. A failing table does not affect the others.
 
@@ -177,12 +163,11 @@ def poll(
         census: whether to take a census of all tables, or the names of the tables to take one of.
         budget_bytes: bytes of rows in memory, over all tables, from which they are stored.
         deleted_share: share of a table's rows that a census may delete; a census that would delete more fails.
-        clock: returns seconds, for the report.
 
     Returns:
         The report. It has the errors of tables; no error is raised.
     """
-    started, report, buffer = clock(), PollReport(), _PageBuffer(landing, budget_bytes)
+    started, report, buffer = time.monotonic(), PollReport(), _PageBuffer(landing, budget_bytes)
     for table in source.tables:
         table_report = TableReport(table.name, cursor=landing.cursor(table.name))
         report.tables.append(table_report)
@@ -201,14 +186,14 @@ def poll(
     with suppress(LakeSyncError):  # the reports of the tables in the buffer have the error
         buffer.land()
     report.usage = source.usage
-    report.seconds = clock() - started
+    report.seconds = time.monotonic() - started
     return report
 
 
 class _PageBuffer:
     """Collects pages until they are many, so that a small poll needs only one landing."""
 
-    def __init__(self, landing: Landing, budget_bytes: int) -> None:
+    def __init__(self, landing: MemoryLanding, budget_bytes: int) -> None:
         self._landing = landing
         self._budget = budget_bytes
         self._size = 0

@@ -120,19 +120,17 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 class Backoff:
     """When a request of one kind may be sent again: a push, a pull, or opening a WebSocket. Each kind has its own."""
 
-    def __init__(
-        self, monotonic: Callable[[], float], jitter: Callable[[], float], policy: RetryPolicy | None = None
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], float], jitter: Callable[[], float], policy: RetryPolicy) -> None:
         """Start without a delay.
 
         Args:
             monotonic: returns seconds that never go back.
             jitter: returns a random number from 0 to 1.
-            policy: the first and the longest delay; None for the defaults.
+            policy: the first and the longest delay.
         """
         self._monotonic = monotonic
         self._jitter = jitter
-        self._policy = policy or RetryPolicy()
+        self._policy = policy
         self._failures = 0
         """Consecutive failures."""
         self._due_at = 0.0

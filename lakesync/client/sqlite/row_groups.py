@@ -240,7 +240,8 @@ def write_rows(
         types: the column types of all tables.
         replace: whether the rows exist and all their values are replaced; otherwise they are new.
     """
-    head, marks = _insert_row(group)
+    names = "".join(f', "{name}"' for name in group.names)
+    head, marks = f'INSERT INTO "{group.table}" (row_id{names})', f"(?{', ?' * len(group.names)})"
     cells = [group.row_ids, *columns]
     if replace:
         execute_for_rows(db, head, marks, cells, _on_conflict_replace(group, types))
@@ -301,12 +302,6 @@ def execute_for_rows(
             statement = f"{head} VALUES {', '.join([marks] * rows)}{tail}"
             db.executemany(statement, [cells[start : start + step] for start in range(done, end, step)])
             done = end
-
-
-def _insert_row(group: RowGroup) -> tuple[str, str]:
-    """Return the head and the placeholders of the statement that inserts a row of the group."""
-    names = "".join(f', "{name}"' for name in group.names)
-    return f'INSERT INTO "{group.table}" (row_id{names})', f"(?{', ?' * len(group.names)})"
 
 
 def _on_conflict_replace(group: RowGroup, types: TableTypes) -> str:

@@ -17,7 +17,7 @@ import threading
 import time
 
 from lakesync.client.core import Broadcast, NoResponse, Wait
-from lakesync.client.core.messages import Backoff, RetryPolicy
+from lakesync.client.core.messages import Backoff
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import CycleResult, response_of
 from lakesync.client.sync.replica import SyncThread
@@ -39,21 +39,18 @@ log = logging.getLogger("lakesync.client")
 class AutoSync:
     """The thread of auto-sync. It can be started and stopped any number of times."""
 
-    def __init__(
-        self, session: SyncSession, interval: float, heartbeat: float, retry: RetryPolicy | None = None
-    ) -> None:
+    def __init__(self, session: SyncSession, interval: float, heartbeat: float) -> None:
         """Create it; `start` starts the thread.
 
         Args:
             session: runs the synchronisations.
             interval: seconds between pulls.
             heartbeat: seconds between pulls while a subscription is open.
-            retry: the delays before a subscription is opened again; None for the defaults.
         """
         self._session = session
         self._interval = interval
         self._heartbeat = heartbeat
-        self._backoff = Backoff(time.monotonic, random.random, retry)
+        self._backoff = Backoff(time.monotonic, random.random, session.replica.retry)
         """The delays before a subscription is opened again."""
         self._woken = threading.Event()
         """Set by `wake` to end a wait."""

@@ -119,7 +119,7 @@ def _stage_deltas(
         ready = [(group, group.sql_columns(types), _encode_records(replica, group)) for group in groups]
     except NotBulkWritableError:
         decoded = protobuf.decode_deltas(deltas)
-        _add_unmerged(db, decoded)
+        db.execute("INSERT INTO rest (deltas) VALUES (?)", (encode_deltas(decoded),))
         return len({delta.key for delta in decoded}), max(delta.hlc for delta in decoded)
     db.execute("BEGIN")
     for group, columns, records in ready:
@@ -271,18 +271,8 @@ def _add_rows(
     execute_for_rows(db, head, f"(?, ?{', ?' * len(group.names)})", [group.row_ids, records, *columns])
 
 
-def _add_unmerged(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:
-    """Add deltas of whole rows that must be merged row by row.
-
-    Args:
-        db: the database with the staging tables.
-        deltas: all deltas of one or more rows.
-    """
-    db.execute("INSERT INTO rest (deltas) VALUES (?)", (encode_deltas(deltas),))
-
-
 def _read_unmerged(db: sqlite3.Connection) -> Iterator[tuple[RowDelta, ...]]:
-    """Yield the deltas of each `_add_unmerged`. `db` is the app's database, to which the staging file is attached."""
+    """Yield the deltas of the table `rest` in parts. The staging file is attached to `db`, the app's database."""
     for (number,) in db.execute(f"SELECT number FROM {_STAGING_SCHEMA}.rest ORDER BY number").fetchall():
         ((deltas,),) = db.execute(f"SELECT deltas FROM {_STAGING_SCHEMA}.rest WHERE number = ?", (number,))
         yield tuple(decode_deltas(deltas))

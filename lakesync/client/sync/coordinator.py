@@ -128,7 +128,7 @@ class SyncCoordinator:
         """The unacknowledged changes, in the database."""
         self.queue: SyncQueue = queue or self.outbox
         """Chooses the next changes to push: the outbox, or the app's custom queue."""
-        self.actions = ActionQueue(self.replica, retry=self.replica.retry)
+        self.actions = ActionQueue(self.replica)
         self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
         """The synced tables by name, to read and write rows."""
         self.tracker = SyncTracker(self.tables)
@@ -137,7 +137,7 @@ class SyncCoordinator:
         self._session = SyncSession(self.replica, transport, self.actions, self.events)
         """Its `exclusive()` and `foreground()` keep other threads and processes from synchronising; a thread may nest
         them. `cancel` ends the requests in a `foreground()` block only."""
-        self._auto_sync = AutoSync(self._session, interval, heartbeat, self.replica.retry)
+        self._auto_sync = AutoSync(self._session, interval, heartbeat)
 
     @property
     def client_id(self) -> str:

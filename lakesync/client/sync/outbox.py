@@ -15,7 +15,6 @@ from typing import Any, Literal
 import msgspec
 
 from lakesync.client.core import Edit
-from lakesync.client.core.messages import RetryPolicy
 from lakesync.client.core.store import EditStatus
 from lakesync.client.sync.replica import Replica
 from lakesync.model.delta import make_action
@@ -162,16 +161,11 @@ class QueuedAction(msgspec.Struct, frozen=True):
 class ActionQueue:
     """The actions of a client. They survive the process, and each is executed once, however often it is sent."""
 
-    def __init__(self, replica: Replica, *, retry: RetryPolicy | None = None) -> None:
-        """Create the queue's table if it does not exist.
-
-        Args:
-            replica: the app's database.
-            retry: the delays and the number of attempts; None for the defaults.
-        """
+    def __init__(self, replica: Replica) -> None:
+        """Create the queue's table in a replica's database, if it does not exist."""
         self._replica = replica
         self._db = replica.db
-        self._retry = retry or RetryPolicy()
+        self._retry = replica.retry
         self._failures = 0
         """Consecutive requests that failed as a whole."""
         replica.step(lambda _: self._db.execute(_TABLE))
