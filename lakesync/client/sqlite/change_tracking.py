@@ -48,6 +48,10 @@ _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
 """`changes` counts writes, for watches (queries that run again after a change). `triggers` is the digest of the
 triggers as they were created. `remade` is set when the app has recreated the table, until the client has requested its
 rows from the gateway again."""
+_ADDED_COLUMNS = {"triggers": "TEXT", "remade": "INTEGER NOT NULL DEFAULT 0"}
+"""Columns of `_lakesync_tables` that files of earlier versions lack."""
+_EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}
+"""The triggers of earlier versions, which stored no digest."""
 
 
 class _Trigger(NamedTuple):
@@ -75,9 +79,13 @@ class ChangeTracking:
         self._schemas = schemas
 
     def create_shared_tables(self) -> None:
-        """Create the tables that do not belong to one synced table."""
+        """Create the tables that do not belong to one synced table, or add the columns that they lack."""
         self._db.execute(_QUIET)
         self._db.execute(_TABLES)
+        existing = self._columns("_lakesync_tables")
+        for name, declared in _ADDED_COLUMNS.items():
+            if name not in existing:
+                self._db.execute(f"ALTER TABLE _lakesync_tables ADD COLUMN {name} {declared}")
 
     def install(self, schema: TableSchema) -> None:
         """Create a table's triggers and journal, or adapt them to added columns."""
@@ -96,7 +104,12 @@ class ChangeTracking:
         SQLite drops triggers with their table, moves them with a renamed one, and rewrites them for a renamed column.
         """
         ((digest,),) = self._db.execute("SELECT triggers FROM _lakesync_tables WHERE tbl = ?", (table,))
-        return bool(digest == self._digest(table))
+        if digest is not None:
+            return bool(digest == self._digest(table))
+        existing = {
+            name for name, trigger in self._triggers_of(table).items() if trigger.on_table.lower() == table.lower()
+        }
+        return existing >= {trigger_name(table, name) for name in _EARLIER_TRIGGERS}
 
     def journal_unknown_rows(self, table: str) -> None:
         """Journal rows as inserted that neither the gateway nor an edit nor the journal knows."""
@@ -269,6 +282,26 @@ class ChangeTracking:
                     self._db.execute(f'ALTER TABLE {journal} ADD COLUMN "c_{column.name}"')
         unwritten = f"row_id NOT IN (SELECT row_id FROM {after_table(table)})"
         self._db.execute(f"DELETE FROM {before_table(table)} WHERE {unwritten}")
+        self._migrate_earlier_journal(schema)
+
+    def _migrate_earlier_journal(self, schema: TableSchema) -> None:
+        """Move the journal of an earlier version, which kept rows only as they were before."""
+        table = schema.table
+        earlier = self._columns(f"_lakesync_was_{table}")
+        if not earlier:
+            return
+        if self.is_intact(table):
+            names = [name for name in schema.types if f"c_{name}" in earlier]
+            cells, current = "".join(f', "c_{name}"' for name in names), "".join(f', t."{name}"' for name in names)
+            source = f'"_lakesync_was_{table}" w'
+            self._db.execute(
+                f"INSERT INTO {before_table(table)} (row_id, there{cells}) SELECT row_id, there{cells} FROM {source}"
+            )
+            self._db.execute(
+                f"INSERT INTO {after_table(table)} (row_id, at, here{cells}) SELECT w.row_id, w.at, "
+                f't.row_id IS NOT NULL{current} FROM {source} LEFT JOIN "{table}" t USING (row_id)'
+            )
+        self._db.execute(f'DROP TABLE "_lakesync_was_{table}"')
 
     def _create_triggers(self, schema: TableSchema, existing: Collection[str]) -> None:
         """Drop the existing triggers of a table and create those of its schema."""

@@ -40,7 +40,7 @@ LISTED_VALUES = "(SELECT value FROM json_each(?))"
 _KNOWN_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
     tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
     stamps BLOB, whole BLOB, PRIMARY KEY (tbl, row_id)) WITHOUT ROWID"""
-"""Records of rows whose tables have no schema here."""
+"""Records of rows whose tables have no schema here; in files of earlier versions, the records of all rows."""
 _KNOWN = """CREATE TABLE IF NOT EXISTS {} (
     row_id TEXT PRIMARY KEY NOT NULL, generation INTEGER NOT NULL, stamps BLOB, whole BLOB) WITHOUT ROWID"""
 """Creates the table of records of one synced table; `{}` is its name."""
