@@ -2,12 +2,10 @@
 
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lakehouse.gateway_connections import pipeline_store
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
@@ -15,8 +13,7 @@ from lakesync.adapters.backend_config import open_backend, resolve_backend, writ
 from lakesync.adapters.transfer.flows import RowFilter, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.config import backends
-from lakesync_dagster.definitions import arrival_days, movement
-from sensors.lags import PipelineLags
+from lakesync_dagster.definitions import make_definitions
 from tests.conformance.book import make_delta
 from tests.conformance.told_history import history
 
@@ -37,8 +34,7 @@ def example(tmp_path, monkeypatch):
 
 
 def test_the_example_loads_in_the_code_location(example):
-    lags = PipelineLags(example, SchemaSnapshot())
-    found = movement(example, arrival_days("2026-01-01"), partial(pipeline_store, example), lags)
+    found = make_definitions(example, SchemaSnapshot())
     names = {
         key.to_user_string() for asset in found.assets for key in ([asset.key] if hasattr(asset, "key") else asset.keys)
     }
