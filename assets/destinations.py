@@ -90,7 +90,7 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.backends.comparison import rebuild
+        from lakehouse.backends.day_rebuild import rebuild_days
         from lakehouse.backends.destinations import follow
 
         # the last arrival (the gateway's timestamp of a push) to write; None for all
@@ -101,7 +101,7 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
             report = follow(pyspark.spark_session, follower, lake.names, until)
             report_by_day(context, ["deltas_in"], ((day, "deltas_in", deltas) for day, deltas in report.days.items()))
             if config.rebuild:
-                for day, deltas in rebuild(pyspark.spark_session, follower, days_of(context), lake.names).items():
+                for day, deltas in rebuild_days(pyspark.spark_session, follower, days_of(context), lake.names).items():
                     context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
             mark = FollowerMark(
                 destination.selection,

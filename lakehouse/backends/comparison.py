@@ -1,4 +1,4 @@
-"""Compares destinations with the lake by table and day, and rewrites days of a destination from the lake.
+"""Compares destinations with the lake, by table and day.
 
 A destination is a database or object store that receives the lake's deltas (changes of rows), and may merge them into
 destination tables. Its *cold tiers* are backends to which old deltas are moved from it. Its mark is the arrival (the
@@ -7,7 +7,8 @@ store. What reads the lake's history and writes to it is its follower.
 
 The comparison uses digests: counts and checksums of deltas and rows, by table and day. A Spark task asks the
 destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests
-reach the driver. The assets and checks of destinations (`assets.destinations`) call this module.
+reach the driver. The checks of destinations (`assets.destinations`) call `compare`; `lakehouse.backends.day_rebuild`,
+which mends differences, uses the selection of deltas.
 """
 
 from __future__ import annotations
@@ -19,14 +20,10 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
-from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
-from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
+from lakehouse.backends.adapter_tasks import one_report_each, open_backends
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import open_table
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
-from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.base import StateWriter, SuspendedTable, SuspendsTables
-from lakesync.adapters.composite import ColdTierContents
 from lakesync.adapters.digests import (
     ARRIVAL_MODULUS,
     ARRIVALS_PER_DAY,
@@ -38,11 +35,9 @@ from lakesync.adapters.digests import (
     diff_digests,
 )
 from lakesync.adapters.transfer.follower import (
-    HISTORY_COLUMNS,
     FollowerProgress,
     read_follower_progress,
 )
-from lakesync.adapters.transfer.restore import restore
 from lakesync.model.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
@@ -216,7 +211,7 @@ def lake_digests(
     if not reached.streams:  # the destination has received nothing
         return []
     ensure_deltas(spark, names)
-    deltas = _received(spark, reached, names)
+    deltas = received_deltas(spark, reached, names)
     found = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
         for row in _on_days(_with_day(deltas), days)
@@ -226,6 +221,29 @@ def lake_digests(
         .collect()
     ]
     return [*found, *_lake_rows(deltas.where(sf.col("table_name").isin(*tables)), tables, days)] if tables else found
+
+
+def received_deltas(spark: SparkSession, reached: FollowerProgress, names: LakeNames) -> DataFrame:
+    """Return the deltas of the history that a destination must have, by its mark.
+
+    Args:
+        spark: an open Spark session.
+        reached: the mark, with the tables and gateways that the destination receives.
+        names: catalogue and namespaces of the lake's tables.
+    """
+    rows, selection = spark.table(names.deltas), reached.selection
+    if selection.tables:
+        rows = rows.where(sf.col("table_name").isin(*selection.tables))
+    if selection.without:
+        rows = rows.where(~sf.col("table_name").isin(*selection.without))
+    if selection.gateways:
+        rows = rows.where(sf.col("gateway").isin(*selection.gateways))
+    streams_and_arrivals = [sf.lit(part) for pair in reached.streams.items() for part in pair]
+    if not streams_and_arrivals:
+        return rows.where("false")
+    # null for a stream of which the destination has nothing
+    last = sf.create_map(*streams_and_arrivals)[sf.concat_ws("/", "gateway", "shard")]
+    return rows.where(sf.col("arrival") <= last)
 
 
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
@@ -275,116 +293,6 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int
     ]
 
 
-class RebuildReport(msgspec.Struct, frozen=True):
-    """What the rebuild of a day wrote."""
-
-    deltas: int
-    """Number of deltas."""
-
-
-class RebuildTask(NamedTuple):
-    """The Spark task that rewrites days of a destination.
-
-    A flush writes deltas to the history in batches. The task rewrites each batch that has deltas of the days, as a
-    whole, because destinations store deltas by batch.
-    """
-
-    follower: Follower
-    ranges: Sequence[ArrivalRange]
-    """The files of the history to read."""
-    after: Mapping[str, int]
-    """`GATEWAY/SHARD` → the arrival after which deltas are read."""
-    until: Mapping[str, int]
-    """`GATEWAY/SHARD` → the last arrival that is read."""
-    batches: frozenset[str]
-    """Ids of the flush batches to write."""
-    days: tuple[int, ...]
-    """UTC days of arrival, as days since 1970."""
-
-    def run(self) -> Iterator[RebuildReport]:
-        """Write the batches one by one, and yield one report."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        follower = self.follower
-        with ExitStack() as closing:
-            adapter = follower.open()
-            closing.callback(adapter.close)
-            cold = open_backends(follower.target.cold, closing)
-            schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
-            scope = scope_of(follower, schemas, self.days)
-            batches = pa.array(sorted(self.batches), pa.string())
-            history = (
-                batch.filter(pc.is_in(batch.column("batch_id"), batches))
-                for batch in in_order(self.ranges, self.after, self.until, follower.selection, HISTORY_COLUMNS)
-            )
-            not_empty = (batch for batch in history if batch.num_rows)
-            yield RebuildReport(restore(adapter, follower.name, not_empty, scope, cold, ColdTierContents(cold)))
-
-
-def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames = NAMES) -> dict[date, int]:
-    """Rewrite days of a destination from the lake, up to its mark, and return day → number of written deltas.
-
-    Afterwards the destination has the lake's deltas of these days, and `compare` finds no difference, unless other
-    programs have put objects beside the destination's own. A flush batch with deltas of other days too is rewritten as
-    a whole.
-
-    Args:
-        spark: an open Spark session.
-        follower: the destination's follower.
-        days: UTC days of arrival.
-        names: catalogue and namespaces of the lake's tables.
-
-    Raises:
-        AdapterError: the destination cannot be reached; repeat the rebuild.
-        LakeUnavailableError: Spark cannot be reached.
-    """
-    adapter = follower.open()
-    try:
-        reached = read_follower_progress(adapter, follower.name, follower.selection)
-        writers = max_writers(adapter)
-    finally:
-        adapter.close()
-    tasks = [_rebuild_task(spark, follower, reached, day, names) for day in days]
-    written: dict[date, int] = {}
-    for start in range(0, len(tasks), writers):  # as many days at a time as the adapter allows writers
-        concurrent = tasks[start : start + writers]
-        reports = on_executors(spark, concurrent, RebuildReport)
-        for day, reports_of_day in zip(days[start : start + writers], reports, strict=True):
-            written[day] = sum(report.deltas for report in reports_of_day)
-    return written
-
-
-@lake_errors
-def _rebuild_task(
-    spark: SparkSession, follower: Follower, reached: FollowerProgress, day: date, names: LakeNames
-) -> RebuildTask:
-    """Return the task that rewrites one day: its flush batches, and the arrivals of their deltas."""
-    number = day_number(day)
-    version = ensure_deltas(spark, names)
-    deltas = _received(spark, reached, names)
-    of_day = deltas.where(sf.col("day") == sf.lit(day.isoformat()).cast("date"))
-    batches = of_day.select("batch_id").distinct()
-    arrivals_of_batches = (
-        deltas.join(sf.broadcast(batches), "batch_id")
-        .groupBy("gateway", "shard", "batch_id")
-        .agg(sf.min("arrival").alias("first"), sf.max("arrival").alias("last"))
-        .collect()
-    )
-    after: dict[str, int] = {}
-    until: dict[str, int] = {}
-    for row in arrivals_of_batches:
-        stream = f"{row['gateway']}/{row['shard']}"
-        after[stream] = min(after.get(stream, row["first"] - 1), row["first"] - 1)
-        until[stream] = max(until.get(stream, row["last"]), row["last"])
-    ranges: list[ArrivalRange] = []
-    if after and version.snapshot_id is not None:
-        with open_table(spark, names.deltas) as table:
-            ranges = arrival_ranges(table, version.snapshot_id, after, until)
-    batch_ids = frozenset(row["batch_id"] for row in arrivals_of_batches)
-    return RebuildTask(follower, ranges, after, until, batch_ids, (number,))
-
-
 def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Digest]:
     """Return an adapter's digests; raise ConfigurationError with its name if it does not support them."""
     if not isinstance(adapter, Digestible):
@@ -392,23 +300,6 @@ def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Di
             f"the adapter {name!r} ({type(adapter).__name__}) does not support digests: give it the method `digests`"
         )
     return list(adapter.digests(scope))
-
-
-def _received(spark: SparkSession, reached: FollowerProgress, names: LakeNames) -> DataFrame:
-    """Return the deltas of the history that a destination must have, by its mark."""
-    rows, selection = spark.table(names.deltas), reached.selection
-    if selection.tables:
-        rows = rows.where(sf.col("table_name").isin(*selection.tables))
-    if selection.without:
-        rows = rows.where(~sf.col("table_name").isin(*selection.without))
-    if selection.gateways:
-        rows = rows.where(sf.col("gateway").isin(*selection.gateways))
-    streams_and_arrivals = [sf.lit(part) for pair in reached.streams.items() for part in pair]
-    if not streams_and_arrivals:
-        return rows.where("false")
-    # null for a stream of which the destination has nothing
-    last = sf.create_map(*streams_and_arrivals)[sf.concat_ws("/", "gateway", "shard")]
-    return rows.where(sf.col("arrival") <= last)
 
 
 def _with_day(rows: DataFrame) -> DataFrame:

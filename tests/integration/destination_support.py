@@ -7,7 +7,8 @@ import psycopg
 from pydantic import SecretStr
 
 from assets.names import MOVE_SENSOR, REQUESTED_BY
-from lakehouse.backends.comparison import compare, rebuild
+from lakehouse.backends.comparison import compare
+from lakehouse.backends.day_rebuild import rebuild_days
 from lakehouse.backends.declared import destination_targets, follower_of
 from lakehouse.history.flush import flush_due
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
@@ -133,7 +134,7 @@ class Warehouse:
         target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
             one = follower_of(self.engine.store, target)
-            return rebuild(run.pyspark.spark_session, one, [day], run.lake.names)
+            return rebuild_days(run.pyspark.spark_session, one, [day], run.lake.names)
 
     def rows(self):
         with psycopg.connect(self.postgres.uri) as sql:
