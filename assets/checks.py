@@ -327,7 +327,7 @@ def _checks_of(
 
 def _asset_state(inputs: CheckInputs, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
     """Return a text that changes whenever the asset is written, such as its snapshot id."""
-    from lakehouse.table_definitions import version_if_there
+    from lakehouse.table_access import version_if_there
 
     if key == CHECKPOINT:
         return checkpoint_state(inputs.store.backlog())

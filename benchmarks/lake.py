@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from benchmarks.usage import MeasuredProcess, Usage
 from lakehouse.history.decoding import DELTAS_ARROW
 from lakehouse.sessions import session
-from lakehouse.table_definitions import DELTAS_FIELDS, NAMES, LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import DELTAS_FIELDS, NAMES, LakeNames
 from lakehouse.task_runner import in_tasks
 from lakesync import config
 from lakesync.cli.up import jars

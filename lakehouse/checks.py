@@ -17,7 +17,9 @@ from pyspark.sql import functions as sf
 
 from lakehouse.history.id_sums import id_sums
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, ensure_deltas, read_version
+from lakehouse.table_access import read_version
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import COUNTER_BITS, MAX_DRIFT_MS
 from lakesync.model.types import ColumnValue

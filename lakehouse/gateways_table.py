@@ -18,7 +18,9 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties, version_if_there
+from lakehouse.table_access import version_if_there
+from lakehouse.table_creation import ensure_gateways, set_properties
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_definitions import read_version, version_if_there
+from lakehouse.table_access import read_version, version_if_there
 from lakesync.model.errors import FlushError
 from lakesync.model.hlc import start_of
 

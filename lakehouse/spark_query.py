@@ -28,7 +28,8 @@ from sqlglot.optimizer.scope import traverse_scope
 
 from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
-from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at_snapshot
+from lakehouse.table_access import at_snapshot
+from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames
 from lakehouse.tables.kernel import STORED
 from lakehouse.tables.merge_job import ROWS_PER_SLICE, Division, merged_frames
 from lakesync.analysis.as_of import AsOf

@@ -8,6 +8,7 @@ overwrite each other's rows. All modules of `lakehouse` that plan which files to
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from lakehouse.data_files import has_known_scheme
+from lakehouse.table_definitions import MARKS_PROPERTY
 from lakesync.analysis.catalogue import open_iceberg
 from lakesync.model.errors import ConfigurationError
 
@@ -48,6 +50,62 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
         yield opened.load_table((namespace, table))
     finally:
         opened.close()
+
+
+class TableVersion(msgspec.Struct, frozen=True):
+    """A table's current snapshot and properties."""
+
+    snapshot_id: int | None
+    """Id of the snapshot; None if nothing was ever written."""
+    properties: dict[str, str]
+
+
+def read_version(spark: SparkSession, name: str) -> TableVersion:
+    """Return a table's current snapshot and properties.
+
+    Args:
+        spark: an open Spark session.
+        name: the table's full, quoted name.
+
+    Raises:
+        pyiceberg.exceptions.NoSuchTableError: there is no such table.
+    """
+    with open_table(spark, name) as table:
+        return TableVersion(table.metadata.current_snapshot_id, table.properties)
+
+
+def version_if_there(spark: SparkSession, name: str) -> TableVersion | None:
+    """Return a table's current snapshot and properties; None if there is no such table.
+
+    Args:
+        spark: an open Spark session.
+        name: the table's full, quoted name.
+    """
+    from pyiceberg.exceptions import NoSuchTableError
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        return read_version(spark, name)
+    except NoSuchTableError:
+        return None
+    except DBAPIError:  # a new catalogue is empty until Spark first opens it
+        return read_version(spark, name) if spark.catalog.tableExists(name) else None
+
+
+def at_snapshot(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
+    """Return the rows of a table at one of its snapshots.
+
+    Args:
+        spark: an open Spark session.
+        name: the table's full, quoted name.
+        snapshot: id of the snapshot.
+    """
+    return spark.read.option("versionAsOf", str(snapshot)).table(name)
+
+
+def marks_of(version: TableVersion) -> dict[str, int]:
+    """Return a state table's marks: gateway → the arrival up to which its deltas are merged; empty if it has none."""
+    return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
 
 
 def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:

@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
-from lakehouse.table_definitions import ensure_deltas
+from lakehouse.table_creation import ensure_deltas
 from lakehouse.tables.verification import stored_row
 from lakesync.model.hlc import encode
 from lakesync.staging.log_reader import LogRange, LogRow

@@ -17,7 +17,8 @@ from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, SyntheticHistory, arrival_of, lake, write_history
 from benchmarks.suite import Benchmark
 from lakehouse.table_access import open_table, planned_files
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakehouse.tables.increments import merge_table
 
 _WARM_MERGES = 8

@@ -22,7 +22,8 @@ from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import one_report_each, open_backends
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.adapters.base import StateWriter, SuspendedTable, SuspendsTables
 from lakesync.adapters.digests import (
     ARRIVAL_MODULUS,

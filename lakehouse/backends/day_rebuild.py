@@ -24,7 +24,8 @@ from lakehouse.backends.comparison import received_deltas, scope_of
 from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.base import StateWriter
 from lakesync.adapters.composite import ColdTierContents

@@ -22,7 +22,8 @@ from lakehouse.backends.adapter_tasks import on_executors, open_backends, task_s
 from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order, latest_arrivals
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import WriteTarget
 from lakesync.adapters.base import SuspendedTable, SuspendsTables

@@ -18,7 +18,8 @@ from pyspark.sql import functions as sf
 
 from lakehouse.data_files import parse_uri
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, at_snapshot
+from lakehouse.table_access import at_snapshot
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakehouse.tables.verification import ROW_COLUMNS, stored_row
 from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.adapters.digests import ARRIVALS_PER_DAY

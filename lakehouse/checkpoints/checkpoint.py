@@ -21,8 +21,9 @@ from lakehouse.data_files import DataFile
 from lakehouse.gateways_table import store_config
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import open_table, planned_files
-from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at_snapshot, ensure_deltas, ensure_state
+from lakehouse.table_access import at_snapshot, open_table, planned_files
+from lakehouse.table_creation import ensure_deltas, ensure_state
+from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import history_files, merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows

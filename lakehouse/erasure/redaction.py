@@ -28,8 +28,8 @@ from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, 
 from lakehouse.landing.rows import DELETED_ROW, OLD_MARK, ROW
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import overwrite
-from lakehouse.table_definitions import StateTable, at_snapshot, marks_of, read_version, typed_columns
+from lakehouse.table_access import at_snapshot, marks_of, overwrite, read_version
+from lakehouse.table_creation import StateTable, typed_columns
 from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.writes import replace_rejected
 from lakesync.model.crash_points import crash_point

@@ -24,7 +24,8 @@ from lakehouse.history.decoding import decoded_log
 from lakehouse.history.id_sums import BatchSum, batch_files, is_in_batch, sum_batch
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_access import open_table, overwrite, planned_files
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import (

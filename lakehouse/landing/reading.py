@@ -37,7 +37,7 @@ from lakehouse.landing.tables import (
     is_busy,
 )
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import set_properties
+from lakehouse.table_creation import set_properties
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 

@@ -29,7 +29,8 @@ from lakehouse.landing.rows import BUCKETS, NO_PAGE, OLD_MARK, LandedFile
 from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
-from lakehouse.table_definitions import NAMES, LakeNames, property_list
+from lakehouse.table_creation import property_list
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakehouse.task_runner import column_ddl
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition

@@ -19,15 +19,9 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import (
-    NAMES,
-    UNFILLED_PROPERTY,
-    LakeNames,
-    ensure_deltas,
-    marks_of,
-    read_version,
-    typed_columns,
-)
+from lakehouse.table_access import marks_of, read_version
+from lakehouse.table_creation import ensure_deltas, typed_columns
+from lakehouse.table_definitions import NAMES, UNFILLED_PROPERTY, LakeNames
 from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, row_delta, stored_row
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.model.merge import RowState, encode_state

@@ -21,21 +21,16 @@ from pyspark.sql import functions as sf
 from lakehouse.data_files import DataFile, divide_files, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import open_table, planned_files
-from lakehouse.table_definitions import (
-    MARKS_PROPERTY,
-    NAMES,
-    Contract,
-    LakeNames,
+from lakehouse.table_access import marks_of, open_table, planned_files, read_version
+from lakehouse.table_creation import (
     StateTable,
     ensure_deltas,
     ensure_state,
-    marks_of,
-    read_version,
     record_filled,
     set_properties,
     typed_columns,
 )
+from lakehouse.table_definitions import MARKS_PROPERTY, NAMES, Contract, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK, HistoryFiles, Increment
 from lakehouse.tables.writes import WriteResult, replace_rejected, write_state
 from lakehouse.task_runner import in_tasks

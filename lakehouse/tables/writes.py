@@ -23,7 +23,8 @@ from pyspark.sql import functions as sf
 from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import PARTITION_AFTER_PARTITION, open_table, overwrite, planned_files
-from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, set_properties
+from lakehouse.table_creation import set_properties
+from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK
 from lakehouse.tables.kernel import STORED
 from lakehouse.tables.merge_job import (
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from lakehouse.table_definitions import StateTable
+    from lakehouse.table_creation import StateTable
     from lakehouse.tables.increment import HistoryFiles, Increment
 
 

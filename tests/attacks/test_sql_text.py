@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from lakehouse.erasure.coverage import deltas_of, polled_rows_of
 from lakehouse.maintenance import literal
 from lakehouse.sessions import session
-from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
+from lakehouse.table_access import read_version
+from lakehouse.table_creation import ensure_gateways, set_properties
+from lakehouse.table_definitions import LakeNames
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.analysis.merge_sql import FRAGMENTS, quoted, visible_rows
 from lakesync.connectors.jira.api import quote

@@ -15,7 +15,8 @@ from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history import flush as deltas_module
 from lakehouse.history.flush import flush_batch, flush_due, flushed_arrivals
 from lakehouse.sessions import session
-from lakehouse.table_definitions import LakeNames, ensure_deltas
+from lakehouse.table_creation import ensure_deltas
+from lakehouse.table_definitions import LakeNames
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import FlushError, IntegrityError, LakeSyncError

@@ -10,8 +10,8 @@ from lakehouse.checkpoints.audit import checkpoint_differences
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults
 from lakehouse.sessions import session
-from lakehouse.table_access import TableSize, table_size
-from lakehouse.table_definitions import LakeNames, read_version
+from lakehouse.table_access import TableSize, read_version, table_size
+from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.audit import days_unlike_history, rows_unlike_merge
 from lakehouse.tables.increments import merge_table
 from lakesync.model.delta import delta_id

@@ -10,7 +10,8 @@ import pytest
 from lakehouse.checks import duplicate_keys, unfit_values
 from lakehouse.sessions import session
 from lakehouse.table_access import open_table
-from lakehouse.table_definitions import LakeNames, ensure_state
+from lakehouse.table_creation import ensure_state
+from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import merge_job, writes
 from lakehouse.tables.increments import forget_marks, merge_table
 from lakesync.model.delta import delta_id

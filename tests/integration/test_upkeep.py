@@ -19,7 +19,8 @@ from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import MaintenanceLimits, location_of, maintain
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
-from lakehouse.table_definitions import LakeNames, at_snapshot
+from lakehouse.table_access import at_snapshot
+from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.audit import days_unlike_history
 from lakehouse.tables.increments import merge_table
