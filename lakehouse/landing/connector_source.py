@@ -1,7 +1,7 @@
 """Makes connectors readable as Spark data sources: `spark.read.format("lakesync_TYPE")`.
 
 A connector is an external system that is polled, such as a Jira site. One class, `ConnectorSource`, serves every
-connector type, also the types that users register. Polls (`lakehouse.landing.polls`) call `read_poll`, notebooks
+connector type, also the types that users register. Polls (`lakehouse.landing.lake_landing`) call `read_poll`, notebooks
 `register_connectors`. Spark's UI shows the options of a data source, and a connector's settings contain secrets. So the
 settings are attributes of the class instead, which Spark sends to its Python processes as a pickle.
 """
