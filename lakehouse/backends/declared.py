@@ -3,7 +3,8 @@
 A backend is a database or object store, or a combination of them. A destination is a backend that receives the lake's
 deltas; a flow copies deltas from one backend to another; a migration copies whole tables, day by day. Of a tiered
 backend, the hot tier has the newest deltas and the cold tier the older ones. An erasure deletes a row's or client's
-data from all of them. Assets and sensors call this module. Importing it loads neither Spark nor a database driver.
+data from all of them. Assets and the code location call this module. Importing it loads neither Spark nor a database
+driver.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ are pushed again, which changes nothing.
 
 If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
 changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch
-id. The other modules of `lakehouse.landing` call this module.
+id. `lakehouse.landing.reading` and `lakehouse.landing.lake_landing` call this module.
 """
 
 from __future__ import annotations
