@@ -92,7 +92,9 @@ class ErasingStore(ABC):
         def newest_hlc(commit: Commit) -> int:
             row = commit.rows([(table, row_id)]).get((table, row_id))
             if row is None:
-                raise NotFoundError(f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: look at both")
+                raise NotFoundError(
+                    f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: check both names"
+                )
             return max([hlc for hlc, _ in _stamps(row)], default=0)
 
         return self._erase(gateway, newest_hlc, table=table, row_id=row_id)
@@ -115,7 +117,7 @@ class ErasingStore(ABC):
         def newest_hlc(commit: Commit) -> int:
             highest, record = commit.highest_hlc(client_id), commit.client(client_id)
             if highest < 0 and record is None:
-                raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
+                raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: check both ids")
             # an erased client has a record with the epoch `LOST`; another epoch shows that it came back since
             came_back = record is not None and record.epoch != LOST
             return max(highest, start_of(self._now_ms())) if came_back else highest

@@ -117,7 +117,7 @@ class WriteBehind:
         Args:
             exc: the error, which is logged.
         """
-        _log.warning("state lost, it is made again from the journal", error=str(exc))
+        _log.warning("rows in memory discarded: they are rebuilt from the log", error=str(exc))
         self._state.rollback()
 
     @contextmanager
@@ -249,5 +249,9 @@ class WriteBehind:
         try:
             return write()
         except Exception:
-            _log.warning("state not written behind", folder=str(self._journal.path.parent), exc_info=True)
+            _log.warning(
+                "rows not written to state.db: the write is repeated",
+                folder=str(self._journal.path.parent),
+                exc_info=True,
+            )
             return None

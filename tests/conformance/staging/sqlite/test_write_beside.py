@@ -130,7 +130,7 @@ def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     with capture_logs() as told:
         push_beside(store, 7)
         store._read(lambda: refuse(state, None))
-    assert "state not written behind" in [each["event"] for each in told]
+    assert "rows not written to state.db: the write is repeated" in [each["event"] for each in told]
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written(range(9), tmp_path))
 
