@@ -83,6 +83,7 @@ def test_failures_delay_the_next_call_up_to_a_limit():
 
     loop = PeriodicTask("test", work, interval_seconds=1.0, max_wait_seconds=30.0)
     assert [loop._call() for _ in range(6)] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert {loop._call() for _ in range(1100)} == {30.0}, "2.0**1024 is too large for a float"
 
 
 def test_a_task_that_was_never_started_can_be_stopped():
