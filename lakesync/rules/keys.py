@@ -22,13 +22,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from math import prod
 
 import msgspec
+import structlog
 
 from lakesync.model.types import Claims
 from lakesync.rules.model import ORDER_CHARS, Bucket, Filter, SyncRules, holds, operands_of, text_of_raw
+
+_log = structlog.get_logger("rules")
 
 EVERYTHING = "*"
 """The only key if the rules have no buckets: every client sees every row."""
@@ -42,6 +45,11 @@ _MAX_PREFIXES = 10_000
 MAX_COMPUTED_KEYS = 1000
 """The most keys of one bucket that are computed from a client's claims. Instead of more, the keys of existing rows are
 searched."""
+
+
+_MAX_DIGESTS = 100_000
+"""The most digests of long texts that are computed from a client's claims when keys are searched. They take about 0.2 s
+of the store's thread."""
 
 
 class BucketIndex:
@@ -209,15 +217,26 @@ class _BucketKeys:
         """
         digests: set[str] = set()
         if any(isinstance(_decode_any(key)[1], str) for key in keys):  # keys of long texts contain a digest
-            digests = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
+            digests = self._digests(choices)
 
         def is_accepted(key: str) -> bool:
             group = _decode_any(key)[1]
             if isinstance(group, str):
-                return _json(group) in digests
+                return group in digests
             return all(text in allowed for text, allowed in zip(group, choices, strict=True))
 
         return is_accepted
+
+    def _digests(self, choices: Sequence[Mapping[str, None]]) -> set[str]:
+        """Return the digests of the combinations of texts that are long enough to have one.
+
+        If there are more than `_MAX_DIGESTS`, none is returned, so that one client cannot occupy the store.
+        """
+        found = {str(_group(texts)) for texts in islice(_long_combinations(choices), _MAX_DIGESTS + 1)}
+        if len(found) <= _MAX_DIGESTS:
+            return found
+        _log.warning("rows with long texts are not shown: the lists in a client's claims multiply", bucket=self.label)
+        return set()
 
     def _accepts_other_texts(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
         """Return whether the inequality filters accept the texts in a key.
@@ -255,6 +274,32 @@ def prefixes_of(key: str) -> tuple[str, ...]:
     start = f"[{_json(parts[0])},"
     has_inequalities = len(parts) == 3
     return (start, f"{start}{_json(parts[1])},[") if has_inequalities else (start,)
+
+
+def _long_combinations(choices: Sequence[Iterable[str]]) -> Iterator[tuple[str, ...]]:
+    """Yield the combinations of one text of each list that are longer than `_MAX_GROUP_BYTES` as JSON.
+
+    The cost grows with the number of these, not with that of all combinations.
+
+    Args:
+        choices: the lists, none of them empty.
+    """
+    # the size of each text as JSON and with its comma, the longest texts first
+    sized = [sorted(((len(_json(text).encode()) + 1, text) for text in texts), reverse=True) for texts in choices]
+    # for each list, and the end: the size of the longest texts of the lists from there on
+    longest = [sum(texts[0][0] for texts in sized[start:]) for start in range(len(sized) + 1)]
+
+    def extend(start: tuple[str, ...], size: int) -> Iterator[tuple[str, ...]]:
+        place = len(start)
+        if place == len(sized):
+            yield start
+            return
+        for text_size, text in sized[place]:
+            if size + text_size + longest[place + 1] < _MAX_GROUP_BYTES:  # a list has one bracket more than commas
+                return  # the texts that follow are not longer
+            yield from extend((*start, text), size + text_size)
+
+    return extend((), 0)
 
 
 def _group(equal: Sequence[str]) -> Sequence[str] | str:

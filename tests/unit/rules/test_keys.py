@@ -107,6 +107,32 @@ def test_keys_agree_with_direct_evaluation_on_long_and_odd_texts(op):
             assert bool(keys & seen) == matches(rules, "t", {"x": text}, {"c": claim}), (text, claim)
 
 
+def test_long_texts_are_found_without_combining_all_lists():
+    """A row with long texts makes a pull compare digests; three lists of 500 have 125 million combinations."""
+    rules = SyncRules(1, (Bucket("b", (), tuple(Filter(column, "in", f"jwt:{column}") for column in "xyz")),))
+    found = BucketIndex(rules)
+    many = [f"t{number}" for number in range(500)]
+    long = ["é" * 127, "a" * 300]
+    values = {"x": long[1], "y": "t7", "z": "t499"}
+    keys = found.row_keys("t", row(**values)) | found.row_keys("t", row(x="t1", y="t2", z="t3"))
+    claims = [({"x": many, "y": many, "z": many}, 1), ({"x": [*many, *long], "y": many[:9], "z": many}, 2)]
+    for given, expected in claims:
+        assert len(found.client_keys(given, lambda prefix: [key for key in keys if key.startswith(prefix)])) == expected
+    too_many = {"x": [*many, *long], "y": many, "z": many}  # 500,000 digests: the row is not shown
+    assert len(found.client_keys(too_many, lambda prefix: [key for key in keys if key.startswith(prefix)])) == 1
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_texts_as_long_as_the_limit_are_found(extra):
+    rules = SyncRules(1, (Bucket("b", (), (Filter("x", "in", "jwt:x"), Filter("y", "in", "jwt:y"))),))
+    found = BucketIndex(rules, max_computed_keys=1)
+    length = (256 - len('["",""]') + extra) // 2
+    values = {"x": "a" * length, "y": "b" * (256 - len('["",""]') + extra - length)}
+    keys = found.row_keys("t", row(**values))
+    claims = {column: ["c", text, "d" * 5] for column, text in values.items()}
+    assert found.client_keys(claims, lambda prefix: [key for key in keys if key.startswith(prefix)]) == keys
+
+
 def test_ordering_filters_compare_the_first_64_characters():
     def ordered(op, text, constant):
         return matches(SyncRules(1, (Bucket("b", (), (Filter("x", op, constant),)),)), "t", {"x": text}, {})
