@@ -32,7 +32,10 @@ _SERVER_BATCH_DELTAS = 250_000
 
 
 class WideRowThreshold(msgspec.Struct, frozen=True):
-    """Reduces `max_buffer_bytes` while deltas have many columns, because they cost more to write and to read back."""
+    """Reduces `max_buffer_bytes` while deltas have many columns, because they cost more to write and to read back.
+
+    The reference calls it `adaptiveBufferConfig`.
+    """
 
     wide_column_threshold: int
     """Average columns per delta above which the byte threshold is reduced."""
