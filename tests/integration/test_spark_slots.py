@@ -32,7 +32,7 @@ def test_hanging_tasks_do_not_prevent_others_from_starting(spark_server, tmp_pat
         return all((tmp_path / f"{number}").exists() for number in range(HANGING))
 
     with session(spark_server["config"]) as spark:
-        waiting = threading.Thread(target=in_tasks(spark, HANGING, hang, "number int", waiting=True).toArrow)
+        waiting = threading.Thread(target=in_tasks(spark, HANGING, hang, "number int", one_task_each=True).toArrow)
         waiting.start()
         try:
             until(begun, "all of them to hang at the same time")
