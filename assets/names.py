@@ -3,7 +3,9 @@
 A pool is a name that steps share: Dagster runs one step of a pool at a time, so that no two write the same table. A run
 tag is a named text that a run carries. A slot is a kind of run: Dagster limits how many runs of one slot are in
 progress at once. The asset `deltas` is the history: an Iceberg table with every change that gateways accepted from
-clients. A state table has the current rows of one synced table.
+clients. A state table has the current rows of one synced table. A move is a run that copies changes between backends
+(databases and object stores): for a flow, a migration or a pair of tiers. A poll is a run that reads an external system
+by a connector.
 """
 
 import dagster as dg
@@ -13,11 +15,12 @@ REQUESTED_BY = "lakesync/requested_by"
 REASON = "lakesync/reason"
 """Run tag: why the sensor or schedule requested the run."""
 UPKEEP = "lakesync/upkeep"
-"""Run tag of maintenance runs, of which only one runs at a time."""
+"""Run tag of maintenance runs, of which only one runs at a time. Its value does not matter."""
 SLOT = "lakesync/slot"
 """Run tag: the kind of run. Each kind has its own limit of concurrent runs, so that no kind delays another."""
 FLUSH_SLOT, MOVE_SLOT, POLL_SLOT, UPKEEP_SLOT, OTHER_SLOT = "flush", "move", "poll", "upkeep", "other"
-"""Values of the tag `SLOT`."""
+"""Values of the tag `SLOT`, in this order: flushes; moves, and runs that write to destinations; polls; maintenance,
+erasures and audits; all others."""
 SET_ASIDE = "lakesync/set_aside"
 """Run tag: ids of the gateways that a run could not flush, separated by commas; empty for none."""
 LEFT_OUT = "lakesync/left_out"

@@ -1,10 +1,11 @@
 """The Iceberg tables of polled rows: their definition, a connector's files and marks in their metadata, and commits.
 
 `landing` has everything that polls have read from external systems, page by page; the number of a page is the hlc (the
-timestamp) of its first row. `known` has the rows that result from the pages up to some page. Each polled table has a
-mark, a property `lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas the
-gateway has. If the property is lost, the first of the two is found in the snapshots of `known`, and the deltas after it
-are pushed again, which changes nothing.
+timestamp) of its first row. Each commit to it, of one or more pages, is a *landing*; the column `landing` has its
+number among those of the connector. `known` has the rows that result from the pages up to some page. Each polled table
+has a mark, a property `lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas
+the gateway has. If the property is lost, the first of the two is found in the snapshots of `known`, and the deltas
+after it are pushed again, which changes nothing.
 
 If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
 changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch
@@ -106,7 +107,7 @@ class KnownFile(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far the landings of a polled table are processed."""
+    """How far the landed pages of a polled table are processed."""
 
     known: int = NO_PAGE
     """The last page that is in `known`."""

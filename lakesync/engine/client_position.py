@@ -3,7 +3,7 @@
 `engine.explain` and `engine.lag` call it; it records nothing. A *cursor* says up to where a client has changes. The
 client's record is stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that
 the client is connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a
-token) that may see it. `feed.positions` defines the other terms.
+token) that may see it. A *full pull* is all pages from cursor 0. `feed.positions` defines the terms of the result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class TrackedCursor(NamedTuple):
     confirmed: int | None = None
     """The cursor of the client's latest pull, which shows that it has everything up to it; None uses the record's."""
     knows_resync: bool = False
-    """Whether the client understands the error RESYNC_REQUIRED; then it accepts an INSERT of a row that it has."""
+    """Whether the client understands the error RESYNC_REQUIRED, after which it pulls from 0. Then it accepts an INSERT
+    of a row that it has, and removes the rows that a full pull did not contain."""
     keeps_cursor: bool = False
     """Whether the client has pulled from `cursor` more than once: it has not stored the pages that followed it."""
     state: SubscriptionState | None = None
@@ -94,7 +95,8 @@ def position_of(
     if cursor is None or (last > cursor and not tracked.keeps_cursor):
         cursor = last  # another process may have sent it more
     if cursor == 0 and known is not None and known.has_pushed:
-        cursor = NEVER_PULLED  # the cursor in the response to its push
+        # It pushed before its first pull. The response had this cursor: with 0, it would download a checkpoint first.
+        cursor = NEVER_PULLED
     return position_at(view, known, client_id, cursor, access, tracked)
 
 
@@ -111,6 +113,7 @@ def position_at(
         access: the claims and bucket keys that decide what the client may see.
         tracked: what this process knows of the client.
     """
+    # broadcasts are not recorded, so the client may have been sent more than `known` says
     with_sent = known if known is None else with_possible_broadcasts(known, view.arrival)
     # `feed_cursor`: the client's cursor may be that of a page of a source (a database beside the gateway's feed)
     position = locate(with_sent, feed_cursor(known, cursor), view.arrival, access)
@@ -118,5 +121,6 @@ def position_at(
         known = known or unknown_client(client_id, view.epoch, access.keys, view.arrival)
         position = restart_position(with_sent or known, view.arrival, access)
     if tracked.knows_resync:
+        # it removes the rows that a full pull did not contain, so rows that the gateway never knew make no difference
         return for_full_pull(position)
     return position._replace(may_hold_unknown_rows=known is not None and known.may_hold_unknown_rows)

@@ -93,7 +93,9 @@ class Reading(NamedTuple):
     def nothing_sent_since(self) -> bool:
         """Whether the client was sent nothing after it got the requested cursor.
 
-        The cursor in the response to a push may be in doubt: it says that the client may have all pages before it.
+        The cursor in the response to a push may be in doubt: the client may lack pages that it was sent before. Such a
+        cursor has a stored page of its own, whose negative `pages_sent` equals no number of sent pages, so that
+        `Position.nothing_sent_since` is false. `is_latest_in_doubt` finds it: no page with deltas was sent after it.
         """
         return self.position.nothing_sent_since or (
             self.record is not None and is_latest_in_doubt(self.record, self.since)
@@ -178,14 +180,15 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
     if not request.confirmed and not scope.gets_broadcasts:
         return None  # its first page without a request, from which on it gets broadcasts
     if request.confirmed and not reading.nothing_sent_since:
-        # The response confirms the requested cursor and no more. Stock clients keep this cursor at an empty page, so
-        # they send it again and again.
+        # The response confirms the requested cursor and no more. Clients of the reference (the TypeScript system, whose
+        # protocol this is) keep this cursor at an empty page, so they send it again and again.
         if reading.since != record.confirmed_cursor:
             return None
     elif request.confirmed:
         # The client has the cursor that it sent, and with it everything. The response to a later push is computed from
-        # the record, so the record must show that already: by its newest confirmed cursor, and by the page of the
-        # requested cursor, if that is a page mark.
+        # the record, so the record must show that already. Its newest confirmed cursor must be a complete one, and no
+        # page may have been sent after it. If the requested cursor was a page mark, its stored page must have become
+        # that of a complete cursor.
         requested = next((page for page in record.pages if page.cursor == reading.since), None)
         confirmed_page = find_page(with_possible_broadcasts(record, reading.newest), record.confirmed_cursor)
         if (

@@ -10,7 +10,9 @@ timestamp from the gateway. So `LoadBarrier` returns no deltas meanwhile to flow
 because they rely on this order.
 
 A *stream* is the deltas of one gateway and shard (some of its tables). A *destination table* has the current rows of a
-synced table, beside the deltas.
+synced table, beside the deltas. The follower's progress has the columns of its rows (`row_columns`), so that a later
+run rewrites them if the schema has changed. A table that cannot be written is *suspended*: it gets no rows until a
+retry succeeds.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def begin_load(
     marks = require_marks(adapter)
     text = marks.read_mark(name)
     progress = read_follower_progress(adapter, name, selection)
-    row_columns = columns_of_tables(adapter, schemas)  # the columns that rows written from now on have
+    row_columns = columns_of_tables(adapter, schemas)  # synced table -> columns of the rows that the parts write
     load = Load(
         id=secrets.token_hex(8),
         parts=parts,
@@ -100,8 +102,8 @@ def begin_load(
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
-    # The mark's `row_columns` are columns that every row has, now and when the load is finished. If there are rows from
-    # before the load, they are those of the old mark.
+    # In the mark, `row_columns` has the columns that all rows of a table have, also when the load is finished. Rows
+    # from before the load may lack the new columns, so the old value stays. Without such rows it is the load's own.
     new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")
@@ -237,7 +239,10 @@ class LoadBarrier:
         self._adapter.close()
 
     def _loads(self, query: DeltaQuery) -> list[ActiveLoads]:
-        """Return the active loads, if they matter for a query: only in order of arrival do readers continue later."""
+        """Return the active loads, if the query's reader will continue later in order of arrival; otherwise none.
+
+        A query for given rows (`query.rows`) is not continued.
+        """
         return [] if query.order != "arrival" or query.rows else list(_active_loads(self._adapter))
 
     def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:

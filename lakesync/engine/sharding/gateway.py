@@ -2,8 +2,8 @@
 
 A *shard* is a staging store with some of the tables. `Engine` creates a `ShardedGateway` instead of a `SyncGateway` if
 tables are sharded. It forwards each operation to the shards' gateways, and translates the client's cursor into one
-cursor for each shard (`vectors`). The operations over several shards are generators in the other modules of this
-package, which `shard_gateway.run` runs.
+cursor for each shard (`vectors`). The operations over several shards are generators (`Steps`) in the other modules of
+this package: they yield futures and get their results, and `shard_gateway.run` runs them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ShardedGateway(SyncGateway):
         return run(subscriptions.subscribe(self._shards, self._vectors, newcomers))
 
     def submit_resume(self, client_id: str, claims: Claims) -> Future[int | None]:
-        """Like `SyncGateway.submit_resume`, in every shard."""
+        """Like `SyncGateway.submit_resume`: a cursor for broadcasts before the client pulls; asks every shard."""
         return run(subscriptions.resume(self._shards, self._vectors, client_id, claims))
 
     def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
@@ -172,8 +172,9 @@ class ShardedGateway(SyncGateway):
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
         """Like `SyncGateway.register_schema`, in every shard.
 
-        The table's shard checks the names before any shard stores the schema: it has the names of rows that were pushed
-        before the table had a schema.
+        A table or column whose name differs from a known one only in case is rejected. The table's shard checks that
+        before any shard stores the schema: only this shard knows the names in deltas that were pushed before the table
+        had a schema.
         """
         parsed = parse_schema(schema)
         self._shards[self._shard_map.of(parsed.table)].check_names(parsed)
@@ -190,7 +191,7 @@ class ShardedGateway(SyncGateway):
         return retired
 
     def add_names(self) -> None:
-        """Like `SyncGateway.add_names`, in every shard."""
+        """Like `SyncGateway.add_names`: store the spellings of tables and columns in schemas, in every shard."""
         for shard in self._shards.values():
             shard.add_names()
 

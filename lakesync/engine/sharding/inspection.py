@@ -3,7 +3,9 @@
 A *shard* is a staging store with some of the gateway's tables. The *lag* of a client is the age of the oldest change
 that it was not sent yet. An *explanation* says why a client has a row or lacks it. `ShardedGateway` runs
 `oldest_unsent` and `explain` with `shard_gateway.run`: each is a generator (`Steps`) that yields futures and gets their
-results. A client's cursor stands for a *vector*, a cursor in each shard, which `Vectors` looks up.
+results. A client's cursor stands for a *vector*, a cursor in each shard, which `Vectors` looks up. 0 and `NEVER_PULLED`
+(1, of a client that pushed before its first pull) have none. A client on a WebSocket has a *subscription*, whose state
+says up to where its connection was sent changes.
 """
 
 from __future__ import annotations
@@ -53,9 +55,13 @@ def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
 
 
 def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
-    """Return the oldest of the shards' results; None if the client pulled from no shard."""
+    """Return the oldest of the shards' results; None if the client pulled from no shard.
+
+    The result is `done` if every shard's feed was read to its end, or to an unsent row.
+    """
     if not by_shard:
         return None
+    # a shard's `since` is 0 if everything was sent
     oldest = min((each.since for each in by_shard.values() if each.since), default=0)
     return Unsent(oldest, done=all(each.done for each in by_shard.values()), shards=by_shard)
 
@@ -126,7 +132,8 @@ def _cursor_in_shard(
         confirmed: the same for `tracked.confirmed`.
     """
     state = tracked.state
-    # in the middle of pages, the shards' states are not those of the client's cursor
+    # The state of its WebSocket subscription has a part for each shard. While more pages follow (`has_more`), the parts
+    # are not at the client's cursor, so its vector is used instead.
     parts = state.parts if isinstance(state, ShardedSubscriptionState) and not state.has_more else None
     # without a vector: a client that never pulled has nothing of the shard; for any other, the shard's record decides
     unresolved = 0 if tracked.cursor is not None and tracked.cursor <= NEVER_PULLED else None

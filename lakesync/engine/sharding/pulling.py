@@ -8,7 +8,7 @@ a *vector*, a cursor in each shard. `Vectors` looks the vector up and stores new
 - `UNKNOWN_CURSOR`: what the client has of the shard is unknown. The shard sends it every row as DELETE and INSERT.
 
 All real cursors are higher. `ShardedGateway` runs `pull` and `peek`; `sharding.subscriptions` calls `shard_cursors`.
-These are generators of futures, which `shard_gateway.run` runs.
+These are generators (`Steps`) that yield futures and get their results; `shard_gateway.run` runs them.
 """
 
 from __future__ import annotations

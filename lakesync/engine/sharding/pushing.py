@@ -1,8 +1,11 @@
 """Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `shard_gateway.run`.
 
+`push` is a generator (`Steps`): it yields futures, and gets their results.
+
 A *shard* is a staging store with some of the gateway's tables. There is no transaction over several shards. So a push
 to several is first checked in all of them, and then committed in one after another. A client's cursor stands for a
-*vector*, a cursor in each shard; the response has a new one.
+*vector*, a cursor in each shard; the response has a new one. Two cursors need no vector: 0 (the client starts) and
+`NEVER_PULLED` (1: it pushed before its first pull).
 """
 
 from __future__ import annotations
@@ -45,15 +48,16 @@ def push(
     After a crash in between, the client repeats the push, which completes it: each shard recognises the deltas that it
     has by their ids.
 
-    Each shard returns its part of the response's cursor, also a shard without deltas: the client may not have received
-    what it was sent there since its last pull. For a shard without deltas that cannot be reached, the cursor that the
-    client certainly has is used.
+    The response's cursor needs a cursor in every shard. So a shard without deltas gets an empty push: the client may
+    not have received the last pages that it was sent, and the shard returns a cursor from which it misses nothing. If
+    such a shard cannot be reached, the cursor that the client certainly has there is used.
 
     Args:
         shards: the gateway of each shard, by shard name.
         shard_map: which tables belong to which shard.
         vectors: resolves and creates client cursors.
-        request: the push, after the checks that need no store.
+        request: the push, after the checks that need no store. `known_cursor` is the newest cursor that the client
+            certainly has. `trusted` says that the write scope (to which rows clients may write) does not apply.
         outcome: the result for the caller, who may cancel it. Once a shard has stored its part, the push is completed
             anyway.
 
@@ -96,7 +100,7 @@ def push(
         else:
             cursors[name] = other_result.server_hlc
     cursor = max(cursors.values())
-    if cursor > NEVER_PULLED:
+    if cursor > NEVER_PULLED:  # otherwise no shard has a real cursor for the client yet: there is no vector
         cursor = (yield vectors.submit_issue(client_id, cursors, above=request.known_cursor or 0)).cursor
     return PushResult(cursor, len(request.push.deltas))
 
