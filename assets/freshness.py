@@ -73,7 +73,7 @@ def days_of_asset(
 
 
 def _is_lag_of(key: dg.AssetKey, lag: Lag) -> bool:
-    """Return whether a lag is that of an asset. None is of the history: `arrival_days` compares it with staging."""
+    """Return whether a lag is that of an asset. No lag is of the history: `arrival_days` compares it with staging."""
     if lag.part == "table":
         namespace, _, table = lag.name.rpartition(".")  # `NAMESPACE.TABLE`, or `TABLE` in the shared namespace
         return key == state_key(table, namespace)

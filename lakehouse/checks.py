@@ -2,7 +2,8 @@
 
 Accepted deltas are first in staging, the gateways' store; a flush moves them to the history, the Iceberg table
 `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of accepted deltas and the sum of their
-ids, accepted and flushed; the history must have what was flushed. The asset checks (`assets.checks`), and the step that
+ids, accepted and flushed; the history must have what was flushed. A *state table* has the current rows of one synced
+table, merged from the history. The asset checks (`assets.checks`), and the step that
 repeats past days (`assets.lake_tables`), call this module.
 """
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 MAX_RESULTS = 100
-"""The most results that a check returns."""
+"""The most results that a check returns; differences from the ledger are all returned."""
 _KEY = ("gateway", "client_id", "delta_id")
 """Columns that identify a delta in the history."""
 

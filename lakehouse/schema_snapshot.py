@@ -92,7 +92,7 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
 
 
 def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[StateTable]:
-    """Return the state tables that a flush merges, for comparisons of marks.
+    """Return the state tables that a flush merges, for comparing how far each is merged.
 
     Args:
         snapshot: the registered tables.

@@ -148,7 +148,7 @@ def _check_all_finished(response: ActionResponse) -> None:
 
 
 def _outcome_label(result: ActionResult | ActionFailure) -> str:
-    """Return the label of an outcome in the metrics: `done`, `failed`, or `repeated` if the client must try again."""
+    """Return the label of an outcome in the metrics: `done`, `failed`, or `repeated` for a retryable failure."""
     if isinstance(result, ActionResult):
         return "done"
     return "repeated" if result.retryable else "failed"

@@ -211,7 +211,7 @@ async def _change_job(
 
 
 def _dead_letter(job: FlushJob) -> DeadLetter:
-    """Convert a flush job that was set aside to the response's dead letter."""
+    """Convert a job that failed all its attempts to the response's dead letter."""
     return DeadLetter(
         job_id=job.job_id,
         table=job.flushed.table,

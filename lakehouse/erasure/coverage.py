@@ -40,7 +40,7 @@ class Condition(NamedTuple):
     """A condition in Spark's SQL, with its parameters."""
 
     sql: str = ""
-    """With `:p0`, `:p1` and so on in place of values; empty for the condition that every row meets."""
+    """With `:p0`, `:p1` and so on in place of values; empty only as the start of `narrowed`."""
     parameters: Mapping[str, str | int] = MappingProxyType({})
     """Parameter name without the colon → value."""
 
@@ -141,7 +141,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     Args:
         spark: an open Spark session.
         location: URI of the table's folder.
-        requests: one gateway's requests.
+        requests: one gateway's requests; for a state table only those that cover a row of this table, or a client.
         history: True for the folder of `deltas`, False for that of a state table.
 
     Raises:
@@ -208,7 +208,7 @@ def leftovers_in_file(
     Args:
         file_system: the file's file system.
         path: the path on it.
-        requests: one gateway's requests.
+        requests: one gateway's requests; for a state table only those that cover a row of this table, or a client.
         history: True for a file of `deltas`, False for one of a state table.
 
     Raises:

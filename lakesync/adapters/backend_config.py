@@ -3,7 +3,7 @@
 A backend stores *deltas*, the changes of rows. It is one *adapter* (a database or object store), or several: each for
 some tables (routes), one with copies (fan-out), or two by the age of the deltas (a *hot tier* with recent ones, a *cold
 tier* with older ones). `docs/adapters.md` describes them. The pipeline, the gateway server (for sources, from which
-clients pull), `lakesync dlq` and `lakesync up` resolve backends by name.
+clients pull), `lakesync dlq` (values that a database rejected) and `lakesync up` resolve backends by name.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the *staging
 store*, the database that pushes are committed to; the modules beside this one contain the functions that it runs. The
-base classes have the methods for the configuration, for actions and for adapters; this class has those for pushes and
-pulls.
+base classes have the methods for the configuration, for *actions* (calls that clients request of external systems) and
+for *adapters* (databases and object stores to which the gateway flushes, or from which clients pull); this class has
+those for pushes and pulls.
 
 A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
 others. A *cursor* says up to where it has them. A *broadcast* is a page that the server sends over a WebSocket without
@@ -106,8 +107,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             known_cursor: the newest cursor that the client certainly has when it gets the response: the one in the
                 request, or that of the last page on the same connection, which delivers in order. None if unknown: the
                 changes that the client was sent since its last pull are then sent again after this push.
-            trusted: whether the deltas come from a connector, a flow or an embedding app. The write scope does not
-                apply to these, and their rejections are not recorded.
+            trusted: whether the deltas come from a connector, a flow (a copy from a database) or an embedding app. The
+                write scope does not apply to these, and their rejections are not recorded.
 
         Returns:
             A future of the result, with the client's new cursor.
@@ -205,7 +206,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         Raises:
             ValidationError: `max_deltas` is out of range.
             ForbiddenError: the pull has another client's id than the token.
-            NotFoundError: the pull names a source that is not registered.
+            NotFoundError: the pull names a source (a database beside the gateway's feed) that is not registered.
         Raises (in the future):
             AdapterError: the source cannot be read.
             ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.

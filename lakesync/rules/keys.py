@@ -334,7 +334,7 @@ def _json(value: object) -> str:
 def _part(condition: Filter, text: str) -> _Part:
     """Return the part of a key for an inequality filter, given the row's text."""
     if condition.op != "neq":
-        return text[:ORDER_CHARS]
+        return text[:ORDER_CHARS]  # order filters compare no more characters
     if len(text.encode()) <= _MAX_TEXT_BYTES:
         return text
     return [hashlib.sha256(text.encode()).hexdigest()]

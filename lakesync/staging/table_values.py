@@ -34,7 +34,7 @@ def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, c
     """Return the log row of a push, with the sequence number that follows the head's.
 
     Args:
-        head: the gateway's head before the push.
+        head: the gateway's head (its newest sequence number, arrival and configuration) before the push.
         client_id: the id of the client that pushes.
         deltas: the push's deltas, encoded; they have no body if the lake contains them already.
         arrival: the push's arrival, the gateway's own timestamp of its commit.

@@ -78,8 +78,8 @@ _POOLS = """\
 WAITING_TASKS = 12
 """Concurrent tasks of the embedded server beyond its cores.
 
-Polls, flows and migrations mostly wait for other systems. With this many extra tasks, hanging ones cannot block a
-flush.
+Polls of external systems, flows (copies between databases) and migrations mostly wait for other systems. With this many
+extra tasks, hanging ones cannot block a flush.
 """
 _FIRST_HEAP_MIB = 64
 """Initial size of the heap. The default, a 64th of the machine's memory, is filled before the first collection."""
@@ -190,7 +190,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.master": master,
         **({} if config.spark.master else _one_machine_settings(cores, config.spark.memory)),
         # Other local users can reach its ports, and Spark deserialises Java objects of unauthenticated clients. In a
-        # cluster, the operator distributes the secret.
+        # cluster it is off, unless the operator sets it with a secret (`config.spark.settings`).
         "spark.authenticate": str(master.startswith("local")).lower(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

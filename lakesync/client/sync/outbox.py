@@ -28,8 +28,9 @@ DEFAULT_PEEK = 100
 class Outbox:
     """The edits in the file. A commit of the app adds them; the gateway's response or `drop` removes them.
 
-    An edit is *refused* if the gateway rejected it; it stays until `retry` or `drop`. The class implements `SyncQueue`:
-    `push` makes an edit of a delta (a change of a row), and changes the app's row.
+    An edit is *refused* if the gateway rejected it; it stays until `retry` or `drop`. The class implements `SyncQueue`,
+    the protocol that an app's own queue must have too: `push` makes an edit of a delta (a change of a row), and changes
+    the app's row.
     """
 
     def __init__(self, replica: Replica, wake: Callable[[], object]) -> None:

@@ -69,7 +69,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
         session = AuthorizedSession(anonymous)  # type: ignore[no-untyped-call]
         session.auth = no_auth  # without it, requests would send this machine's ~/.netrc
-        mount(session, PinnedAdapter(config.hosts))
+        mount(session, PinnedAdapter(config.hosts))  # connects only to the address that `config.hosts` has checked
         return bigquery.Client(
             **location, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session
         )
@@ -84,7 +84,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
             f"identity: allowed_references in [connectors] with google:{config.gateway}"
         )
     session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-    mount(session, BoundedAdapter())
+    mount(session, BoundedAdapter())  # gives requests without a timeout one
     return bigquery.Client(**location, credentials=credentials, _http=session)
 
 
@@ -92,7 +92,7 @@ class BigQueryReader:
     """`Reader` of a dataset. It is its own `Snapshot`: each statement sees the data at its start."""
 
     horizon = None
-    """BigQuery reports nothing about open transactions."""
+    """Which changes of open transactions a snapshot may not see: BigQuery does not report it."""
 
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
         """Store the client.

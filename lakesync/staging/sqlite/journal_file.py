@@ -168,7 +168,8 @@ class JournalFile:
     def stored_ids(self, gateway: str, client_id: str, low: int, high: int, widest: int) -> list[bytes]:
         """Return the packed ids of the client's log rows that may have hlcs from `low` to `high`.
 
-        The highest hlc of such a row is at most `high + widest`, so this reads one bounded range of the index.
+        A push is compared with them, to recognise deltas that it repeats. The highest hlc of such a row is at most
+        `high + widest`, so this reads one bounded range of the index.
 
         Args:
             gateway: the gateway's id.
@@ -200,6 +201,7 @@ class JournalFile:
             query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
             for count, id_sum in self.sql.execute(query, key).fetchall():
                 days[key] = tally.plus(count, unsigned(id_sum))
+        # 0, 0: nothing is flushed of a new day; the counts of a day that is there are not replaced
         values = [(*key, tally.deltas, signed(tally.id_sum), 0, 0) for key, tally in days.items()]
         bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 

@@ -219,5 +219,5 @@ def _comparable(value: Any) -> Any:
 
 
 def _sort_key(value: Any) -> tuple[bool, Any]:
-    """Return the value by which ORDER BY sorts; null is first."""
+    """Return the value by which ORDER BY sorts; null is first, and with DESC last."""
     return (value is not None, _comparable(value) if value is not None else 0)
