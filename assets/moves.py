@@ -1,4 +1,4 @@
-"""Creates the assets that move deltas between backends: one for each flow, migration and pair of tiers.
+"""Creates the assets of moves, which copy deltas between backends: one for each flow, migration and pair of tiers.
 
 A delta is a change of some columns of one row. A backend, which `lakesync.toml` declares, stores deltas; it consists of
 adapters, each for one database or object store. `lakehouse.backends.moves` does the work. The code location

@@ -2,7 +2,8 @@
 
 A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
 upstream has, or is due by the clock (`sensors.due_times`). A part's mark says how far it is: an arrival (the gateway's
-timestamp of a push), or the time of its last run. Staging is the gateways' database. All sensors share one
+timestamp of a push), or the time of its last run. A dead letter is a value or table that could not be written and was
+set aside. Staging is the gateways' database. All sensors share one
 `PipelineLags`, which the code location (`lakesync_dagster.definitions`) creates.
 """
 

@@ -95,7 +95,8 @@ async def push(request: Request) -> Response:
 
         None if it is unknown: a client without the header may send any timestamp as its cursor.
         """
-        never_pulled = push.last_seen_hlc <= NEVER_PULLED  # such a cursor skips no change, so it is safe
+        # 0, or `NEVER_PULLED` of a client that pushed before its first pull: such a cursor skips no change
+        never_pulled = push.last_seen_hlc <= NEVER_PULLED
         return push.last_seen_hlc if knows_resync or never_pulled else None
 
     result = await serve_push(services, RequestRecord.of(request), caller, decode, confirmed)

@@ -1,9 +1,10 @@
 """Compares destinations with the lake, by table and day.
 
 A destination is a database or object store that receives the lake's deltas (changes of rows), and may merge them into
-destination tables. Its *cold tiers* are backends to which old deltas are moved from it. Its mark is the arrival (the
-gateway's timestamp) of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging
-store. What reads the lake's history and writes to it is its follower.
+destination tables. One that cannot be written is *suspended*: it gets no rows until a retry succeeds. The *cold tiers*
+of a destination are backends to which old deltas are moved from it. Its mark is the arrival (the gateway's timestamp)
+of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging store. What reads the
+lake's history and writes to it is its follower.
 
 The comparison uses digests: counts and checksums of deltas and rows, by table and day. A Spark task asks the
 destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests

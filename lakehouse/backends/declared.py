@@ -82,8 +82,8 @@ def follower_positions(
     """Return how far each adapter of the destinations follows the history, as its latest run reported it to staging.
 
     A position is empty if the adapter never ran, or if its selection of tables has changed since. A table that an
-    adapter could not write is suspended, and the others go on. If its retry is due, the adapter's arrivals are lowered
-    by one, so that sensors find it behind and request a run.
+    adapter could not write is suspended (it gets no rows until a retry), and the others go on. If its retry is due, the
+    adapter's arrivals are lowered by one, so that sensors find it behind and request a run.
 
     Args:
         config: the project's configuration, which declares the destinations.

@@ -6,7 +6,8 @@ shard is a staging store for some of the tables) the arrival up to which deltas 
 timestamp for a push; in a stream arrivals only grow; -1 is below all. One task writes a small backlog. A large one
 becomes a load, which is divided into parts, one for each task (`lakesync.adapters.transfer.loads`). Tasks read the
 lake's files themselves; the driver receives only marks, counts and errors. A destination may have merged tables beside
-the deltas: its destination tables. The assets of destinations (`assets.destinations`) call `follow`.
+the deltas: its destination tables. One that cannot be written is *suspended*: it gets no rows until a retry succeeds.
+The assets of destinations (`assets.destinations`) call `follow`.
 """
 
 from __future__ import annotations

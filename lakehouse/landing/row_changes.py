@@ -242,7 +242,7 @@ class _PendingRows:
         yield delta_batch(changes, pages.client_id, self._landed.table)
 
     def _read_earlier_versions(self) -> None:
-        """Read the versions of these rows from before the pages: from `known`, and from landings since then.
+        """Read the versions of these rows from before the pages: from `known`, and from pages that landed since then.
 
         Without claims, the rows are those of the pages. With claims, all earlier rows are read, to find those that have
         a claimed value.

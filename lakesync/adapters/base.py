@@ -7,7 +7,9 @@ several adapters, are `DatabaseAdapter`s too. A gateway without a pipeline, whic
 pipeline, and `lakesync migrate` call the protocols.
 
 A database can also keep a *destination table* for each synced table: the table of its current rows. The *content* of a
-row is the merge of its deltas. A *follower* copies the deltas of the lake (Iceberg) to an adapter, its destination.
+row is the merge of its deltas. A *follower* copies the deltas of the lake (Iceberg) to an adapter, its destination. A
+destination table that cannot be written is *suspended*: it gets no rows until a retry succeeds. A value that the
+database rejects is a *dead letter*.
 
 Adapters block, are safe to call from several threads, and keep no state that a crash could lose. They report every
 backend failure as `AdapterError`. Every method may be retried. `tests/conformance/test_adapters.py` runs against every

@@ -91,7 +91,8 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     at_ms: int
     """End of that run, in milliseconds since 1970."""
     retry_ms: int | None = None
-    """When a suspended table is retried, in milliseconds since 1970; None if no table is suspended."""
+    """When a suspended table (one that could not be written) is retried, in milliseconds since 1970; None if there is
+    none."""
     set_aside: tuple[str, ...] = ()
     """Suspended tables."""
     dead_letters: dict[str, int] = {}

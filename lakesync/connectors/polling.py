@@ -1,8 +1,9 @@
 """What the polls of all connector types share: their settings, their reports, and the census.
 
-A poll reads what has changed at a source, an external system, since a cursor, and writes it to the lake (it *lands*). A
-*census* lists all ids that a source has. It finds rows that were added or deleted although the source reported no
-change. The pipeline's poll tasks (`lakehouse.landing`) and `lakesync.testing.landing` call this module.
+A poll reads what has changed at a source, an external system, since a cursor, and writes it to the lake in one or more
+commits, its *landings*. A *census* lists all ids that a source has. It finds rows that were added or deleted although
+the source reported no change. The pipeline's poll tasks (`lakehouse.landing`) and `lakesync.testing.landing` call this
+module.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class TableReport:
     deleted: int = 0
     """Rows reported as deleted."""
     landings: int = 0
-    """How often rows landed: were written to the lake."""
+    """Number of commits of rows to the lake."""
     cursor: Cursor | None = None
     """The cursor after the poll."""
     census_taken: bool = False

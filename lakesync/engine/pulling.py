@@ -8,7 +8,7 @@ client was sent. A *scope* is a period in which a client was sent pages under th
 *complete cursor* the client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that
 follow such a *base*. A *rescan* reads earlier ranges of the feed again. A *bucket key* names a bucket of the rules with
 the claims that may see it. *Broadcasts* are pages that the server sends over a WebSocket without a request.
-`docs/feed.md` explains the whole.
+`NEVER_PULLED` is the cursor of a client that pushed before its first pull. `docs/feed.md` explains the whole.
 """
 
 from __future__ import annotations

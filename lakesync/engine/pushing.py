@@ -6,10 +6,11 @@ follows a push from bytes to the response. The response contains a *cursor*, fro
 depends on what the client certainly has: a push must not make the client skip changes by others.
 
 An *arrival* is the gateway's own timestamp of a commit. At a *complete cursor* the client has exactly what it could
-see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the middle of these. A *scope* is a
-period in which a client was sent pages under the same claims and rules. *Broadcasts* are pages that the server sends
-over a WebSocket without a request; they are not recorded. A client's copy of a row is *astray* if it may differ from
-the merged row since the client's last write. A *re-index* assigns all rows to the buckets of new rules.
+see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the middle of these. `NEVER_PULLED` is
+the cursor of a client that certainly has no page. A *scope* is a period in which a client was sent pages under the same
+claims and rules. *Broadcasts* are pages that the server sends over a WebSocket without a request; they are not
+recorded. A client's copy of a row is *astray* if it may differ from the merged row since the client's last write. A
+*re-index* assigns all rows to the buckets of new rules.
 
 A *bucket key* names a bucket of the sync rules with the *claims* (fields of a client's token) that may see its rows.
 The *write scope* of a gateway says whether a client may write only to rows that the rules show it.

@@ -6,7 +6,9 @@ same state, which lack the same changes, and pass these to `engine.subscriptions
 
 A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. Changes
 that concern one client alone are under a key of its own, its *own bucket*. A *scope* is a period in which a client was
-sent pages under the same claims and rules. A *re-index* assigns all rows to the buckets of new rules.
+sent pages under the same claims and rules. At a *complete cursor* the client has exactly what it could see;
+`NEVER_PULLED` is the cursor of a client that pushed before its first pull. A *re-index* assigns all rows to the buckets
+of new rules.
 """
 
 from __future__ import annotations

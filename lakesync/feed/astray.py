@@ -6,7 +6,7 @@ in the transaction of a push that shows it: the client repeats old deltas, or do
 The *copy* of a client is the row in its own database. A *delta* is an INSERT, UPDATE or DELETE of some columns of one
 row. Its *stamp* is the client's timestamp of the write and the client id. The *tombstone* is the greatest stamp of the
 row's DELETEs: columns with smaller or equal stamps are removed. An *arrival* is the gateway's own timestamp of a
-commit.
+commit. A *move* changes a row's entry in the feed of a bucket: here, so that the client's next pull reads the row.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ functions are pure: they return a changed copy of the `ClientRecord`. `feed.clie
 record. The terms:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
-  after the last page that it has.
+  after the last page that it has; `NEVER_PULLED` is that of a client that pushed before its first pull.
 - A *scope* is a period in which a client was sent pages under the same claims and rules.
 - At a *complete cursor*, the client has exactly what it could see then; it is the *base* of the pages that follow. A
   *page mark* is a cursor in the middle of these pages. The record stores a `Page` that says what the mark means.

@@ -3,7 +3,9 @@
 A *delta* is a change of a row. `SqlAdapter` loads a batch of deltas into a *scratch table* (a temporary one) by the
 driver's bulk path, merges it by one statement in one transaction, and reads the stored deltas back. Besides the deltas
 it keeps *destination tables*, which have the current rows of synced tables, and *marks*: each says how far a *follower*
-has copied the lake's deltas here. Each SQL database has a subclass in `backends/`, which `registry.open_adapter` opens.
+has copied the lake's deltas here. A destination table that cannot be written is *suspended*: it gets no rows until a
+retry succeeds. A value that the database rejects is a *dead letter*. Each SQL database has a subclass in `backends/`,
+which `registry.open_adapter` opens.
 """
 
 from __future__ import annotations

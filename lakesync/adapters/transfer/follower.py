@@ -5,6 +5,8 @@ lacks. `loads.py` divides a large backlog, a *load*, into *parts* for parallel t
 
 A destination stores the deltas. A database also has *destination tables*, with the current rows of the synced tables. A
 follower's *mark*, a text at the destination, has its progress. It changes in the transaction that writes the deltas.
+The progress also has the columns of the destination tables' rows (`row_columns`): if the schema has others, the rows
+are rewritten.
 
 The history is read in order of gateway, shard and arrival. A *gateway* is one app's stream of changes; its tables may
 be divided among *shards*. An *arrival* is the timestamp that the gateway gives a push. All deltas of a push have the

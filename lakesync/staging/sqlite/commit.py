@@ -2,8 +2,8 @@
 
 `SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
 The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them. A *feed entry*
-says when a row joined and left a bucket of the sync rules, and when it last changed there. A *head* has the counters of
-a gateway.
+says when a row joined and left a bucket of the sync rules, and when it last changed there; a *move* is such a change of
+an entry. A *head* has the counters of a gateway.
 
 A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
 (`sqlite.recovery`) computes the missing rows.

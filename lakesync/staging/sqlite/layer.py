@@ -5,9 +5,9 @@ the jobs before it in the same transaction, for committed transactions, and for 
 file. It combines them, and writes them to the file.
 
 A *feed entry* is a row's history under one bucket key (a bucket of the sync rules with the claims that may see it):
-when it joined the bucket, left it, and last changed in it. These times are arrivals: the gateway's own timestamps of
-commits. A read of the feed writes the entries to the file first, while the rows stay in memory. So a layer tracks for
-its entries separately what the file contains.
+when it joined the bucket, left it, and last changed in it. A *move* is such a change of an entry. The times are
+arrivals: the gateway's own timestamps of commits. A read of the feed writes the entries to the file first, while the
+rows stay in memory. So a layer tracks for its entries separately what the file contains.
 """
 
 from __future__ import annotations

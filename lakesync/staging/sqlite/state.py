@@ -1,7 +1,8 @@
 """All rows and feed entries of a SQLite store: those in `state.db`, and those in memory that are not written to it yet.
 
 The views and commits of the store (`sqlite.commit`) read and write through `State`. A *feed entry* is a row's history
-under one bucket key of the sync rules: when it joined the bucket, left it, and last changed in it.
+under one bucket key of the sync rules: when it joined the bucket, left it, and last changed in it. A *move* is such a
+change of an entry.
 
 Commits write to a *layer* in memory. Reads of rows search the layers and then the file. Reads of entries need SQL, so
 they first write the layers' entries to the file's open transaction. `freeze` and `write_part` of the base class write
