@@ -158,8 +158,8 @@ def _parse_url(setting: str, url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         plain = parts.scheme in _PORTS and parts.hostname and parts.port != 0
-    except ValueError as error:
-        raise ConfigurationError(f"{setting} is not a valid URL: {error}") from None
+    except ValueError:  # its message may contain a part of the password
+        raise ConfigurationError(f"{setting} is not a valid URL: check its host and port") from None
     if not plain or "\\" in url or any(char <= " " or char == "\x7f" for char in url):
         raise ConfigurationError(f"{setting} is not an http or https URL: write https://HOST or http://HOST:PORT")
     if parts.username is not None or parts.password is not None:

@@ -45,6 +45,8 @@ MAX_ID_CHARS = 512
 """The most characters of a row, client, delta or action id."""
 MAX_HLC = (1 << 63) - 1
 """The highest hlc (timestamp of a hybrid logical clock): the lake stores it as a signed 64-bit integer."""
+_INVALID_URL = "it is not a valid URL; check its host and port"
+"""What is wrong with a URL that cannot be parsed."""
 
 
 def check_erasure_target(subject: str, table: str | None, row_id: str | None, client_id: str | None) -> None:
@@ -86,8 +88,8 @@ def check_address(name: str, value: str) -> str | None:
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        return f"{shown}: {error}"
+    except ValueError:  # its message may contain a part of the password
+        return f"{shown}: {_INVALID_URL}"
     if not host:
         return f"{shown}: it names no host"
     if parts.username is not None:
@@ -109,8 +111,8 @@ def check_keys_url(name: str, value: str) -> str | None:
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname or "", parts.port
-    except ValueError as error:
-        return f"{shown}: {error}"
+    except ValueError:  # its message may contain a part of the password
+        return f"{shown}: {_INVALID_URL}"
     if not host or parts.scheme not in ("http", "https") or parts.username is not None:
         return f"{shown}: it must be https://HOST/PATH, without a user"
     if parts.scheme == "http" and not _is_local(host):

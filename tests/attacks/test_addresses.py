@@ -101,6 +101,13 @@ def test_an_address_is_rejected_when_it_is_registered(url):
         connectors("*").seal("gw", webhook(url))
 
 
+@pytest.mark.parametrize("password", ["sesame/x", "sesame?x", "sesame\u2100"])
+def test_the_message_about_an_invalid_address_contains_no_password(password):
+    with pytest.raises(ConfigurationError, match="not a valid URL") as caught:
+        HostPolicy().check("url", f"https://ann:{password}@example.com")
+    assert "sesame" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", PRIVATE)
 def test_a_private_address_is_not_called(url):
     with pytest.raises(ConfigurationError, match="allowed_hosts"):

@@ -3,7 +3,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from lakesync.model.types import ColumnValue, RowDelta
-from lakesync.model.validation import check_shape, find_malformed
+from lakesync.model.validation import check_address, check_keys_url, check_shape, find_malformed
 from lakesync.testing import strategies
 
 GOOD = RowDelta("UPDATE", "todos", "row", "client", (ColumnValue.of("title", 1),), 1, "id")
@@ -57,3 +57,11 @@ def test_a_malformed_delta_is_reported_with_the_reason(change, message):
 def test_values_at_the_limits_are_accepted(change):
     assert check_shape(replace(GOOD, **change)) is None
     assert find_malformed([replace(GOOD, **change), GOOD]) == []
+
+
+@pytest.mark.parametrize("check", [check_address, check_keys_url])
+@pytest.mark.parametrize("password", ["sesame/x", "sesame?x", "sesame#x", "sesame\u2100", "[sesame]", "[sesame"])
+def test_the_message_about_an_invalid_url_contains_no_password(check, password):
+    problem = check("url", f"https://ann:{password}@example.com")
+    assert problem is not None
+    assert "sesame" not in problem
