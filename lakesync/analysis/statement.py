@@ -131,7 +131,8 @@ def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
     """Return the conditions, joined by AND in WHERE, that compare a column of one source with constants.
 
     In a subquery, a column that the source lacks may belong to an outer SELECT; scans leave out predicates on it. There
-    are no predicates if the SELECT takes a sample of the source, because it is taken before WHERE is applied.
+    are no predicates if the SELECT takes a sample or has an ASOF or POSITIONAL join: WHERE is applied after the sample
+    is taken, and after such a join has chosen the partner of each row.
 
     Args:
         scope: a SELECT.
@@ -139,6 +140,8 @@ def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
     """
     where = scope.expression.args.get("where")
     if where is None or scope.expression.find(exp.TableSample) is not None:
+        return ()
+    if any(join.method in ("ASOF", "POSITIONAL") for join in scope.expression.find_all(exp.Join)):
         return ()
     is_only_source = len(scope.sources) == 1
     parts = where.this.flatten() if isinstance(where.this, exp.And) else [where.this]

@@ -2,6 +2,7 @@
 
 from datetime import date
 
+import duckdb
 import pytest
 
 from lakesync.analysis.scans import Predicate
@@ -84,10 +85,41 @@ def test_pushed_down_predicates_are_true_for_every_used_row():
         "SELECT a FROM t, u WHERE a = 1",
         "SELECT a FROM t TABLESAMPLE (10 ROWS) WHERE a = 1",
         "SELECT a FROM t WHERE a = 1 USING SAMPLE 10 ROWS",
+        "SELECT t.a FROM t ASOF JOIN u ON t.a >= u.a WHERE u.b = 1",
+        "SELECT t.a FROM (t ASOF LEFT JOIN u ON t.a >= u.a) JOIN w ON t.a = w.a WHERE t.a = 1",
+        "SELECT t.a FROM t POSITIONAL JOIN u WHERE u.b = 1",
     ],
 )
 def test_conditions_that_are_false_for_some_used_rows_are_not_pushed_down(sql):
     assert predicates(sql) == {}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM t JOIN u ON t.a = u.a WHERE u.b = 1 AND t.b > 0",
+        "SELECT * FROM t FULL JOIN u ON t.a = u.a WHERE u.b = 1",
+        "SELECT * FROM t LEFT JOIN u ON t.a = u.a WHERE t.b = 1",
+        "SELECT * FROM t ASOF JOIN u ON t.a >= u.a WHERE u.b = 1",
+        "SELECT * FROM t ASOF LEFT JOIN u ON t.a >= u.a WHERE u.b <= 1",
+        "SELECT * FROM t POSITIONAL JOIN u WHERE t.b = 1",
+        "SELECT * FROM (SELECT * FROM t WHERE b = 1) s POSITIONAL JOIN u",
+    ],
+)
+def test_a_statement_returns_the_same_rows_with_predicates_pushed_down(sql):
+    rows = {"t": [(1, 1), (3, 0), (5, 1), (7, 2)], "u": [(1, 1), (2, 0), (3, 1), (4, 2), (6, 0)]}
+
+    def result(*, pushed):
+        with duckdb.connect() as connection:
+            for table in parse_statement(sql).tables:
+                connection.execute(f"CREATE TABLE {table.name} (a INTEGER, b INTEGER)")
+                connection.executemany(f"INSERT INTO {table.name} VALUES (?, ?)", rows[table.name])
+                for each in table.predicates if pushed else ():
+                    connection.execute(f"DELETE FROM {table.name} WHERE NOT {each.column} {each.op} {each.value}")
+            return sorted(connection.execute(sql).fetchall(), key=repr)
+
+    assert result(pushed=False)
+    assert result(pushed=True) == result(pushed=False)
 
 
 @pytest.mark.parametrize(
