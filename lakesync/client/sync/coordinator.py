@@ -128,7 +128,7 @@ class SyncCoordinator:
         """The unacknowledged changes, in the database."""
         self.queue: SyncQueue = queue or self.outbox
         """Chooses the next changes to push: the outbox, or the app's custom queue."""
-        self.actions = ActionQueue(self.replica)
+        self.actions = ActionQueue(self.replica, self.wake)
         self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
         """The synced tables by name, to read and write rows."""
         self.tracker = SyncTracker(self.tables)
@@ -238,9 +238,7 @@ class SyncCoordinator:
             ValidationError: `params` is not a JSON object.
         """
         _ = self._session.action_sender.transport  # raises if it cannot send actions
-        action = self.actions.push(connector, action_type, params, idempotency_key)
-        self.wake()
-        return action
+        return self.actions.push(connector, action_type, params, idempotency_key)
 
     def describe_actions(self) -> ActionDiscovery:
         """Return the gateway's connectors and their actions.

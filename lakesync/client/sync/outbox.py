@@ -162,9 +162,15 @@ class QueuedAction(msgspec.Struct, frozen=True):
 class ActionQueue:
     """The actions of a client. They survive the process, and each is executed once, however often it is sent."""
 
-    def __init__(self, replica: Replica) -> None:
-        """Create the queue's table in a replica's database, if it does not exist."""
+    def __init__(self, replica: Replica, wake: Callable[[], object]) -> None:
+        """Create the queue's table in a replica's database, if it does not exist.
+
+        Args:
+            replica: the app's database.
+            wake: called when there may be an action to send.
+        """
         self._replica = replica
+        self._wake = wake
         self._db = replica.db
         self._retry = replica.retry
         self._failures = 0
@@ -196,7 +202,9 @@ class ActionQueue:
             )
             return action
 
-        return self._replica.step(insert)
+        action = self._replica.step(insert)
+        self._wake()
+        return action
 
     def peek(self, limit: int = _SENT_TOGETHER) -> list[Action]:
         """Return the waiting actions that are due, oldest first, at most `limit`."""
@@ -281,6 +289,7 @@ class ActionQueue:
             action_id,
             "has not failed, so it cannot be retried",
         )
+        self._wake()
 
     def drop(self, action_id: str) -> None:
         """Delete an action that is done or has failed.

@@ -1,9 +1,12 @@
-"""Answers to actions that no gateway would send."""
+"""Actions that the app queues, and answers to them that no gateway would send."""
+
+from queue import Queue
+from threading import Event
 
 import pytest
 
 from lakesync.client import LocalTransport, UnreachableError
-from lakesync.model.types import ActionResponse, ActionResult
+from lakesync.model.types import ActionFailure, ActionResponse, ActionResult
 
 SCHEMAS = []
 
@@ -31,3 +34,26 @@ def test_an_answer_without_the_sent_actions_is_unreachable_and_the_actions_stay_
     assert transport.asked == 1
     assert alice.action(name).status == "waiting"
     assert alice.coordinator.actions.delay() > 0
+
+
+class RejectingTransport(LocalTransport):
+    """Rejects every action for good."""
+
+    def execute_actions(self, push):
+        failures = (ActionFailure(each.action_id, "NOT_FOUND", "unknown", retryable=False) for each in push.actions)
+        return ActionResponse(tuple(failures), 0)
+
+
+def test_auto_sync_sends_actions_that_the_app_pushes_and_retries_in_the_queue(opened, gateway):
+    alice = opened(transport=RejectingTransport(gateway), interval=3600)
+    alice.sync()
+    ended = Queue()
+    alice.on("onActionComplete", lambda action_id, _: ended.put(action_id))
+    synchronised = Event()
+    alice.on("onSyncComplete", lambda _: synchronised.set())
+    alice.coordinator.start_auto_sync()
+    assert synchronised.wait(30)
+    action = alice.coordinator.actions.push("desk", "open", {})
+    assert ended.get(timeout=30) == action.action_id
+    alice.coordinator.actions.retry(action.action_id)
+    assert ended.get(timeout=30) == action.action_id
