@@ -182,7 +182,7 @@ def read_snapshot(path: Path) -> SchemaSnapshot:
         return msgspec.json.decode(path.read_bytes(), type=SchemaSnapshot)
     except FileNotFoundError:
         return SchemaSnapshot()
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"the schema snapshot {path} cannot be read: {error}; delete it, the schema sensor writes it again"
         ) from error
