@@ -93,6 +93,15 @@ def test_an_address_of_another_machine_is_reported(host):
         check_port(0, host, "--port")
 
 
+def test_an_ipv6_address_is_reported_on_a_machine_without_ipv6(monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr("socket.socket", refuse)
+    with pytest.raises(StartupError, match="Cannot listen on ::1: Address family not supported"):
+        check_port(0, "::1", "--port")
+
+
 def test_a_full_disk_is_reported_before_anything_starts(conf, monkeypatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1_000_000))

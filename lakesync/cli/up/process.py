@@ -184,16 +184,14 @@ def check_port(port: int, host: str, option: str) -> None:
         StartupError: the port is in use or not permitted, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise StartupError(
-                    f"Cannot listen on {host}: {error.strerror}. Use an address of this machine."
-                ) from error
-            raise StartupError(
-                f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or stop the "
-                "program that uses it."
-            ) from error
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise StartupError(f"Cannot listen on {host}: {error.strerror}. Use an address of this machine.") from error
+        raise StartupError(
+            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or stop the "
+            "program that uses it."
+        ) from error
