@@ -148,7 +148,7 @@ def history_faults(
     sums = [row for row in rows if row["gateway"] is not None]
     has_repeated_keys = any(row["count"] for row in rows if row["gateway"] is None)
     return HistoryFaults(
-        _differing(_lake_sums(sums), _ledger(store, days)),
+        _differing(_lake_sums(sums), _ledger(store, days))[:MAX_RESULTS],
         duplicate_deltas(spark, names, days=days) if has_repeated_keys else [],
         future_deltas(spark, names, days=days) if any(row["future"] for row in sums) else [],
     )

@@ -144,6 +144,12 @@ def test_deltas_missing_from_the_ledger_are_a_difference(lake, spark):
     ]
 
 
+def test_differences_from_the_ledger_are_limited_in_number(lake, spark, monkeypatch):
+    monkeypatch.setattr("lakehouse.checks.MAX_RESULTS", 1)
+    (found,) = history_faults(spark, lake.store, lake.names, DAYS).differences
+    assert found.day == DAYS[0].isoformat()
+
+
 def test_duplicate_and_future_deltas_are_found_on_their_days_only(lake, spark):
     (arrival,) = arrivals(DAYS[1], 1, start=50_000)
     allowed = arrival + (MAX_DRIFT_MS << 16)
