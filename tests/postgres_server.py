@@ -75,11 +75,14 @@ def postgres_program(name: str) -> Path:
 
 
 @contextmanager
-def database(server: str) -> Iterator[str]:
-    """The address of a new database on a server, which is dropped at the end whoever is connected."""
+def database(server: str, options: str = "") -> Iterator[str]:
+    """The address of a new database on a server, which is dropped at the end whoever is connected.
+
+    `options` are those of CREATE DATABASE.
+    """
     name = f"own_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
+        connection.execute(f"CREATE DATABASE {name} {options}".encode())
         try:
             yield server.rpartition("/")[0] + f"/{name}"
         finally:

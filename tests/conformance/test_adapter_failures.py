@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ import pytest
 import requests
 
 from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.backends import bigquery
 from lakesync.adapters.backends.mysql import MySqlAdapter
 from lakesync.adapters.backends.postgres import PostgresAdapter
@@ -30,7 +31,7 @@ from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import batch, everything
 from tests.conformance.wire import Wire
 from tests.integration.gateway_support import until
-from tests.postgres_server import postgres_server
+from tests.postgres_server import database, postgres_server
 
 _KEYS = {"region": "us-east-1", "access_key": "k", "secret_key": "secret"}
 SOME = batch(1, *(make_delta("c", n, f"r{n}", x="v" * 100) for n in range(1, 500)))
@@ -109,6 +110,20 @@ def test_a_connection_whose_settings_are_rejected_is_closed(own_database):
         assert "setting" in str(kept.value)
         open_connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         until(lambda: sql.execute(open_connections).fetchone() == (1,), "the end of the adapter's connection")
+
+
+@pytest.mark.parametrize("options", ["", "?client_encoding=utf8"])
+def test_text_is_stored_and_read_in_a_database_with_another_encoding(postgres_uri, options):
+    some = batch(1, *(make_delta("c", n, f"r{n}é", x="ä" * n) for n in range(1, 50)))
+    with database(postgres_uri, "ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0") as uri:
+        with closing(PostgresAdapter(uri + options)) as adapter:
+            adapter.insert_deltas(some)
+            read = adapter.query_arrow(DeltaQuery()).deltas
+        read.validate(full=True)
+        assert sorted(from_arrow(read), key=repr) == sorted(some.deltas, key=repr)
+        with psycopg.connect(uri, client_encoding="utf8") as sql:
+            stored = sql.execute("SELECT row_id FROM lakesync_deltas").fetchall()
+        assert {row for (row,) in stored} == {each.delta.row_id for each in some.deltas}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("bigquery", marks=pytest.mark.deep), "parquet on s3"])

@@ -142,8 +142,9 @@ class PostgresExecutor:
         self._pool.close()
 
     def _open(self) -> BoundedConnection:
-        """Open a connection."""
-        return self._wire.BoundedConnection.connect(**self._wire.parameters(self._uri), autocommit=True)
+        """Open a connection with the client encoding UTF-8, which Arrow has; the database may have another encoding."""
+        parameters = {**self._wire.parameters(self._uri), "client_encoding": "UTF8"}
+        return self._wire.BoundedConnection.connect(**parameters, autocommit=True)
 
     def _prepare(self, connection: BoundedConnection) -> None:
         """Set UTC, and time limits for statements and locks unless the URI or the role sets some."""

@@ -101,7 +101,7 @@ def read_columns(
     the rows of the query in one pass, in the order in which it returns them.
 
     Args:
-        connection: an open connection.
+        connection: an open connection with the client encoding UTF-8.
         statement: the query.
         values: its parameters.
         schema: the result's columns: strings and 64-bit integers, without nulls, which `string_agg` would leave out.
@@ -115,7 +115,8 @@ def read_columns(
         if pa.types.is_integer(field.type):
             expressions.append(f"string_agg(int8send({name}), ''::bytea)")
         else:
-            expressions += [f"string_agg(int4send(octet_length({name})), ''::bytea)", f"string_agg({name}, '')"]
+            length = f"octet_length(convert_to({name}, 'UTF8'))"  # the database may have another encoding
+            expressions += [f"string_agg(int4send({length}), ''::bytea)", f"string_agg({name}, '')"]
     query = f"SELECT count(*), {', '.join(expressions)} FROM (".encode() + statement + b") AS page"
     with connection.cursor(binary=True) as cursor:
         result = cursor.execute(query, list(values)).pgresult
