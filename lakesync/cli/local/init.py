@@ -47,12 +47,13 @@ _EXAMPLE_LINES = {
     "tiers": "",
     "migration": "",
     "jira": """
-# Run `lakesync fake jira --port 8081` beside `lakesync up`, and set CONNECTOR_${gateway}_JIRATOKEN=jira-token.
+# Run `lakesync fake jira --port 8081` beside `env CONNECTOR_${gateway}_JIRATOKEN=jira-token lakesync up`.
 # Without baseUrl the connector calls Jira Cloud.
 baseUrl = "http://127.0.0.1:8081\"""",
     "postgres": """
 
-# Set CONNECTOR_${gateway}_STORE=postgresql://USER:PASSWORD@HOST/DATABASE to a database with a table `products`.""",
+# Run `env CONNECTOR_${gateway}_STORE=postgresql://USER:PASSWORD@HOST/DATABASE lakesync up`, with a database that has
+# a table `products`.""",
 }
 """The lines that each example (`lakesync init --example`) adds to the section of the same name."""
 _EXAMPLES = tuple(_EXAMPLE_LINES)

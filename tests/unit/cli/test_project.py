@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,6 +130,14 @@ def test_init_switches_every_example_on_at_once(run):
         "connectors": {"support", "store"},
         "hosts": {"127.0.0.1", "localhost"},
     }
+
+
+@pytest.mark.parametrize(("example", "variable"), [("jira", "JIRATOKEN"), ("postgres", "STORE")])
+def test_the_command_of_an_example_sets_its_variable_for_every_gateway_id(run, example, variable):
+    assert run("init", "shop", "--gateway", "my-shop", "--example", example).exit_code == 0
+    (command,) = re.findall(r"`(env CONNECTOR_.*) lakesync up`", Path("shop/lakesync.toml").read_text("utf-8"))
+    printed = subprocess.run(["/bin/sh", "-c", f"{command} env"], capture_output=True, text=True, check=True).stdout
+    assert f"CONNECTOR_my-shop_{variable}=" in printed
 
 
 def test_init_rejects_an_unknown_example(run):
