@@ -28,7 +28,7 @@ from lakesync.model.errors import ConfigurationError, DuplicateError
 init_app = command_app()
 
 _TEMPLATES = files(__package__).joinpath("new_project")
-_GITIGNORE = "lakesync-data/\n"
+_GITIGNORE_LINE = "lakesync-data/"
 _DISABLED = re.compile(r"^#(?! )", re.MULTILINE)
 """The `#` before a disabled setting."""
 _SECTION_START = "\n\n# "
@@ -85,7 +85,7 @@ def init(
     issuer: Annotated[str | None, typer.Option(help="The provider's `iss`, with --auth oidc.")] = None,
     audience: Annotated[str | None, typer.Option(help="The `aud` of its tokens, with --auth oidc.")] = None,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files; .gitignore is extended.")] = False,
     as_json: Json = False,
 ) -> None:
     """Create a project: lakesync.toml, a table schema and sync rules.
@@ -113,7 +113,7 @@ def init(
         **{
             folder / name: _TEMPLATES.joinpath(name).read_text("utf-8") for name in ("schemas/todos.json", "rules.json")
         },
-        folder / ".gitignore": _GITIGNORE,
+        folder / ".gitignore": _gitignore_text(folder / ".gitignore"),
     }
     existing = [path for path in files if path.exists()]
     if existing and not force:
@@ -138,6 +138,17 @@ def init(
     output.note(
         f"next: {change_folder}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice"
     )
+
+
+def _gitignore_text(path: Path) -> str:
+    """Return the text of a project's `.gitignore`: the lines that the file has already, and the data folder."""
+    try:
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    if _GITIGNORE_LINE not in lines:
+        lines.append(_GITIGNORE_LINE)
+    return "\n".join(lines) + "\n"
 
 
 def _settings_text(

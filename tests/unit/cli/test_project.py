@@ -172,6 +172,16 @@ def test_init_overwrites_files_only_with_force(run):
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [("*.log", "*.log\nlakesync-data/\n"), ("lakesync-data/\n*.log\n", "lakesync-data/\n*.log\n")],
+)
+def test_init_keeps_the_lines_of_a_gitignore(run, before, after):
+    Path(".gitignore").write_text(before)
+    assert run("init", "--force").exit_code == 0
+    assert Path(".gitignore").read_text() == after
+
+
+@pytest.mark.parametrize(
     ("schema", "rules", "named"),
     [
         ("{", '{"version": 1, "buckets": []}', "todos.json is not JSON"),
