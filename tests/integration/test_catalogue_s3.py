@@ -67,7 +67,7 @@ def test_a_table_on_s3_is_planned_in_the_driver_and_read_by_tasks(catalogue):
     made.close()
     with open_table(Session(place), "`lake`.`lakesync`.`t`") as opened:
         assert opened.metadata.current_snapshot_id == table.current_snapshot().snapshot_id
-        found = planned_files(opened, opened.metadata.current_snapshot_id, EqualTo("batch", "two"))
+        found = planned_files(opened, opened.metadata.current_snapshot_id, EqualTo("batch", "two"))  # type: ignore[call-arg]
         assert planned_files(opened, None) == []
     files = [DataFile.of(task) for task in found]
     assert all(file.path.startswith(f"{WAREHOUSE}/") for file in files)

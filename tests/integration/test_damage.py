@@ -219,7 +219,7 @@ def ledger(house):
 
 
 TODOS_CHECK, COPY_CHECK = "tables/todos state_equals_history", f"{DESTINATION} equals_lake"
-R1, OF_R1 = EqualTo("_row", "r1"), EqualTo("row_id", "r1")
+R1, OF_R1 = EqualTo("_row", "r1"), EqualTo("row_id", "r1")  # type: ignore[call-arg]
 DAMAGES = {
     "ledger_altered": (
         lambda house, _: sql(ledger(house), f"UPDATE ledger SET flushed_count = 3 WHERE day = '{FIRST}'"),
@@ -277,7 +277,7 @@ DAMAGES = {
         {TODOS_CHECK: f"1 found: shop {FIRST}"},
     ),
     "state_string": (
-        lambda _, spark: rewritten(spark, TODOS, EqualTo("_row", "r7"), s=lambda held: held + " "),
+        lambda _, spark: rewritten(spark, TODOS, EqualTo("_row", "r7"), s=lambda held: held + " "),  # type: ignore[call-arg]
         {TODOS_CHECK: f"1 found: shop {SECOND}"},
     ),
     "state_boolean": (

@@ -144,7 +144,7 @@ class World:
                 flow(spark, flow_tasks(config, self.store, name, declared))
             for name, declared in config.migrations.items():
                 ends = (resolve_backend(config, place) for place in (declared.source, declared.to))
-                migrate(spark, [Migration(name, *ends, MigrationScope(tables=declared.tables), 100, str(self.folder))])
+                migrate(spark, [Migration(name, *ends, MigrationScope(tables=declared.tables), 100, str(self.folder))])  # type: ignore[call-arg]
 
     def differing(self, config):
         """By leaf: the days on which it does not hold what the lake holds."""

@@ -154,7 +154,7 @@ def test_a_full_row_equals_its_entry_and_its_state(store, book):
     for row, entry in zip(found, entries, strict=True):
         assert (row.first, row.since, row.left_before) == (entry.first, entry.since, entry.left_before)
         assert bool(row.inside) == entry.inside
-        expected = encode_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
+        expected = encode_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)  # type: ignore[call-arg]
         assert (row.encoded, row.deltas) == expected
     assert [delta.op for delta in decode_deltas(b"[" + found[1].encoded + b"]")] == ["INSERT", "UPDATE"]
     assert read(store, lambda view: view.full_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]
