@@ -193,7 +193,8 @@ def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
     except ValueError:
         host, port, session_id = None, 0, None
     if parts.scheme != "sc" or not host:
-        raise ConfigurationError(f"spark.remote is {remote!r}; it must be sc://HOST:PORT[/;session_id=UUID]")
+        shown = remote.partition(";")[0]  # the options may contain a token
+        raise ConfigurationError(f"spark.remote is {shown!r}; it must be sc://HOST:PORT[/;session_id=UUID]")
     return ("localhost" if host == "127.0.0.1" else host), port, session_id
 
 

@@ -29,6 +29,12 @@ def test_a_malformed_spark_remote_is_rejected(monkeypatch, tmp_path, remote):
         connect(configured(monkeypatch, tmp_path, remote=remote))
 
 
+def test_the_error_of_a_malformed_spark_remote_contains_no_token(monkeypatch, tmp_path):
+    with pytest.raises(ConfigurationError, match="sc://host:port/'") as failed:
+        connect(configured(monkeypatch, tmp_path, remote="sc://host:port/;token=hush-1234"))
+    assert "hush-1234" not in str(failed.value)
+
+
 def test_a_missing_spark_address_is_reported(monkeypatch, tmp_path):
     with pytest.raises(ConfigurationError, match="lakesync up"):
         connect(configured(monkeypatch, tmp_path))
