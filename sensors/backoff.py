@@ -18,6 +18,7 @@ import dagster as dg
 import msgspec
 
 from lakesync.analysis.lags import Lag
+from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 
 Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
@@ -61,7 +62,7 @@ def pause_after(count: int) -> float:
     Args:
         count: number of requests so far, 1 or more.
     """
-    return min(FIRST_PAUSE * 2 ** (count - 1), LONGEST_EARLY_PAUSE) if count <= EARLY_REQUESTS else LATE_PAUSE
+    return doubled_wait(FIRST_PAUSE, LONGEST_EARLY_PAUSE, count - 1) if count <= EARLY_REQUESTS else LATE_PAUSE
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
 from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery, RowContent, RowId
 from lakesync.model import hlc
+from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.schema import TableSchema
 
@@ -221,9 +222,7 @@ class _Secondary:
             with self._changed:
                 self._failures += 1
                 self._error = str(error)
-                # ten doublings exceed the longest pause; 2.0**1024 is too large for a float
-                doublings = min(self._failures - 1, 10)
-                wait_seconds = min(_MAX_RETRY_SECONDS, self._first_wait_seconds * 2.0**doublings)
+                wait_seconds = doubled_wait(self._first_wait_seconds, _MAX_RETRY_SECONDS, self._failures - 1)
             log.warning("replication to a secondary failed and is retried", secondary=self._name, reason=str(error))
             self._stopping.wait(wait_seconds)
             return False

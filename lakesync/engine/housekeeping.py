@@ -21,6 +21,7 @@ from lakesync.adapters.base import Materialisable
 from lakesync.adapters.registry import as_database
 from lakesync.engine.engine import Engine
 from lakesync.flush import FlushReport, Materialiser, OnFailure, Outlet
+from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("flush")
@@ -30,10 +31,6 @@ POLL_SECONDS = 1.0
 
 QUEUE_SECONDS = 30.0
 """Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
-
-_MAX_DOUBLINGS = 20
-"""Doublings of the time between calls after errors; they make any longest time from an interval of milliseconds. A
-float ends at 2.0**1024."""
 
 OnFlushed = Callable[[FlushReport], None]
 """Called with the report of a flush that wrote deltas."""
@@ -103,9 +100,8 @@ class PeriodicTask:
             self._work()
         except Exception as error:
             self._failures += 1
-            doublings = min(self._failures, _MAX_DOUBLINGS)
-            longer = self._interval_seconds * 2.0**doublings
-            wait = max(self._interval_seconds, min(self._max_wait_seconds, longer))
+            longer = doubled_wait(self._interval_seconds, self._max_wait_seconds, self._failures)
+            wait = max(self._interval_seconds, longer)
             log.warning(
                 "periodic task failed", task=self._name, reason=str(error), kind=type(error).__name__, again_in=wait
             )

@@ -23,6 +23,7 @@ import msgspec
 from lakesync.adapters.base import DeadLetter, SuspendedTable
 from lakesync.adapters.deltas import MarkUpdate, RowId
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
+from lakesync.model.backoff import doubled_wait
 from lakesync.model.hlc import wall_clock
 
 MARKS_TABLE = "lakesync_marks"
@@ -234,7 +235,7 @@ def suspend_table(connection: Connection, follower: str, table: str, reason: str
     name = _mark_name(follower, table)
     text = read_mark(connection, name)
     failures = 1 + (msgspec.json.decode(text, type=SuspendedTable).failures if text else 0)
-    pause_ms = min(FIRST_PAUSE_MS * 2 ** (failures - 1), LONGEST_PAUSE_MS)
+    pause_ms = round(doubled_wait(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, failures - 1))
     suspended = SuspendedTable(table, reason[:_MAX_REASON_CHARS], failures, wall_clock() + pause_ms)
     write_mark(connection, name, msgspec.json.encode(suspended).decode())
     return suspended

@@ -22,6 +22,7 @@ from rich.markup import escape
 from lakesync.cli.up.process import Process
 from lakesync.cli.up.services import Service
 from lakesync.config import Config
+from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import StartupError
 
 _TICK_SECONDS = 0.1
@@ -191,7 +192,8 @@ class Supervisor:
             )
         if process.exit_code is None:
             process.stop(grace=2)
-        wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**supervised.failures) if supervised.failures else 0.0
+        failures = supervised.failures
+        wait = doubled_wait(_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS, failures) if failures else 0.0
         supervised.not_before = time.monotonic() + wait
         self._set_state(supervised, State.WAITING, reason=reason)
 
