@@ -129,14 +129,13 @@ class Metrics:
 
     def _read_gauges(self) -> _Values:
         """Read the staging store, and yield the metrics in `_GAUGES`."""
-        backlog, marks, queue = self._backlog(), self._marks(), self._queue()
+        backlog, report, queue = self._backlog(), report_in(self._marks()), self._queue()
         yield from _backlog_values(backlog)
-        report = report_in(marks)
         if report is not None:
             yield from _pipeline_values(report)
         gateways = {shard.gateway for shard in backlog}
         # a dead letter without a gateway is counted for each of them, and reported once
-        yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(marks, queue, name)})
+        yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(report, queue, name)})
         yield from _lag_values(self.lags)
 
     def text(self) -> bytes:
@@ -227,15 +226,14 @@ def _lag_values(lags: Mapping[str, GatewayLag]) -> _Values:
             yield "lakesync_oldest_unsent_timestamp_seconds", [gateway], lag.unsent_since_ms / 1000
 
 
-def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:
+def dead_letter_counts(report: Report | None, queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:
     """Count a gateway's dead letters: those that the pipeline last reported, and those of the server's own flushes.
 
     Args:
-        marks: name → value of staging's marks, which include the pipeline's report.
+        report: the pipeline's latest report; None if no pipeline has ever reported.
         queue: the queue of work after the server's own flushes; None if the pipeline flushes.
         gateway: the gateway's id.
     """
-    report = report_in(marks)
     # dead letters without a gateway are of a destination that follows several
     found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
     failed_since_ms: dict[str, list[int]] = {}

@@ -282,8 +282,7 @@ async def admin_metrics(
     statuses = await run_in_threadpool(services.clients.statuses, gateway.gateway_id, connected, clients)
     fields: dict[str, Any] = msgspec.structs.asdict(stats)
     snapshot = await run_in_threadpool(store.newest_checkpoint, gateway.gateway_id)
-    marks = await run_in_threadpool(store.marks)
-    report = report_in(marks)
+    report = report_in(await run_in_threadpool(store.marks))
     operator_stats = OperatorStats(
         **fields,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
@@ -293,7 +292,7 @@ async def admin_metrics(
         tables=by_table,
         shards=[ShardStats.of(shard) for shard in backlog],
         pipeline=PipelineLag.of(report, gateway.gateway_id) if report is not None else None,
-        dead_letters=await run_in_threadpool(dead_letter_counts, marks, services.engine.queue, gateway.gateway_id),
+        dead_letters=await run_in_threadpool(dead_letter_counts, report, services.engine.queue, gateway.gateway_id),
     )
     return await run_in_threadpool(json_response, operator_stats)
 
