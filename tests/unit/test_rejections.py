@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lakesync.engine import rejections
+from lakesync.engine.pushing import ReceivedPush
 from lakesync.engine.rejections import RejectionLog
-from lakesync.model.errors import BackpressureError, Rejection, ValidationError
-from lakesync.model.types import RowDelta
+from lakesync.engine.standalone_engine import open_gateway
+from lakesync.model.errors import BackpressureError, ClockDriftError, Rejection, ValidationError
+from lakesync.model.types import RowDelta, SyncPush
 
 
 def note(
@@ -107,3 +109,31 @@ def test_of_several_deltas_of_a_row_the_one_that_caused_the_rejection_is_kept():
     found = known.latest("gw", "todos", "r1")
     assert found is not None
     assert (found.delta_id, found.message) == ("bad", "no such column")
+
+
+@pytest.mark.parametrize(("trusted", "decoded"), [(False, 2), (True, 1)])
+def test_a_rejected_push_is_decoded_again_only_to_be_recorded(trusted, decoded):
+    calls = []
+    ahead = RowDelta("INSERT", "todos", "r1", "ann", (), 1 << 62, "d")
+
+    def receive() -> ReceivedPush:
+        calls.append(1)
+        return ReceivedPush(SyncPush("ann", (ahead,)), {"sub": "ann"}, trusted=trusted)
+
+    with open_gateway("gw", background=False) as gateway:
+        with pytest.raises(ClockDriftError):
+            gateway.submit_received(receive).result()
+        assert len(calls) == decoded
+        assert (gateway.rejections.latest("gw", "todos", "r1") is None) is trusted
+
+
+def test_a_push_that_cannot_be_decoded_is_decoded_once():
+    calls = []
+
+    def receive() -> ReceivedPush:
+        calls.append(1)
+        raise ValidationError("no push")
+
+    with open_gateway("gw", background=False) as gateway, pytest.raises(ValidationError):
+        gateway.submit_received(receive).result()
+    assert len(calls) == 1
