@@ -232,7 +232,7 @@ class _BucketKeys:
 
         If there are more than `_MAX_DIGESTS`, none is returned, so that one client cannot occupy the store.
         """
-        found = {str(_group(texts)) for texts in islice(_long_combinations(choices), _MAX_DIGESTS + 1)}
+        found = {_digest(texts) for texts in islice(_long_combinations(choices), _MAX_DIGESTS + 1)}
         if len(found) <= _MAX_DIGESTS:
             return found
         _log.warning("rows with long texts are not shown: the lists in a client's claims multiply", bucket=self.label)
@@ -259,7 +259,7 @@ class _BucketKeys:
         Args:
             equal: the texts of the equality filters, in the order of the filters.
         """
-        return f"{self._start}{_json(_group(equal))}{',[' if self.inequalities else ']'}"
+        return f"{self._start}{_group(equal)}{',[' if self.inequalities else ']'}"
 
 
 def prefixes_of(key: str) -> tuple[str, ...]:
@@ -276,42 +276,47 @@ def prefixes_of(key: str) -> tuple[str, ...]:
     return (start, f"{start}{_json(parts[1])},[") if has_inequalities else (start,)
 
 
-def _long_combinations(choices: Sequence[Iterable[str]]) -> Iterator[tuple[str, ...]]:
-    """Yield the combinations of one text of each list that are longer than `_MAX_GROUP_BYTES` as JSON.
+def _long_combinations(choices: Sequence[Iterable[str]]) -> Iterator[bytes]:
+    """Yield, as JSON, the combinations of one text of each list that are longer than `_MAX_GROUP_BYTES`.
 
     The cost grows with the number of these, not with that of all combinations.
 
     Args:
         choices: the lists, none of them empty.
     """
-    # the size of each text as JSON and with its comma, the longest texts first
-    sized = [sorted(((len(_json(text).encode()) + 1, text) for text in texts), reverse=True) for texts in choices]
-    # for each list, and the end: the size of the longest texts of the lists from there on
-    longest = [sum(texts[0][0] for texts in sized[start:]) for start in range(len(sized) + 1)]
+    encoded = [sorted(map(_encode, texts), key=len, reverse=True) for texts in choices]
+    # for each list, and the end: the size of the longest texts of the lists from there on, each with its comma
+    longest = [sum(len(texts[0]) + 1 for texts in encoded[start:]) for start in range(len(encoded) + 1)]
 
-    def extend(start: tuple[str, ...], size: int) -> Iterator[tuple[str, ...]]:
+    def extend(start: tuple[bytes, ...], size: int) -> Iterator[bytes]:
         place = len(start)
-        if place == len(sized):
-            yield start
+        if place == len(encoded):
+            yield b"[" + b",".join(start) + b"]"
             return
-        for text_size, text in sized[place]:
-            if size + text_size + longest[place + 1] < _MAX_GROUP_BYTES:  # a list has one bracket more than commas
+        for text in encoded[place]:
+            size_with_text = size + len(text) + 1
+            if size_with_text + longest[place + 1] < _MAX_GROUP_BYTES:  # a list has one bracket more than commas
                 return  # the texts that follow are not longer
-            yield from extend((*start, text), size + text_size)
+            yield from extend((*start, text), size_with_text)
 
     return extend((), 0)
 
 
-def _group(equal: Sequence[str]) -> Sequence[str] | str:
-    """Return the part of a key for the texts of equality filters: the texts, or a digest if they are long."""
-    encoded = _json(equal).encode()
-    return equal if len(encoded) <= _MAX_GROUP_BYTES else hashlib.sha256(encoded).hexdigest()
+def _group(equal: Sequence[str]) -> str:
+    """Return the part of a key for the texts of equality filters, as JSON: the texts, or a digest if they are long."""
+    encoded = _encode(equal)
+    return encoded.decode() if len(encoded) <= _MAX_GROUP_BYTES else f'"{_digest(encoded)}"'
+
+
+def _digest(encoded: bytes) -> str:
+    """Return the digest that takes the place of long texts, or of a bucket's definition, in a key."""
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _label(bucket: Bucket) -> str:
     """Return a bucket's name with a digest of its definition, so that a key never changes its meaning."""
     definition = (sorted(bucket.tables), [(item.column, item.op, item.value) for item in bucket.filters])
-    return f"{bucket.name}#{hashlib.sha256(_encode(definition)).hexdigest()[:12]}"
+    return f"{bucket.name}#{_digest(_encode(definition))[:12]}"
 
 
 _Part = str | list[str]
@@ -335,9 +340,8 @@ def _part(condition: Filter, text: str) -> _Part:
     """Return the part of a key for an inequality filter, given the row's text."""
     if condition.op != "neq":
         return text[:ORDER_CHARS]  # order filters compare no more characters
-    if len(text.encode()) <= _MAX_TEXT_BYTES:
-        return text
-    return [hashlib.sha256(text.encode()).hexdigest()]
+    encoded = text.encode()
+    return text if len(encoded) <= _MAX_TEXT_BYTES else [_digest(encoded)]
 
 
 def _part_holds(condition: Filter, part: _Part, operands: Sequence[str]) -> bool:
