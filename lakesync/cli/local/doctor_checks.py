@@ -50,7 +50,7 @@ _SECRET_BYTES = 32
 _TIMEOUT_SECONDS = 3.0
 """Seconds to wait for the response of a server."""
 _MAX_GATEWAYS = 50
-"""Gateways that a check calls, at most."""
+"""Gateways that the check `pipeline` calls, at most: a store may have thousands."""
 _SPARK_CONNECT_PORT = 15002
 """The port of a Spark Connect URL without one."""
 
@@ -286,7 +286,8 @@ def pipeline(config: Config) -> CheckResult:
     def report_of(remote: GatewayConnection) -> Any:
         return remote.get("/admin/metrics/{gateway}", clients=0)["pipeline"]  # clients=0: without a list of clients
 
-    answers, last_error = _ask(config, [*_declared_gateways(config), *_stored_gateways(config)], report_of)
+    gateways = list(dict.fromkeys([*_declared_gateways(config), *_stored_gateways(config)]))
+    answers, last_error = _ask(config, gateways[:_MAX_GATEWAYS], report_of)
     reports = {name: report for name, report in answers.items() if report is not None}
     problems = [f"{name}: {problem}" for name, report in reports.items() for problem in failing_parts(report)]
     problems += [problem for report in reports.values() for problem in stalled_runs(report, time.time() * 1000)]
@@ -374,13 +375,13 @@ def _stored_gateways(config: Config) -> list[str]:
 def _ask(
     config: Config, gateways: Iterable[str], ask: Callable[[GatewayConnection], Any]
 ) -> tuple[dict[str, Any], str]:
-    """Call a function with the connection to each gateway, at most `_MAX_GATEWAYS` of them.
+    """Call a function with the connection to each gateway.
 
     Returns:
         The results by gateway, and the last error of the gateways that did not answer; "" if all did.
     """
     answers, last_error = {}, ""
-    for name in list(dict.fromkeys(gateways))[:_MAX_GATEWAYS]:
+    for name in gateways:
         try:
             answers[name] = ask(connect(config, gateway=name))
         except LakeSyncError as error:

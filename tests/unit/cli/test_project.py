@@ -15,6 +15,7 @@ from gateway.bootstrap import Declarations
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
 from lakesync.adapters import open_adapter
+from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
@@ -314,3 +315,11 @@ def test_doctor_reports_an_invalid_configuration(run):
     result = run("doctor", "--only", "disk")
     assert result.exit_code == ExitCode.FAILED
     assert "gateway.prot is not a setting" in result.stdout
+
+
+def test_doctor_checks_the_write_scope_of_every_declared_gateway(run, monkeypatch):
+    gateways = {f"g{number:02}": {} for number in range(60)}
+    monkeypatch.setenv("LAKESYNC_GATEWAYS", json.dumps(gateways))
+    monkeypatch.setattr(GatewayConnection, "write_scope_warning", lambda remote: f"{remote.gateway} is open")
+    result = json.loads(run("doctor", "--only", "write_scope", "--json").stdout)
+    assert result["found"].startswith(f"{', '.join(gateways)}: ")
