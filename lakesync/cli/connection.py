@@ -86,13 +86,20 @@ class GatewayConnection:
         """
         return self._request("GET", path, params=query)
 
-    def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        """Send a POST request with a JSON body (None: no body). Everything else is as for `get`."""
-        return self._request("POST", path, json=body, params=query)
+    def post(self, path: str, body: Any = None, *, name: str | None = None, **query: Any) -> Any:
+        """Send a POST request. Everything else is as for `get`.
+
+        Args:
+            path: the route.
+            body: the JSON body; None: no body.
+            name: the last part of the path, after a slash; any text may be a name. None: the path is complete.
+            query: query parameters.
+        """
+        return self._request("POST", path, name, json=body, params=query)
 
     def delete(self, path: str, name: str) -> Any:
         """Send a DELETE request to `PATH/NAME`; any text may be a name. Everything else is as for `get`."""
-        return self._request("DELETE", f"{path}/{quote(name, safe='')}")
+        return self._request("DELETE", path, name)
 
     def write_scope_warning(self) -> str | None:
         """Return a warning if clients can bypass the gateway's sync rules by writing; None if they cannot.
@@ -112,9 +119,11 @@ class GatewayConnection:
         """Return a transport for pushes and pulls with the same token."""
         return HttpTransport(self.url, self.gateway, self.token)
 
-    def _request(self, method: str, path: str, **options: Any) -> Any:
+    def _request(self, method: str, path: str, name: str | None = None, **options: Any) -> Any:
         """Send a request and return the decoded JSON of the response; `options` are those of requests."""
         url = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
+        if name is not None:
+            url += f"/{quote(name, safe='')}"
         try:
             response = self._session.request(
                 method, url, auth=BearerAuth(self.token), timeout=_TIMEOUT_SECONDS, **options

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from lakesync.model.errors import LakeSyncError, NotFoundError, ValidationError
 
@@ -127,7 +126,7 @@ def retry_or_drop_updates(
     remote = connect()
     for each in [letter["id"] for letter in _failed_updates(remote)] if letter_id is None else [letter_id]:
         if method == "retry":
-            yield each, remote.post(f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}")
+            yield each, remote.post("/admin/dead-letters/{gateway}", name=each)
         else:
             yield each, remote.delete("/admin/dead-letters/{gateway}", each)
 
