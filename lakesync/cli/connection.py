@@ -102,13 +102,12 @@ class GatewayConnection:
         return self._request("DELETE", path, name)
 
     def write_scope_warning(self) -> str | None:
-        """Return a warning if clients can bypass the gateway's sync rules by writing; None if they cannot.
+        """Return a warning if clients can bypass sync rules with buckets by writing; None if they cannot.
 
         The write scope says which rows a client may write. With `any`, a client can change a row that it does not see
         so that the rules show it, and then read it.
         """
-        rules = self.get("/admin/sync-rules/{gateway}")["rules"]
-        if not rules or not rules["buckets"] or self.get("/admin/settings/{gateway}")["writeScope"] != "any":
+        if self.get("/admin/settings/{gateway}")["writeScope"] != "any":
             return None
         return (
             "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or "

@@ -304,7 +304,12 @@ def pipeline(config: Config) -> CheckResult:
 
 def write_scope(config: Config) -> CheckResult:
     """Check that no gateway's sync rules can be bypassed by writing."""
-    answers, last_error = _ask(config, _declared_gateways(config), lambda remote: remote.write_scope_warning())
+
+    def warning_of(remote: GatewayConnection) -> str | None:
+        rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
+        return remote.write_scope_warning() if rules and rules["buckets"] else None
+
+    answers, last_error = _ask(config, _declared_gateways(config), warning_of)
     warnings = {name: warning for name, warning in answers.items() if warning is not None}
     if warnings:
         return _warning(

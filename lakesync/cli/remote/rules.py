@@ -178,10 +178,11 @@ def apply(file: File, *, options: ConnectionOptions, as_json: Json = False) -> N
     Clients gain and lose rows accordingly; preview the change with `lakesync rules diff`.
     """
     content = read_json(file)
-    _parse(file, content)  # raises if the rules are invalid
+    rules = _parse(file, content)
     remote = options.connect()
+    warning = remote.write_scope_warning() if rules.buckets else None  # first: after an error, no rules are active
     output.print_fields(remote.post("/admin/sync-rules/{gateway}", content), as_json=as_json)
-    if (warning := remote.write_scope_warning()) is not None:
+    if warning is not None:
         output.note(f"warning: {warning} by POST /admin/settings/{remote.gateway}")
 
 

@@ -320,6 +320,7 @@ def test_doctor_reports_an_invalid_configuration(run):
 def test_doctor_checks_the_write_scope_of_every_declared_gateway(run, monkeypatch):
     gateways = {f"g{number:02}": {} for number in range(60)}
     monkeypatch.setenv("LAKESYNC_GATEWAYS", json.dumps(gateways))
-    monkeypatch.setattr(GatewayConnection, "write_scope_warning", lambda remote: f"{remote.gateway} is open")
+    answers = {"rules": {"buckets": [{}]}, "writeScope": "any"}
+    monkeypatch.setattr(GatewayConnection, "get", lambda _remote, _path: answers)
     result = json.loads(run("doctor", "--only", "write_scope", "--json").stdout)
     assert result["found"].startswith(f"{', '.join(gateways)}: ")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.exit_codes import ExitCode
+from lakesync.client import UnreachableError
 
 
 def rules(*buckets):
@@ -98,6 +100,35 @@ def test_a_change_without_effect_is_reported(files):
 def test_invalid_claims_are_a_usage_error(files, claims):
     result = files("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", claims)
     assert result.exit_code == ExitCode.USAGE
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The requests of a command, which get no answer if they read settings."""
+    sent = []
+
+    def get(_remote, path):
+        sent.append(f"GET {path}")
+        raise UnreachableError("no gateway answers")
+
+    def post(_remote, path, _body):
+        sent.append(f"POST {path}")
+        return {"applied": True}
+
+    monkeypatch.setattr(GatewayConnection, "get", get)
+    monkeypatch.setattr(GatewayConnection, "post", post)
+    return sent
+
+
+def test_rules_without_buckets_are_activated_by_one_request(files, requests):
+    assert files("rules", "apply", "-", "--gateway", "shop", stdin=rules()).exit_code == 0
+    assert requests == ["POST /admin/sync-rules/{gateway}"]
+
+
+def test_rules_are_not_activated_if_the_write_scope_cannot_be_read(files, requests):
+    result = files("rules", "apply", "mine.json", "--gateway", "shop")
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert requests == ["GET /admin/settings/{gateway}"]
 
 
 def test_rules_are_activated_from_stdin(files):
