@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,11 +96,16 @@ class ConnectionOptions:
     token_file: TokenFile = None
     data: Data = None
 
-    def connect(self, **token: Any) -> GatewayConnection:
+    @cached_property
+    def settings(self) -> Config:
+        """The settings, which are loaded once."""
+        return load_settings(self.data)
+
+    def connect(self, **arguments: Any) -> GatewayConnection:
         """Return the connection to the gateway. No request is sent yet.
 
         Args:
-            token: further arguments of `lakesync.cli.connection.connect`, which describe a token that is signed here.
+            arguments: further arguments of `lakesync.cli.connection.connect`, or others instead of the options.
 
         Raises:
             ConfigurationError: no gateway is chosen, or a setting or an option is invalid.
@@ -107,8 +113,8 @@ class ConnectionOptions:
         """
         from lakesync.cli.connection import connect
 
-        settings = load_settings(self.data)
-        return connect(settings, url=self.url, gateway=self.gateway, token_file=self.token_file, **token)
+        options = {"url": self.url, "gateway": self.gateway, "token_file": self.token_file}
+        return connect(self.settings, **{**options, **arguments})
 
 
 Claim = Annotated[

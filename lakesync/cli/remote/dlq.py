@@ -19,11 +19,12 @@ import typer
 
 from lakesync.cli import exit_codes, output
 from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import ConnectionOptions, Json, Yes, load_settings
+from lakesync.cli.options import ConnectionOptions, Json, Yes
 from lakesync.cli.remote import app_dead_letters, dead_letters
 from lakesync.model.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from lakesync.config import Config
     from lakesync.model.errors import LakeSyncError
 
 dlq_app = command_app(
@@ -111,7 +112,7 @@ def retry(
     """
     _check_selection(letter_id, everything=everything)
     if letter_id is not None and app_file is None and dead_letters.is_of_destination(letter_id):
-        _retry_destination(letter_id, options.data, as_json=as_json)
+        _retry_destination(letter_id, options.settings, as_json=as_json)
     else:
         _retry_or_drop("retry", letter_id, app_file, options, as_json=as_json)
 
@@ -158,7 +159,7 @@ def _read_letters(
         if kind is not None:
             raise typer.BadParameter("--kind does not apply to --app; an app has edits and actions only")
         return app_dead_letters.app_dead_letters(app_file), []
-    config = load_settings(options.data)
+    config = options.settings
     return dead_letters.dead_letters_of_gateway(kind, config, options.gateway or config.remote.gateway, options.connect)
 
 
@@ -201,11 +202,10 @@ def _retry_or_drop(
         output.note("no dead letters")
 
 
-def _retry_destination(letter_id: str, data: Path | None, *, as_json: bool) -> None:
+def _retry_destination(letter_id: str, config: Config, *, as_json: bool) -> None:
     """Let a destination write a table again, and request a run of its asset if Dagster is known."""
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
-    config = load_settings(data)
     asset = dead_letters.retry_destination(config, letter_id)
     url = dagster_url(config)
     run_id = DagsterClient(url).materialise(asset, "destinations", "lakesync dlq retry") if url is not None else None

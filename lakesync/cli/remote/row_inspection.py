@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -237,10 +236,10 @@ def trace(
 
     in_gateway, problem = None, ""
     with output.spinner("searching"):
-        traced_delta = traced(load_settings(options.data), delta, options.gateway)
+        traced_delta = traced(options.settings, delta, options.gateway)
         if clients > 0:
             try:
-                remote = replace(options, gateway=traced_delta.gateway).connect()
+                remote = options.connect(gateway=traced_delta.gateway)
                 in_gateway = _in_gateway(remote, traced_delta, clients)
             except LakeSyncError as error:
                 problem = str(error)

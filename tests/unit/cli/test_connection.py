@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lakesync import config
 from lakesync.cli.exit_codes import ExitCode
 
 COMMANDS = [
@@ -74,6 +75,14 @@ class _Aborts(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.close_connection = True
+
+
+@pytest.mark.parametrize("words", [("status",), ("dlq", "list"), ("dlq", "retry", "away/sqlite!todos")])
+def test_a_command_loads_the_settings_once(run, monkeypatch, words):
+    load, loaded = config.load, []
+    monkeypatch.setattr(config, "load", lambda overrides: loaded.append(overrides) or load(overrides))
+    assert run(*words, "--url", "http://127.0.0.1:1", "--gateway", "shop").exit_code != 0
+    assert len(loaded) == 1
 
 
 def test_an_aborted_connection_is_explained_without_names_of_classes(run):
