@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
+READY_SECONDS = 5.0
+"""The same, for a question about Dagster's readiness."""
 REQUESTS = files(__package__).joinpath("dagster.graphql").read_text("utf-8")
 """The GraphQL document with all queries and mutations, which the client sends by their names."""
 FINISHED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})

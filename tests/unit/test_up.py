@@ -26,6 +26,7 @@ from lakesync.cli.up.process import accepts, check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.stack import run, stop_leftovers
 from lakesync.cli.up.supervisor import Display
+from lakesync.client import UnreachableError
 from lakesync.model.errors import ConfigurationError, StartupError
 
 
@@ -352,6 +353,25 @@ def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
     assert "recovery" in found["daemon"].after
     assert found["code_server"].after == ()
     assert found["gateway"].environment[MARKER] == str(conf.data_dir)
+
+
+def test_the_readiness_of_dagster_is_checked_by_one_client(conf, tmp_path, monkeypatch):
+    class Client:
+        made = 0
+
+        def __init__(self, *_):
+            Client.made += 1
+
+        def is_location_loaded(self):
+            return True
+
+        def are_daemons_healthy(self):
+            raise UnreachableError("no Dagster answers")
+
+    monkeypatch.setattr("lakesync.cli.up.services.DagsterClient", Client)
+    ready = {service.name: service.ready for service in services(conf, None, 4000, tmp_path / "workspace.yaml")}
+    assert [ready[name]() for name in ("dagster", "daemon", "dagster", "daemon")] == [True, False, True, False]
+    assert Client.made == 1
 
 
 def test_only_processes_of_the_data_folder_are_stopped(tmp_path):

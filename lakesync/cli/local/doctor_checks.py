@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,7 +23,7 @@ from urllib.parse import urlsplit
 import requests
 
 from lakesync.cli.connection import connect, gateway_url, signing_secret
-from lakesync.cli.dagster_client import dagster_url
+from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, check_port
@@ -337,13 +338,12 @@ def spark(config: Config) -> CheckResult:
 
 def dagster(config: Config) -> CheckResult:
     """Check that Dagster has loaded the code location."""
-    from lakesync.cli.up.services import location_loaded
-
     url = dagster_url(config)
     if url is None:
         return _off("none is known; `lakesync up` starts it")
-    if location_loaded(url):
-        return _ok(f"{url} has loaded the assets")
+    with suppress(LakeSyncError):
+        if DagsterClient(url, READY_SECONDS).is_location_loaded():
+            return _ok(f"{url} has loaded the assets")
     return _problem(
         f"{url} does not answer, or the code location did not load",
         f"see {config.data_dir / 'logs' / 'code_server.log'} and {config.data_dir / 'logs' / 'dagster.log'}",

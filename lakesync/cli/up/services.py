@@ -21,7 +21,7 @@ from pathlib import Path
 
 import requests
 
-from lakesync.cli.dagster_client import DagsterClient
+from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient
 from lakesync.cli.up import dagster_home
 from lakesync.cli.up.environment import environment_of
 from lakesync.cli.up.process import LOOPBACK, accepts
@@ -35,8 +35,6 @@ MARKER = "LAKESYNC_SUPERVISED"
 
 _FEW_ARENAS = {"MALLOC_ARENA_MAX": "1"}
 """Makes glibc share one memory arena between threads, which saves 45 MiB; the busy gateway is faster without it."""
-_READY_SECONDS = 5.0
-"""Seconds to wait for Dagster's response about its readiness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ def services(
     """
     common = {MARKER: str(config.data_dir), "DAGSTER_HOME": str(config.dagster.home), "PYTHONUNBUFFERED": "1"}
     gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
+    dagster_client = DagsterClient(dagster_url, READY_SECONDS)
     dagster = (sys.executable, "-m", "dagster")
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
     # Only one process creates Dagster's storage: concurrent migrations of its schema fail.
@@ -98,7 +97,7 @@ def services(
                 *("--port", str(config.dagster.port), "--workspace", str(workspace)),
                 *(word for host in config.dagster.allowed_hosts for word in ("--allowed-host", host)),
             ),
-            ready=lambda: location_loaded(dagster_url),
+            ready=lambda: _confirms(dagster_client.is_location_loaded),
             after=("code_server",),
             where=dagster_url,
             hint="The code location must load; see the log of code_server too.",
@@ -106,7 +105,7 @@ def services(
         Service(
             name="daemon",
             command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
-            ready=lambda: _daemons_healthy(dagster_url),
+            ready=lambda: _confirms(dagster_client.are_daemons_healthy),
             after=("code_server", "runs", "recovery", "gateway"),  # its sensors call the gateway
         ),
         Service(
@@ -158,18 +157,10 @@ def services(
     ]
 
 
-def location_loaded(dagster_url: str) -> bool:
-    """Return whether Dagster's webserver answers and has loaded LakeSync's definitions without an error."""
+def _confirms(check: Callable[[], bool]) -> bool:
+    """Return the result of a check of Dagster; False if Dagster does not answer."""
     try:
-        return DagsterClient(dagster_url, _READY_SECONDS).is_location_loaded()
-    except LakeSyncError:
-        return False
-
-
-def _daemons_healthy(dagster_url: str) -> bool:
-    """Return whether Dagster's webserver answers, and all required daemons have sent a heartbeat recently."""
-    try:
-        return DagsterClient(dagster_url, _READY_SECONDS).are_daemons_healthy()
+        return check()
     except LakeSyncError:
         return False
 
