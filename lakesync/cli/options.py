@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 
+def declared_gateways(config: Config) -> list[str]:
+    """Return the ids of the gateways in the settings, `[remote] gateway` included, in alphabetical order."""
+    return sorted({*config.gateways, *filter(None, [config.remote.gateway])})
+
+
 def complete_gateways(incomplete: str) -> list[str]:
-    """Complete a gateway id: return those of the settings, `[remote] gateway` included, that begin with a text."""
+    """Complete a gateway id: return the declared ones that begin with a text."""
     config = _settings_or_none()
-    if config is None:
-        return []
-    ids = {*config.gateways, *filter(None, [config.remote.gateway])}
-    return sorted(name for name in ids if name.startswith(incomplete))
+    return [] if config is None else [name for name in declared_gateways(config) if name.startswith(incomplete)]
 
 
 def complete_tables(incomplete: str) -> list[str]:

@@ -25,6 +25,7 @@ import requests
 from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
+from lakesync.cli.options import declared_gateways
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, check_port
 from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError
@@ -287,7 +288,7 @@ def pipeline(config: Config) -> CheckResult:
     def report_of(remote: GatewayConnection) -> Any:
         return remote.get("/admin/metrics/{gateway}", clients=0)["pipeline"]  # clients=0: without a list of clients
 
-    gateways = list(dict.fromkeys([*_declared_gateways(config), *_stored_gateways(config)]))
+    gateways = list(dict.fromkeys([*declared_gateways(config), *_stored_gateways(config)]))
     answers, last_error = _ask(config, gateways[:_MAX_GATEWAYS], report_of)
     reports = {name: report for name, report in answers.items() if report is not None}
     problems = [f"{name}: {problem}" for name, report in reports.items() for problem in failing_parts(report)]
@@ -310,7 +311,7 @@ def write_scope(config: Config) -> CheckResult:
         rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
         return remote.write_scope_warning() if rules and rules["buckets"] else None
 
-    answers, last_error = _ask(config, _declared_gateways(config), warning_of)
+    answers, last_error = _ask(config, declared_gateways(config), warning_of)
     warnings = {name: warning for name, warning in answers.items() if warning is not None}
     if warnings:
         return _warning(
@@ -358,11 +359,6 @@ CHECKS: dict[str, Callable[[Config], CheckResult]] = {  # in the order of the ou
         *(staging, catalogue, gateway, write_scope, spark, dagster),
     )
 }
-
-
-def _declared_gateways(config: Config) -> list[str]:
-    """Return the ids of the gateways in the settings."""
-    return sorted({*config.gateways, *filter(None, [config.remote.gateway])})
 
 
 def _stored_gateways(config: Config) -> list[str]:
