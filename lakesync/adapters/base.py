@@ -129,7 +129,7 @@ class Materialisable(Protocol):
 
 
 @runtime_checkable
-class StateWriter(Materialisable, Protocol):
+class StateWriter(DatabaseAdapter, Materialisable, Protocol):
     """A `Materialisable` that writes contents which the caller has merged, for example from several adapters."""
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:

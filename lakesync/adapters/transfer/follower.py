@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter
 from lakesync.adapters.deltas import BatchChecksum, MarkUpdate, Part
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.progress import decode_progress
@@ -181,9 +181,9 @@ def follow_history(
     progress = _progress_in(old_text, name, selection, since)
     # a part of a load rewrites no table: `Load.row_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
-    if row_columns:
+    if row_columns and isinstance(adapter, StateWriter):
         written = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
-        rewrite_outdated_tables(adapter, name, schemas, written, transform)
+        rewrite_outdated_tables(adapter, name, schemas, row_columns, written, transform)
     # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)
     missing = _skip_applied(history, progress)

@@ -35,9 +35,10 @@ def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) 
 
 
 def rewrite_outdated_tables(
-    adapter: DatabaseAdapter,
+    adapter: StateWriter,
     follower: str,
     schemas: Sequence[TableSchema],
+    current: TableColumns,
     written: TableColumns,
     transform: ContentTransform,
 ) -> None:
@@ -49,13 +50,13 @@ def rewrite_outdated_tables(
         adapter: the follower's destination.
         follower: the follower's name.
         schemas: the destination tables.
+        current: the columns that rows written from now on have, see `columns_of_tables`.
         written: the columns that the stored rows have.
         transform: changes row contents before they are written.
 
     Raises:
         AdapterError: the adapter cannot be reached; retry.
     """
-    current = columns_of_tables(adapter, schemas)
     suspended = adapter.suspended_tables(follower) if isinstance(adapter, SuspendsTables) else []
     retry_times = {each.table: each.retry_ms for each in suspended}
     now_ms = wall_clock()
@@ -68,9 +69,7 @@ def rewrite_outdated_tables(
             _rewrite_or_suspend(adapter, follower, schema, transform)
 
 
-def _rewrite_or_suspend(
-    adapter: DatabaseAdapter, follower: str, schema: TableSchema, transform: ContentTransform
-) -> None:
+def _rewrite_or_suspend(adapter: StateWriter, follower: str, schema: TableSchema, transform: ContentTransform) -> None:
     """Rewrite every row of a table; if that fails, suspend the table."""
     try:
         _rewrite_rows(adapter, schema, transform)
@@ -83,14 +82,13 @@ def _rewrite_or_suspend(
         adapter.resume_table(follower, schema.table)
 
 
-def _rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: ContentTransform) -> None:
+def _rewrite_rows(adapter: StateWriter, schema: TableSchema, transform: ContentTransform) -> None:
     """Write every row again from its stored deltas."""
 
     def read_rows(rows: Sequence[RowId]) -> Mapping[RowId, RowContent]:
         return transform.apply(schema, rows, read_contents(adapter, schema.table, rows))
 
     pages = read_pages(partial(read_arrow, adapter), DeltaQuery(tables=(schema.table,)))
-    assert isinstance(adapter, StateWriter)  # `columns_of_tables` is empty for others
     adapter.ensure_schema(schema)
     for page in pages:
         ids = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
