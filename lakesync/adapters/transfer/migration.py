@@ -93,7 +93,6 @@ class MigrationStore:
         """
         self._stored = stored
         self._division = division
-        self._scope = MigrationScope()
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
         """Return the progress of a migration of this scope; that of a new one if none is stored.
@@ -101,8 +100,10 @@ class MigrationStore:
         Raises:
             IntegrityError, ConfigurationError: the mark or file belongs to other work, or is damaged.
         """
-        self._scope = scope
-        found = self._stored.read()
+        return self._resume(self._stored.read(), scope)
+
+    def _resume(self, found: MigrationProgress | None, scope: MigrationScope) -> MigrationProgress:
+        """Return stored progress if it belongs to this scope and division; otherwise that of a new migration."""
         if found is not None and (found.scope, found.division) == (scope, self._division):
             return found
         return MigrationProgress(scope, division=self._division)
@@ -123,11 +124,11 @@ class MigrationStore:
         if self._division:
             self.write(replace(progress, verified=True))
         else:
-            self.forget()
+            self.forget(progress.scope)
 
-    def forget(self) -> None:
-        """Forget the progress, so that the next run starts at the beginning."""
-        self.write(MigrationProgress(self._scope, division=self._division))
+    def forget(self, scope: MigrationScope) -> None:
+        """Forget the progress of a migration of this scope, so that the next run starts at the beginning."""
+        self.write(MigrationProgress(scope, division=self._division))
 
 
 class MigrationInMark(MigrationStore):
@@ -164,9 +165,9 @@ class MigrationInFile(MigrationStore):
             raise ConfigurationError(
                 f"{self.path} is the progress of another migration ({found.scope}): finish it, or delete the file"
             )
-        return super().read(scope)
+        return self._resume(found, scope)
 
-    def forget(self) -> None:
+    def forget(self, scope: MigrationScope) -> None:  # noqa: ARG002 the file belongs to one scope
         """Delete the file."""
         self.path.unlink(missing_ok=True)
 
@@ -221,7 +222,7 @@ def migrate_adapter(
     source_sum, destination_sum = scope_checksum(source, scope), scope_checksum(destination, scope)
     if source_sum != destination_sum:
         if progress is not None:
-            progress.forget()
+            progress.forget(scope)
         raise IntegrityError(
             f"the source has {source_sum.deltas} deltas (id sum {source_sum.id_sum}) and the destination "
             f"{destination_sum.deltas} (id sum {destination_sum.id_sum}). Run the migration again to copy new "

@@ -17,8 +17,8 @@ def test_a_progress_file_is_replaced_atomically(tmp_path):
     assert kept.read() == FlowProgress(RowFilter(tables=("t",)), deltas=2)
     assert [path.name for path in kept.path.parent.iterdir()] == ["f.json"]
     forgotten = MigrationInFile(kept.path)
-    forgotten.forget()
-    forgotten.forget()
+    forgotten.forget(MigrationScope())
+    forgotten.forget(MigrationScope())
     assert kept.read() is None
 
 
