@@ -13,7 +13,7 @@ probes, and `lakesync.connectors.registry` the types. `docs/connectors.md` is th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -285,12 +285,12 @@ def params_schema(properties: Mapping[str, Any], *required: str, **more: Any) ->
     }
 
 
-def text_table(name: str, columns: str, **references: str) -> TableSchema:
+def text_table(name: str, columns: Iterable[str], **references: str) -> TableSchema:
     """Return a schema whose columns are all strings.
 
     Args:
         name: the table.
-        columns: column names separated by spaces.
+        columns: the column names.
         references: column → the `TABLE.COLUMN` that it references.
     """
-    return TableSchema(name, tuple(Column(each, "string", references.get(each)) for each in columns.split()))
+    return TableSchema(name, tuple(Column(each, "string", references.get(each)) for each in columns))

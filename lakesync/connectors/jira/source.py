@@ -38,56 +38,50 @@ ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
 """The names of the tables."""
 
 _ISSUE_PATHS = {
-    "jira_id": "id",
-    "key": "key",
-    "summary": "fields.summary",
-    "description": "fields.description",
-    "status": "fields.status.name",
-    "priority": "fields.priority.name",
-    "issue_type": "fields.issuetype.name",
-    "assignee_name": "fields.assignee.displayName",
-    "assignee_email": "fields.assignee.emailAddress",
-    "reporter_name": "fields.reporter.displayName",
-    "reporter_email": "fields.reporter.emailAddress",
-    "labels": "fields.labels",
-    "project_key": "fields.project.key",
-    "project_name": "fields.project.name",
-    "created": "fields.created",
-    "updated": "fields.updated",
+    "summary": ("summary",),
+    "description": ("description",),
+    "status": ("status", "name"),
+    "priority": ("priority", "name"),
+    "issue_type": ("issuetype", "name"),
+    "assignee_name": ("assignee", "displayName"),
+    "assignee_email": ("assignee", "emailAddress"),
+    "reporter_name": ("reporter", "displayName"),
+    "reporter_email": ("reporter", "emailAddress"),
+    "labels": ("labels",),
+    "project_key": ("project", "key"),
+    "project_name": ("project", "name"),
+    "created": ("created",),
+    "updated": ("updated",),
 }
-"""Column → place of its value in the JSON of an issue."""
+"""Column → path of its value in the `fields` of an issue."""
 _COMMENT_PATHS = {
-    "jira_id": "id",
-    "issue_key": "issue_key",
-    "body": "body",
-    "author_name": "author.displayName",
-    "author_email": "author.emailAddress",
-    "created": "created",
-    "updated": "updated",
+    "body": ("body",),
+    "author_name": ("author", "displayName"),
+    "author_email": ("author", "emailAddress"),
+    "created": ("created",),
+    "updated": ("updated",),
 }
-"""Column → place of its value in the JSON of a comment, to which `comment_row` adds `issue_key`."""
+"""Column → path of its value in a comment."""
 _PROJECT_PATHS = {
-    "jira_id": "id",
-    "key": "key",
-    "name": "name",
-    "project_type": "projectTypeKey",
-    "lead_name": "lead.displayName",
+    "name": ("name",),
+    "project_type": ("projectTypeKey",),
+    "lead_name": ("lead", "displayName"),
 }
-"""Column → place of its value in the JSON of a project."""
+"""Column → path of its value in a project."""
 _JSON_COLUMNS = frozenset({"description", "labels", "body"})
 """Columns whose values are objects or lists, which become JSON text."""
 
 JIRA_TABLES = (
-    text_table(ISSUES, " ".join(_ISSUE_PATHS), project_key="jira_projects.key"),
-    text_table(COMMENTS, " ".join(_COMMENT_PATHS), issue_key="jira_issues.key"),
-    text_table(PROJECTS, " ".join(_PROJECT_PATHS)),
+    text_table(ISSUES, ("jira_id", "key", *_ISSUE_PATHS), project_key="jira_projects.key"),
+    text_table(COMMENTS, ("jira_id", "issue_key", *_COMMENT_PATHS), issue_key="jira_issues.key"),
+    text_table(PROJECTS, ("jira_id", "key", *_PROJECT_PATHS)),
 )
 """The row id of an issue or project is its key; that of a comment is `KEY:ID`."""
 
 JIRA_SWITCHES = {COMMENTS: "includeComments", PROJECTS: "includeProjects"}
 """Table → the setting that turns its polling off. Tables without a setting are always polled."""
 
-FIELDS = tuple(dict.fromkeys(path.split(".")[1] for path in _ISSUE_PATHS.values() if path.startswith("fields.")))
+FIELDS = tuple(dict.fromkeys(path[0] for path in _ISSUE_PATHS.values()))
 """The fields requested of an issue."""
 
 
@@ -300,28 +294,28 @@ class JiraSource:
         return {"updated": updated_ms, "jql": self._jql}
 
 
-def _row(row_id: str, paths: Mapping[str, str], values: Json) -> SourceRow:
-    """Convert an object of Jira's API.
+def _columns(paths: Mapping[str, Sequence[str]], values: Json) -> dict[str, Any]:
+    """Return the columns of an object of Jira's API; null where a path leads to nothing.
 
     Args:
-        row_id: the row's id.
-        paths: column → place of its value in `values`.
+        paths: column → path of its value in `values`.
         values: the object.
     """
-    return SourceRow(row_id, {column: _value(values, path, column) for column, path in paths.items()})
+    return {column: _value(values, path, column) for column, path in paths.items()}
 
 
-def _value(values: Json, path: str, column: str) -> Any:
-    """Return the value of a column, at a path such as `fields.status.name`; None if the path leads to nothing."""
+def _value(values: Json, path: Sequence[str], column: str) -> Any:
+    """Return the value of a column at a path."""
     value: Any = values
-    for name in path.split("."):
+    for name in path:
         value = None if value is None else value.get(name)
     return jcs(value) if value is not None and column in _JSON_COLUMNS else value
 
 
 def issue_row(issue: Json) -> SourceRow:
     """Convert an issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; the row id is its key."""
-    return _row(issue["key"], _ISSUE_PATHS, issue)
+    columns = _columns(_ISSUE_PATHS, issue["fields"])
+    return SourceRow(issue["key"], {"jira_id": issue["id"], "key": issue["key"], **columns})
 
 
 def comment_row(key: str, comment: Json) -> SourceRow:
@@ -331,12 +325,14 @@ def comment_row(key: str, comment: Json) -> SourceRow:
         key: the issue's key.
         comment: the comment in Jira's JSON.
     """
-    return _row(f"{key}:{comment['id']}", _COMMENT_PATHS, {"issue_key": key, **comment})
+    columns = _columns(_COMMENT_PATHS, comment)
+    return SourceRow(f"{key}:{comment['id']}", {"jira_id": comment["id"], "issue_key": key, **columns})
 
 
 def project_row(project: Json) -> SourceRow:
     """Convert a project; the row id is its key."""
-    return _row(project["key"], _PROJECT_PATHS, project)
+    columns = _columns(_PROJECT_PATHS, project)
+    return SourceRow(project["key"], {"jira_id": project["id"], "key": project["key"], **columns})
 
 
 def to_milliseconds(timestamp: str) -> int:

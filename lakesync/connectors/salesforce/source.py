@@ -55,33 +55,51 @@ _IDS_PER_QUERY = 200
 _DELETED_LOG_MS = 29 * 86_400_000
 """How far back the log of deletes is read. Salesforce keeps 30 days."""
 
-SALESFORCE_TABLES = (
-    text_table(
+_TABLES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+    (
         "sf_accounts",
-        "sf_id name type industry website phone billing_city billing_state billing_country annual_revenue"
-        " number_of_employees owner_name created_date last_modified_date",
+        "Account",
+        (
+            "sf_id name type industry website phone billing_city billing_state billing_country annual_revenue"
+            " number_of_employees owner_name created_date last_modified_date"
+        ),
+        {},
     ),
-    text_table(
+    (
         "sf_contacts",
-        "sf_id first_name last_name email phone title account_id account_name mailing_city mailing_state"
-        " mailing_country owner_name created_date last_modified_date",
-        account_id="sf_accounts.sf_id",
+        "Contact",
+        (
+            "sf_id first_name last_name email phone title account_id account_name mailing_city mailing_state"
+            " mailing_country owner_name created_date last_modified_date"
+        ),
+        {"account_id": "sf_accounts.sf_id"},
     ),
-    text_table(
+    (
         "sf_opportunities",
-        "sf_id name stage_name amount close_date probability account_id account_name type lead_source is_closed is_won"
-        " owner_name created_date last_modified_date",
-        account_id="sf_accounts.sf_id",
+        "Opportunity",
+        (
+            "sf_id name stage_name amount close_date probability account_id account_name type lead_source is_closed"
+            " is_won owner_name created_date last_modified_date"
+        ),
+        {"account_id": "sf_accounts.sf_id"},
     ),
-    text_table(
+    (
         "sf_leads",
-        "sf_id first_name last_name company email phone title status lead_source is_converted converted_account_id"
-        " converted_contact_id converted_opportunity_id owner_name created_date last_modified_date",
-        converted_account_id="sf_accounts.sf_id",
-        converted_contact_id="sf_contacts.sf_id",
-        converted_opportunity_id="sf_opportunities.sf_id",
+        "Lead",
+        (
+            "sf_id first_name last_name company email phone title status lead_source is_converted converted_account_id"
+            " converted_contact_id converted_opportunity_id owner_name created_date last_modified_date"
+        ),
+        {
+            "converted_account_id": "sf_accounts.sf_id",
+            "converted_contact_id": "sf_contacts.sf_id",
+            "converted_opportunity_id": "sf_opportunities.sf_id",
+        },
     ),
 )
+"""Name, Salesforce object, columns and references of each table."""
+
+SALESFORCE_TABLES = tuple(text_table(name, columns.split(), **references) for name, _, columns, references in _TABLES)
 """The row id is the record's Id."""
 
 SALESFORCE_SWITCHES = {
@@ -112,10 +130,9 @@ def _field(column: str) -> str:
     return _FIELD_NAMES.get(column) or "".join(part.capitalize() for part in column.split("_"))
 
 
-_OBJECTS = ("Account", "Contact", "Opportunity", "Lead")
 OBJECTS = {
-    table.table: SalesforceObject(name, {column.name: _field(column.name) for column in table.columns})
-    for table, name in zip(SALESFORCE_TABLES, _OBJECTS, strict=True)
+    name: SalesforceObject(sf_object, {column: _field(column) for column in columns.split()})
+    for name, sf_object, columns, _ in _TABLES
 }
 """Output table → its Salesforce object."""
 
