@@ -87,6 +87,14 @@ def test_iceberg_is_read_only_and_reports_a_missing_table(lake, tmp_path):
         adapter.insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
     with pytest.raises(ConfigurationError, match="iceberg://lakesync"):
         open_adapter("iceberg://lakesync?type=nothing")
+    for uri in (
+        "iceberg://lakesync?uri=nosuch://ada:s3cret@host/db",
+        "iceberg://ada:s3cret@lakesync?type=nothing",
+        "iceberg://lakesync?type=sql&uri=s3cret",
+    ):
+        with pytest.raises(ConfigurationError) as failure:
+            open_adapter(uri)
+        assert "s3cret" not in str(failure.value)
     empty = open_adapter(f"iceberg://other?uri=sqlite:///{tmp_path}/catalog.db&warehouse=file://{tmp_path}/warehouse")
     with pytest.raises(AdapterError, match=r"other\.deltas"):
         everything(empty)

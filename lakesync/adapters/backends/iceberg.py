@@ -26,6 +26,7 @@ from lakesync.adapters.file_scan import (
 )
 from lakesync.model.errors import AdapterError, ConfigurationError, extra
 from lakesync.model.merge import RowState
+from lakesync.model.secrets import without_password
 from lakesync.model.types import Position
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ class IcebergDeltas:
             return cls(load_bounded(name, properties), parts.netloc or "lakesync")
         except Exception as error:  # pyiceberg raises ValueError, NotImplementedError and driver errors
             raise ConfigurationError(
-                f"the catalog of {uri.partition('?')[0]!r} cannot be opened: {error}; check the URI's options"
-            ) from error
+                f"the catalog of {without_password(uri.partition('?')[0])!r} cannot be opened: "
+                f"{without_password(str(error))}; check the URI's options"
+            ) from None  # the error itself may contain the password
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Reject the write.
