@@ -1,7 +1,7 @@
 """Command-line options that several commands share, and functions that parse their values.
 
-An option is the type of a command's parameter, such as `as_json: Json = False`. `ConnectionOptions` stands for four
-options. `load_settings` reads the settings, which options override. The modules of commands import them.
+An option is the type of a command's parameter, such as `as_json: Json = False`. `ConnectionOptions` adds four options.
+`load_settings` reads the settings, which options override. The modules of commands import them.
 
 The shell's completion of gateway ids and table names reads the local settings. It never calls a gateway and prints no
 error, because its output goes into the user's command line.
@@ -91,7 +91,7 @@ TokenFile = Annotated[
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """The options that choose a gateway and a token. A command has a parameter of this type, which stands for them."""
+    """Adds the options that choose a gateway and a token to each command that has a parameter of this type."""
 
     url: Url = None
     gateway: Gateway = None

@@ -5,8 +5,8 @@ from a login provider, an issuer of `[[gateway.issuers]]`. `token inspect` runs 
 lists the results. `console` prints a link that opens the gateway's operator console, a web page, already signed in: it
 carries a token in its fragment, the part after `#`, which browsers do not send to servers.
 
-The parameter `options: ConnectionOptions` of `console` stands for the options that choose gateway and token, from
-`--url` to `--data`.
+The parameter `options: ConnectionOptions` of `console` adds the options that choose gateway and token, from `--url`
+to `--data`.
 """
 
 from __future__ import annotations

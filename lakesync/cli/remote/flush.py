@@ -4,7 +4,7 @@ A flush moves deltas (changes of rows) from the gateway's log to the lake: to th
 state tables (current rows) and the checkpoint (the snapshot from which new clients start). The gateway only records the
 request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
 
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 

@@ -4,7 +4,7 @@ Both read pages of deltas (changes of rows) from the gateway's route `peek`, whi
 `--as-app`, `pull` sends the request of the client's app instead, by which the gateway remembers what it has sent to the
 app. A *cursor* is the position after a page, where the next page starts.
 
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 

@@ -4,7 +4,7 @@ A delta is a change of some columns of one row: INSERT, UPDATE or DELETE. Its hl
 of two writes to a column wins. A record of the file is a row or a delta. A row becomes a delta here, and all deltas get
 the client id of the import. A push is one request with deltas.
 
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 `lakesync.analysis` finds deltas in the lake and in the log. The gateway knows the clients.
 
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 

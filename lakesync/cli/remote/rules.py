@@ -4,7 +4,7 @@ Sync rules decide which rows a client may see. They consist of buckets: tables, 
 constants or with *claims*, the fields of the client's token. `rules test` and `rules diff` use a `Simulation`, which
 evaluates rules over a gateway's rows, or over the rows of a file.
 
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 

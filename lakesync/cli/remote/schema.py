@@ -1,7 +1,7 @@
 """`lakesync schema`: registers, lists and retires table schemas at a gateway.
 
 A schema has the columns of a table and their types. The gateway rejects pushed values that do not fit. A parameter
-`options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`. In the path
+`options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. In the path
 of a request, `{gateway}` is the gateway's id.
 """
 

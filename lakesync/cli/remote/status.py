@@ -4,7 +4,7 @@ The numbers come from the gateway's `/admin/metrics`, from the lake's state tabl
 and from Dagster, which runs the pipeline. A time named `…Ms` is in milliseconds since 1970. An arrival is the gateway's
 timestamp of a commit; `wall_of` converts it to such a time.
 
-A parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to `--data`.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
 """
 
