@@ -8,7 +8,7 @@ failed for good is set aside, as `materialise-failed/GATEWAY/JOB.json`. Objects 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ import structlog
 from lakesync.adapters import open_adapter
 from lakesync.adapters.object_store.base import LakeAdapter
 from lakesync.adapters.registry import is_object_store
-from lakesync.flush.queue import FlushContext, FlushedTable, FlushJob, decode_job, jobs_for, not_set_aside
+from lakesync.flush.queue import FlushJob, FlushQueue, JobChange, decode_job
 from lakesync.model.errors import ConfigurationError, NotFoundError
 from lakesync.wire.json import encode_json
 
@@ -50,8 +50,8 @@ def open_object_queue(uri: str, opening: ExitStack) -> ObjectFlushQueue:
     return ObjectFlushQueue(adapter)
 
 
-class ObjectFlushQueue:
-    """`FlushQueue` in an object store."""
+class ObjectFlushQueue(FlushQueue):
+    """`FlushQueue` in an object store, which has no transactions."""
 
     def __init__(self, objects: LakeAdapter) -> None:
         """Wrap an object store.
@@ -70,59 +70,34 @@ class ObjectFlushQueue:
             after = f"{_PENDING}/{found[-1]}/{_MAX_CHARACTER}"  # after all jobs of this gateway
         return found
 
-    def publish(self, tables: Sequence[FlushedTable], context: FlushContext) -> None:
-        """Add jobs as objects that are named by batch and table; existing objects are left unchanged."""
-        for job in jobs_for(tables, context):
-            self._objects.put_object(_key(_PENDING, job), encode_json(job), if_absent=True)
-
     def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
         """Return a gateway's pending jobs, oldest flush first."""
         return list(self._read(f"{_PENDING}/{gateway_id}/", limit))
 
-    def begin(self, job: FlushJob) -> FlushJob:
-        """Count an attempt."""
-        begun = job.with_attempt()
-        self._objects.put_object(_key(_PENDING, job), encode_json(begun))
-        return begun
-
-    def done(self, job: FlushJob) -> None:
-        """Remove a job."""
-        self._objects.delete_object(_key(_PENDING, job))
-
-    def set_aside(self, job: FlushJob, failure: str) -> None:
-        """Set a job aside: write it as failed, then delete the pending job. After a crash in between, it runs again."""
-        self._objects.put_object(_key(_FAILED, job), encode_json(job.with_failure(failure)))
-        self._objects.delete_object(_key(_PENDING, job))
-
     def failed(self, gateway_id: str) -> list[FlushJob]:
-        """Return the jobs that were set aside."""
+        """Return the jobs that were set aside, oldest flush first."""
         return list(self._read(f"{_FAILED}/{gateway_id}/", None))
 
-    def retry(self, job: FlushJob) -> None:
-        """Put a job that was set aside back into the queue.
+    def _change(self, gateway_id: str, change: Callable[[JobChange], None]) -> None:  # noqa: ARG002 keys name the gateway
+        change(self)
 
-        Raises:
-            NotFoundError: the job was not set aside.
-        """
-        failed = self._failed_job(job)
-        self._objects.put_object(_key(_PENDING, job), encode_json(failed.as_new()))
-        self._objects.delete_object(_key(_FAILED, job))
+    # The queue is its own `JobChange`: each of these methods writes one object.
 
-    def drop(self, job: FlushJob) -> None:
-        """Delete a job that was set aside.
+    def add(self, job: FlushJob) -> None:
+        """Store a pending job, unless one with its id is stored."""
+        self._objects.put_object(_key(job), encode_json(job), if_absent=True)
 
-        Raises:
-            NotFoundError: the job was not set aside.
-        """
-        self._failed_job(job)
-        self._objects.delete_object(_key(_FAILED, job))
+    def put(self, job: FlushJob, *, set_aside: bool = False) -> None:
+        """Store a job, in place of an existing one."""
+        self._objects.put_object(_key(job, set_aside=set_aside), encode_json(job))
 
-    def _failed_job(self, job: FlushJob) -> FlushJob:
-        """Return a job that was set aside, as it is stored; raise NotFoundError if it was not."""
-        failed = self._read_job(_key(_FAILED, job))
-        if failed is None:
-            raise not_set_aside(job)
-        return failed
+    def remove(self, job: FlushJob, *, set_aside: bool = False) -> None:
+        """Delete a job, if it is stored."""
+        self._objects.delete_object(_key(job, set_aside=set_aside))
+
+    def find_failed(self, job: FlushJob) -> FlushJob | None:
+        """Return a job that was set aside, as it is stored; None if it was not."""
+        return self._read_job(_key(job, set_aside=True))
 
     def _read(self, prefix: str, limit: int | None) -> Iterator[FlushJob]:
         """Yield the jobs under a prefix, oldest flush first, at most `limit`; None for all."""
@@ -154,6 +129,7 @@ class ObjectFlushQueue:
             return None
 
 
-def _key(prefix: str, job: FlushJob) -> str:
-    """Return the key of the object that stores a job."""
+def _key(job: FlushJob, *, set_aside: bool = False) -> str:
+    """Return the key of the object that stores a pending job, or one that was set aside."""
+    prefix = _FAILED if set_aside else _PENDING
     return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
