@@ -5,22 +5,21 @@ table or a value that a declared destination (a database that the pipeline write
 a table of current rows that failed after a flush of a gateway without a pipeline. An app has two kinds, in its own
 database (`--app`): `edit`, a change that the gateway rejected, and `action`, an action that failed.
 
-The modules `dead_letters` and `app_dead_letters` read and change them. A parameter `options: ConnectionOptions` adds
+The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` adds
 the options that choose gateway and token, from `--url` to `--data`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakesync.cli import exit_codes, output
 from lakesync.cli.command_app import command_app, examples
 from lakesync.cli.options import ConnectionOptions, Json, Yes
-from lakesync.cli.remote import app_dead_letters, dead_letters
+from lakesync.cli.remote import dead_letters
 from lakesync.model.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _read_letters(
     if app_file is not None:
         if kind is not None:
             raise typer.BadParameter("--kind does not apply to --app; an app has edits and actions only")
-        return app_dead_letters.app_dead_letters(app_file), []
+        return dead_letters.app_dead_letters(app_file), []
     config = options.settings
     return dead_letters.dead_letters_of_gateway(kind, config, options.gateway or config.remote.gateway, options.connect)
 
@@ -183,12 +182,8 @@ def _retry_or_drop(
         ValidationError: the dead letter is of another kind.
         LakeSyncError: there is no such dead letter, or it cannot be changed.
     """
-    past_tense = dead_letters.PAST_TENSES[method]
-    changed: Iterable[tuple[str, Any]]
     if app_file is not None:
-        changed = (
-            (each, {past_tense: each}) for each in app_dead_letters.retry_or_drop_in_app(app_file, method, letter_id)
-        )
+        changed = dead_letters.retry_or_drop_in_app(app_file, method, letter_id)
     else:
         changed = dead_letters.retry_or_drop_updates(options.connect, method, letter_id)
     count = 0
@@ -197,7 +192,7 @@ def _retry_or_drop(
         if as_json:
             output.print_json(report)
         else:
-            print(f"{past_tense} {each}")
+            print(f"{dead_letters.PAST_TENSES[method]} {each}")
     if not count:
         output.note("no dead letters")
 
