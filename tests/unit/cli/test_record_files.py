@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.cli.remote.record_files import read_records
+from lakesync.cli.input_files import read_records
 from lakesync.model.errors import ValidationError
 
 TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}
